@@ -1,0 +1,1 @@
+"""What is promised: relations, accounting, mechanisms, randomness, statements, ledgers."""
