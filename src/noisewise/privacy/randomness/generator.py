@@ -24,7 +24,7 @@ from noisewise.privacy import _validate
 from noisewise.privacy.randomness.gaussian import pairs_from_integers
 from noisewise.privacy.randomness.keystream import SLACK, Keystream, RandomnessError, derive
 
-__all__ = ["Randomness", "Shape", "resolve"]
+__all__ = ["Randomness", "Shape", "resolve", "sizes"]
 
 Shape: TypeAlias = int | Sequence[int]
 _WORD = 2**64
@@ -106,9 +106,15 @@ class Randomness:
         """Return `count` random bytes."""
         return self._draw(_validate.integer("count", count)).tobytes()
 
+    def coins(self, count: int) -> NDArray[np.bool_]:
+        """Return fair coin tosses, one bit of the stream each."""
+        count = _validate.integer("count", count)
+        packed = self._draw(-(-count // 8))
+        return np.unpackbits(packed, count=count).view(np.bool_)
+
     def uint64(self, shape: Shape) -> NDArray[np.uint64]:
         """Return uniform 64-bit integers."""
-        size = _sizes(shape)
+        size = sizes(shape)
         return self._draw(8 * math.prod(size)).view(np.uint64).reshape(size)
 
     def below(self, bound: int | NDArray[Any], shape: Shape | None = None) -> NDArray[np.uint64]:
@@ -127,7 +133,7 @@ class Randomness:
             bounds = _bounds(bound)
             return self._below_each(bounds.reshape(-1)).reshape(bounds.shape)
         single = _validate.integer("bound", bound, minimum=1, maximum=_WORD)
-        size = _sizes(() if shape is None else shape)
+        size = sizes(() if shape is None else shape)
         if single == _WORD:
             return self.uint64(size)
         return self._below_each(np.full(math.prod(size), single, np.uint64)).reshape(size)
@@ -192,11 +198,11 @@ class Randomness:
             does not show the uniforms it was made of (Holohan and Braghin, 2021).
         """
         if out is not None:
-            if tuple(out.shape) != _sizes(shape):
-                raise ValueError(f"out has shape {tuple(out.shape)}, asked was {_sizes(shape)}")
+            if tuple(out.shape) != sizes(shape):
+                raise ValueError(f"out has shape {tuple(out.shape)}, asked was {sizes(shape)}")
             return self.normal_(out, std, hardened=hardened)
         return self.normal_(
-            torch.empty(_sizes(shape), dtype=dtype, device=device), std, hardened=hardened
+            torch.empty(sizes(shape), dtype=dtype, device=device), std, hardened=hardened
         )
 
     def normal_(self, tensor: Tensor, std: float = 1.0, *, hardened: bool = False) -> Tensor:
@@ -338,7 +344,8 @@ def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
     )
 
 
-def _sizes(shape: Shape) -> tuple[int, ...]:
+def sizes(shape: Shape) -> tuple[int, ...]:
+    """Return a shape as a tuple of checked integers."""
     whole = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     return tuple(_validate.integer("shape", size) for size in whole)
 
