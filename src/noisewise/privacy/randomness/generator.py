@@ -1,0 +1,376 @@
+"""The generator that every mechanism draws from: integers, uniforms, normals, batches.
+
+Integers, masks and batches are exact: they follow their law to the last bit, given
+that the cipher stream is uniform. Normal numbers are rounded ones; what that means
+for privacy is said in ``docs/randomness.md``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import math
+import threading
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness.gaussian import pairs_from_integers
+from noisewise.privacy.randomness.keystream import SLACK, Keystream, RandomnessError, derive
+
+__all__ = ["Randomness", "Shape", "resolve", "sizes"]
+
+Shape: TypeAlias = int | Sequence[int]
+_WORD = 2**64
+
+
+class Randomness:
+    """A cryptographic generator of random numbers.
+
+    Make one with :meth:`secure` (the default everywhere: the key comes from the
+    operating system and is never shown) or with :meth:`seeded` (reproducible, hence
+    not secret: for tests and for debugging only). It may be used from several
+    threads. A forked process never repeats the numbers of its parent.
+
+    Examples
+    --------
+    >>> rng = Randomness.secure()
+    >>> rng.normal((2, 3)).shape
+    torch.Size([2, 3])
+    >>> Randomness.seeded(7).below(10, 5).tolist() == Randomness.seeded(7).below(10, 5).tolist()
+    True
+    """
+
+    def __init__(self, stream: Keystream, name: str, spawned: int = 0) -> None:
+        self._stream = stream
+        self._name = name
+        self._spawned = spawned
+        self._lock = threading.RLock()
+
+    # ---------------------------------------------------------------- construction
+
+    @classmethod
+    def secure(cls) -> Randomness:
+        """Return a generator whose key is drawn from the operating system."""
+        return cls(Keystream(None), "")
+
+    @classmethod
+    def seeded(cls, seed: int | builtins.bytes) -> Randomness:
+        """Return a reproducible generator. Whoever knows the seed knows the noise."""
+        if isinstance(seed, builtins.bytes):
+            material, name = b"bytes/" + seed, "seed of bytes"
+        elif isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+            material, name = b"int/" + str(int(seed)).encode(), f"seed {int(seed)}"
+        else:
+            raise TypeError(f"seed must be an int or bytes, got {seed!r}")
+        root = hashlib.sha256(b"noisewise/randomness/1/" + material).digest()
+        return cls(Keystream(root), name)
+
+    def spawn(self, count: int) -> list[Randomness]:
+        """Return `count` generators that are independent of this one and of each other."""
+        count = _validate.integer("count", count, minimum=1)
+        with self._lock:
+            root = self._stream.root
+            if root is None:
+                return [Randomness.secure() for _ in range(count)]
+            first, self._spawned = self._spawned, self._spawned + count
+        return [
+            Randomness(Keystream(derive(root, "spawn", index)), f"{self._name}, child {index}")
+            for index in range(first, first + count)
+        ]
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the numbers are secret: keyed from the operating system."""
+        return self._stream.root is None
+
+    @property
+    def description(self) -> str:
+        """Where the numbers come from, in words, for a privacy statement."""
+        if self.is_secure:
+            return "AES-256-CTR keyed from the operating system"
+        return f"seeded generator ({self._name}): reproducible, so NOT secret"
+
+    def __repr__(self) -> str:
+        return f"<Randomness: {self.description}>"
+
+    # ---------------------------------------------------------------- integers, exact
+
+    def bytes(self, count: int) -> builtins.bytes:
+        """Return `count` random bytes."""
+        return self._draw(_validate.integer("count", count)).tobytes()
+
+    def coins(self, count: int) -> NDArray[np.bool_]:
+        """Return fair coin tosses, one bit of the stream each."""
+        count = _validate.integer("count", count)
+        packed = self._draw(-(-count // 8))
+        return np.unpackbits(packed, count=count).view(np.bool_)
+
+    def uint64(self, shape: Shape) -> NDArray[np.uint64]:
+        """Return uniform 64-bit integers."""
+        size = sizes(shape)
+        return self._draw(8 * math.prod(size)).view(np.uint64).reshape(size)
+
+    def below(self, bound: int | NDArray[Any], shape: Shape | None = None) -> NDArray[np.uint64]:
+        """Return uniform integers in [0, bound), exactly, by rejection.
+
+        Parameters
+        ----------
+        bound : int or array of uint64
+            One bound for all numbers (up to 2^64), or one for each.
+        shape : int or tuple, optional
+            How many numbers; only with a single bound. Default: one, of shape ``()``.
+        """
+        if isinstance(bound, np.ndarray) and bound.ndim:
+            if shape is not None:
+                raise ValueError("shape is that of the bounds when bound is an array")
+            bounds = _bounds(bound)
+            return self._below_each(bounds.reshape(-1)).reshape(bounds.shape)
+        single = _validate.integer("bound", bound, minimum=1, maximum=_WORD)
+        size = sizes(() if shape is None else shape)
+        if single == _WORD:
+            return self.uint64(size)
+        return self._below_each(np.full(math.prod(size), single, np.uint64)).reshape(size)
+
+    def poisson_mask(self, count: int, rate: float | Fraction) -> Tensor:
+        """Return a mask in which each of `count` records is drawn with probability `rate`.
+
+        The probability is exact: `rate` is taken as the rational number that it is, and
+        compared digit by digit with as many random bits as are needed.
+        """
+        return torch.from_numpy(self._bernoulli(_validate.integer("count", count), _rate(rate)))
+
+    def poisson_indices(self, count: int, rate: float | Fraction) -> Tensor:
+        """Return the indices of a Poisson batch in increasing order; it may be empty."""
+        return torch.from_numpy(
+            np.flatnonzero(self._bernoulli(_validate.integer("count", count), _rate(rate)))
+        )
+
+    # ---------------------------------------------------------------- real numbers
+
+    def uniform(
+        self,
+        shape: Shape,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """Return numbers in the open interval (0, 1): the midpoints of equal cells.
+
+        There are 2^23 cells in float32, 2^52 in float64, 2^10 in float16 and 2^7 in
+        bfloat16, so that every midpoint is a number of that type and neither 0 nor 1.
+        """
+        bits = _mantissa_bits(dtype)
+        cells = (self.uint64(shape) >> np.uint64(64 - bits)).astype(np.float64)
+        return torch.from_numpy((cells + 0.5) * 2.0**-bits).to(device=device, dtype=dtype)
+
+    def uniform_numpy(self, shape: Shape) -> NDArray[np.float64]:
+        """Return numbers in the open interval (0, 1) as a float64 array."""
+        numbers: NDArray[np.float64] = self.uniform(shape, dtype=torch.float64).numpy()
+        return numbers
+
+    def normal(
+        self,
+        shape: Shape,
+        *,
+        std: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        out: Tensor | None = None,
+        hardened: bool = False,
+    ) -> Tensor:
+        """Return normal numbers of mean zero and deviation `std`, tails included.
+
+        Parameters
+        ----------
+        std : float
+            The standard deviation, > 0.
+        out : Tensor, optional
+            Where to write them; its shape, type and device are used.
+        hardened : bool
+            Add four independent numbers for each one, so that a number of the result
+            does not show the uniforms it was made of (Holohan and Braghin, 2021).
+        """
+        if out is not None:
+            if tuple(out.shape) != sizes(shape):
+                raise ValueError(f"out has shape {tuple(out.shape)}, asked was {sizes(shape)}")
+            return self.normal_(out, std, hardened=hardened)
+        return self.normal_(
+            torch.empty(sizes(shape), dtype=dtype, device=device), std, hardened=hardened
+        )
+
+    def normal_(self, tensor: Tensor, std: float = 1.0, *, hardened: bool = False) -> Tensor:
+        """Fill `tensor` with normal numbers of mean zero and deviation `std`, in place."""
+        std = _validate.positive("std", std)
+        _mantissa_bits(tensor.dtype)
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        count = tensor.numel()
+        flat = self._normal_flat(count, wide)
+        if hardened:
+            for _ in range(3):
+                flat += self._normal_flat(count, wide)
+            flat *= 0.5
+        flat *= std
+        with torch.no_grad():
+            tensor.copy_(flat.reshape(tensor.shape))
+        return tensor
+
+    def normal_numpy(
+        self, shape: Shape, std: float = 1.0, *, hardened: bool = False
+    ) -> NDArray[np.float64]:
+        """Return normal numbers as a float64 array."""
+        numbers: NDArray[np.float64] = self.normal(
+            shape, std=std, dtype=torch.float64, hardened=hardened
+        ).numpy()
+        return numbers
+
+    # ---------------------------------------------------------------- saving
+
+    def state(self) -> dict[str, Any]:
+        """Return where a seeded generator stands, to be continued by :meth:`from_state`."""
+        with self._lock:
+            root = self._stream.root
+            if root is None:
+                raise RandomnessError(
+                    "a secure generator has no state that could be saved: a key on disk would "
+                    "reveal the noise to whoever reads it, and resuming twice would repeat it. "
+                    "After a restart use a new Randomness.secure(); nothing depends on the old one."
+                )
+            epoch, block = self._stream.position
+            return {
+                "cipher": "AES-256-CTR/1",
+                "name": self._name,
+                "key": root.hex(),
+                "epoch": epoch,
+                "block": block,
+                "spawned": self._spawned,
+            }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Randomness:
+        """Return a seeded generator that continues where :meth:`state` was taken."""
+        if state.get("cipher") != "AES-256-CTR/1":
+            raise ValueError(f"not a state of this generator: {state!r}")
+        stream = Keystream(builtins.bytes.fromhex(state["key"]), state["epoch"], state["block"])
+        return cls(stream, state["name"], state["spawned"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_secure:
+            raise RandomnessError(
+                "a secure generator cannot be pickled: its key would leave this process and the "
+                "copy would repeat its noise. Call Randomness.secure() where the numbers are "
+                "needed, for example inside the worker."
+            )
+        return Randomness.from_state, (self.state(),)
+
+    def __copy__(self) -> Randomness:
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Randomness:
+        """Return a new secure generator, or one that repeats this seeded one."""
+        return Randomness.secure() if self.is_secure else Randomness.from_state(self.state())
+
+    # ---------------------------------------------------------------- inside
+
+    def _draw(self, size: int) -> NDArray[np.uint8]:
+        buffer = np.empty(-(-size // 16) * 16 + SLACK, np.uint8)
+        with self._lock:
+            self._stream.fill(buffer, size)
+        return buffer[:size]
+
+    def _below_each(self, bounds: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        result = np.empty(bounds.shape, np.uint64)
+        todo = np.arange(bounds.size)
+        while todo.size:
+            bound = bounds[todo]
+            words = self.uint64(todo.size)
+            # The 2^64 mod bound smallest words are refused: the rest is a whole
+            # number of cycles of the remainder.
+            kept = words >= (np.uint64(0) - bound) % bound
+            result[todo[kept]] = words[kept] % bound[kept]
+            todo = todo[~kept]
+        return result
+
+    def _bernoulli(self, count: int, rate: Fraction) -> NDArray[np.bool_]:
+        if rate == 1:
+            return np.ones(count, np.bool_)
+        result = np.empty(count, np.bool_)
+        todo = np.arange(count)
+        rest = rate
+        while todo.size:
+            digit, rest = divmod(rest * _WORD, 1)
+            words = self.uint64(todo.size)
+            result[todo] = words < np.uint64(digit)
+            todo = todo[words == np.uint64(digit)]
+        return result
+
+    def _normal_flat(self, count: int, dtype: torch.dtype) -> Tensor:
+        pairs = -(-count // 2)
+        integer = torch.int64 if dtype == torch.float64 else torch.int32
+        radius = torch.from_numpy(self.uint64(pairs).view(np.int64))
+        angle = torch.frombuffer(
+            bytearray(self.bytes(pairs * integer.itemsize + 16)), dtype=integer, count=pairs
+        )
+        first, second = pairs_from_integers(radius, angle, dtype)
+        return torch.cat([first, second])[:count]
+
+
+def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
+    """Return the generator that `rng` means: ``None`` is a secure one, a seed a seeded one.
+
+    Examples
+    --------
+    >>> resolve(None).is_secure
+    True
+    >>> resolve(7).description
+    'seeded generator (seed 7): reproducible, so NOT secret'
+    """
+    if rng is None:
+        return Randomness.secure()
+    if isinstance(rng, Randomness):
+        return rng
+    if isinstance(rng, (int, np.integer, bytes)) and not isinstance(rng, bool):
+        return Randomness.seeded(rng)
+    raise TypeError(
+        f"rng must be None (secure), a seed or a Randomness, got {type(rng).__name__}. The "
+        "generators of torch, numpy and random are predictable from their output, so noise from "
+        "them protects nobody."
+    )
+
+
+def sizes(shape: Shape) -> tuple[int, ...]:
+    """Return a shape as a tuple of checked integers."""
+    whole = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    return tuple(_validate.integer("shape", size) for size in whole)
+
+
+def _bounds(bound: NDArray[Any]) -> NDArray[np.uint64]:
+    if bound.dtype.kind not in "iu":
+        raise TypeError(f"bound must hold integers, got dtype {bound.dtype}")
+    if (bound < 1).any():
+        raise ValueError("bound must be >= 1 everywhere: no integer lies in [0, 0)")
+    return bound.astype(np.uint64)
+
+
+def _rate(rate: float | Fraction) -> Fraction:
+    exact = (
+        rate
+        if isinstance(rate, Fraction)
+        else Fraction(_validate.probability("rate", rate, zero=True))
+    )
+    if not 0 <= exact <= 1:
+        raise ValueError(f"rate must lie in [0, 1], got {rate!r}")
+    return exact
+
+
+def _mantissa_bits(dtype: torch.dtype) -> int:
+    bits = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
+    if dtype not in bits:
+        raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype}")
+    return bits[dtype]

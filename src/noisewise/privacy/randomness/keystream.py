@@ -1,0 +1,145 @@
+"""The cipher: AES-256 in counter mode as an endless stream of random bytes.
+
+The stream is the encryption of zeros (NIST SP 800-38A, section 6.5), so its bytes
+are indistinguishable from uniform ones to anybody without the key. Every key is
+used for at most ``BLOCKS_PER_KEY`` blocks and then replaced, so no counter value is
+ever used twice under one key, and the distance from uniform (the birthday bound of
+a permutation, n^2 / 2^129) stays below 2^-72 for each key.
+
+A process that forks shares its memory with its child. The child never continues
+the parent's stream: a secret stream takes a new key from the operating system, a
+seeded one takes a key derived from the parent's and from the place of the child in
+the tree of forks.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import weakref
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+from noisewise.errors import NoisewiseError
+
+__all__ = ["BLOCK", "BLOCKS_PER_KEY", "SLACK", "Keystream", "RandomnessError", "derive"]
+
+BLOCK = 16
+BLOCKS_PER_KEY = 2**28
+# `update_into` may ask for a buffer that is one block longer than what it writes.
+SLACK = BLOCK
+_CHUNK = 1 << 18
+_ZEROS = memoryview(bytes(_CHUNK))
+
+
+class RandomnessError(NoisewiseError, RuntimeError):
+    """A use of a random generator that could repeat or reveal its numbers."""
+
+
+class _Lineage:
+    """Where this process stands in the tree of forks: the index of every fork above it."""
+
+    def __init__(self) -> None:
+        self.path: tuple[int, ...] = ()
+        self.forks = 0
+        self.streams: weakref.WeakSet[Keystream] = weakref.WeakSet()
+        os.register_at_fork(before=self._before, after_in_child=self._in_child)
+
+    def _before(self) -> None:
+        self.forks += 1
+
+    def _in_child(self) -> None:
+        self.path = (*self.path, self.forks)
+        self.forks = 0
+        for stream in list(self.streams):
+            stream.leave_parent(self.path)
+
+
+def derive(key: bytes, label: str, *numbers: int) -> bytes:
+    """Return the key of an independent stream: HMAC-SHA256 of a label under `key`."""
+    message = "/".join([label, *(str(number) for number in numbers)])
+    return hmac.digest(key, message.encode(), "sha256")
+
+
+class Keystream:
+    """A stream of cipher bytes under keys that are replaced in time.
+
+    Parameters
+    ----------
+    root : bytes or None
+        The key from which the keys of a reproducible stream are derived. ``None``
+        takes every key from the operating system.
+    epoch, block : int
+        The position: how many keys were used up, and how many 16-byte blocks of the
+        current one.
+    """
+
+    def __init__(self, root: bytes | None, epoch: int = 0, block: int = 0) -> None:
+        self._root = root
+        self._epoch = epoch
+        self._block = block
+        self._cipher: CipherContext | None = None
+        self._pid = os.getpid()
+        _LINEAGE.streams.add(self)
+
+    @property
+    def root(self) -> bytes | None:
+        """The key of a reproducible stream; ``None`` for a secret one."""
+        return self._root
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """How many keys were used up, and how many blocks of the current one."""
+        return self._epoch, self._block
+
+    def fill(self, buffer: NDArray[np.uint8], size: int) -> None:
+        """Write `size` bytes, rounded up to whole blocks, to the front of `buffer`.
+
+        The buffer must be ``SLACK`` bytes longer than the rounded size.
+        """
+        if os.getpid() != self._pid:
+            self._leave_unseen_parent()
+        start, stop = 0, -(-size // BLOCK) * BLOCK
+        target = buffer.data
+        while start < stop:
+            if self._block == BLOCKS_PER_KEY:
+                self._epoch, self._block, self._cipher = self._epoch + 1, 0, None
+            if self._cipher is None:
+                self._cipher = self._open()
+            left = (BLOCKS_PER_KEY - self._block) * BLOCK
+            take = min(stop - start, left, _CHUNK)
+            # Counted before it is written: an exception in between wastes numbers
+            # instead of repeating them.
+            self._block += take // BLOCK
+            self._cipher.update_into(_ZEROS[:take], target[start : start + take + SLACK])
+            start += take
+
+    def leave_parent(self, path: tuple[int, ...]) -> None:
+        """Part from the stream of the process that this one was forked from."""
+        if self._root is not None:
+            self._root = derive(self._root, "fork", self._epoch, self._block, *path)
+        self._epoch, self._block, self._cipher = 0, 0, None
+        self._pid = os.getpid()
+
+    def _leave_unseen_parent(self) -> None:
+        if self._root is not None:
+            raise RandomnessError(
+                "a seeded generator was carried into another process by a fork that Python did "
+                "not see, so its numbers would repeat those of the parent. Create the generator "
+                "in the process that uses it, with a seed of its own."
+            )
+        self.leave_parent(())
+
+    def _open(self) -> CipherContext:
+        if self._root is None:
+            key, counter = os.urandom(32), 0
+            self._block = 0
+        else:
+            key, counter = derive(self._root, "key", self._epoch), self._block
+        mode = modes.CTR(counter.to_bytes(BLOCK, "big"))
+        return Cipher(algorithms.AES256(key), mode).encryptor()
+
+
+_LINEAGE = _Lineage()
