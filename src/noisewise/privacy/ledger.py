@@ -316,6 +316,16 @@ def _acquire(path: Path) -> FileLock:
     return lock
 
 
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; only POSIX has (and needs) this."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _seal(content: dict[str, Any], previous: str) -> tuple[bytes, str]:
     body = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     checksum = hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()

@@ -316,8 +316,11 @@ class Statement:
             ("software", versions),
         ]
 
-    def _single(self, name: str) -> Any:
-        return getattr(self.history[0], name, None) if len(self.history) == 1 else None
+    def _single(self, name: str) -> float | None:
+        value: float | None = None
+        if len(self.history) == 1:
+            value = getattr(self.history[0], name, None)
+        return value
 
 
 def round_up(value: float, digits: int = 4) -> str:
