@@ -18,7 +18,7 @@ from noisewise.privacy.events import ZeroConcentrated
 from noisewise.privacy.independent import estimate_epsilon
 from noisewise.privacy.statement import Statement, round_up
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Verification", "read_statement", "verify"]
 
 #: The same accountant in another version may round differently.
 _SAME = 1e-4
@@ -68,7 +68,7 @@ def verify(statement: Statement | str | Path) -> Verification:
     StatementError
         If it is no statement, or was tampered with.
     """
-    claim = _read(statement)
+    claim = read_statement(statement)
     recomputed = epsilon_of(
         claim.history, delta=claim.delta, relation=claim.relation, accountant=claim.accountant
     )
@@ -126,7 +126,8 @@ def _problems(
     return found
 
 
-def _read(statement: Statement | str | Path) -> Statement:
+def read_statement(statement: Statement | str | Path) -> Statement:
+    """Return the statement that is given as such, as JSON text or as a path."""
     if isinstance(statement, Statement):
         return statement
     if isinstance(statement, str) and statement.lstrip().startswith("{"):
