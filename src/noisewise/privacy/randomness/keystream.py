@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -66,6 +67,8 @@ def derive(key: bytes, label: str, *numbers: int) -> bytes:
 class Keystream:
     """A stream of cipher bytes under keys that are replaced in time.
 
+    Whoever uses it from several threads holds its `lock`.
+
     Parameters
     ----------
     root : bytes or None
@@ -82,6 +85,7 @@ class Keystream:
         self._block = block
         self._cipher: CipherContext | None = None
         self._pid = os.getpid()
+        self.lock = threading.RLock()
         _LINEAGE.streams.add(self)
 
     @property
@@ -122,6 +126,8 @@ class Keystream:
             self._root = derive(self._root, "fork", self._epoch, self._block, *path)
         self._epoch, self._block, self._cipher = 0, 0, None
         self._pid = os.getpid()
+        # Another thread of the parent may have held the old lock; it does not exist here.
+        self.lock = threading.RLock()
 
     def _leave_unseen_parent(self) -> None:
         if self._root is not None:
