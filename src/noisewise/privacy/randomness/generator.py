@@ -20,13 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noisewise.privacy import _validate
+from noisewise.privacy.randomness import integers
 from noisewise.privacy.randomness.gaussian import LARGEST, Normals
-from noisewise.privacy.randomness.keystream import SLACK, Keystream, RandomnessError, derive
+from noisewise.privacy.randomness.keystream import (
+    BLOCKS_PER_KEY,
+    SLACK,
+    Keystream,
+    RandomnessError,
+    derive,
+)
 
 __all__ = ["Randomness", "Shape", "resolve", "sizes"]
 
 Shape: TypeAlias = int | Sequence[int]
-_WORD = 2**64
 
 
 class Randomness:
@@ -129,13 +135,13 @@ class Randomness:
         if isinstance(bound, np.ndarray) and bound.ndim:
             if shape is not None:
                 raise ValueError("shape is that of the bounds when bound is an array")
-            bounds = _bounds(bound)
-            return self._below_each(bounds.reshape(-1)).reshape(bounds.shape)
-        single = _validate.integer("bound", bound, minimum=1, maximum=_WORD)
+            bounds = integers.checked_bounds(bound)
+            return integers.below_each(self.uint64, bounds.reshape(-1)).reshape(bounds.shape)
+        single = _validate.integer("bound", bound, minimum=1, maximum=integers.WORDS)
         size = sizes(() if shape is None else shape)
-        if single == _WORD:
+        if single == integers.WORDS:
             return self.uint64(size)
-        return self._below_one(single, math.prod(size)).reshape(size)
+        return integers.below_one(self.uint64, single, math.prod(size)).reshape(size)
 
     def poisson_mask(self, count: int, rate: float | Fraction) -> Tensor:
         """Return a mask in which each of `count` records is drawn with probability `rate`.
@@ -143,13 +149,11 @@ class Randomness:
         The probability is exact: `rate` is taken as the rational number that it is, and
         compared digit by digit with as many random bits as are needed.
         """
-        return torch.from_numpy(self._bernoulli(_validate.integer("count", count), _rate(rate)))
+        return torch.from_numpy(self._mask(count, rate))
 
     def poisson_indices(self, count: int, rate: float | Fraction) -> Tensor:
         """Return the indices of a Poisson batch in increasing order; it may be empty."""
-        return torch.from_numpy(
-            np.flatnonzero(self._bernoulli(_validate.integer("count", count), _rate(rate)))
-        )
+        return torch.from_numpy(np.flatnonzero(self._mask(count, rate)))
 
     # ---------------------------------------------------------------- real numbers
 
@@ -230,14 +234,15 @@ class Randomness:
         """
         if len(tensors) != len(stds):
             raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
+        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
         double = any(tensor.dtype == torch.float64 for tensor in tensors)
         flat = self.normal(
             sum(tensor.numel() for tensor in tensors),
             dtype=torch.float64 if double else torch.float32,
         )
         noise, start = [], 0
-        for tensor, std in zip(tensors, stds, strict=True):
-            part = flat[start : start + tensor.numel()].mul_(_std(tensor.dtype, std))
+        for tensor, scale in zip(tensors, scales, strict=True):
+            part = flat[start : start + tensor.numel()].mul_(scale)
             noise.append(part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype))
             start += tensor.numel()
         return noise
@@ -278,8 +283,10 @@ class Randomness:
         """Return a seeded generator that continues where :meth:`state` was taken."""
         if state.get("cipher") != "AES-256-CTR/1":
             raise ValueError(f"not a state of this generator: {state!r}")
-        stream = Keystream(builtins.bytes.fromhex(state["key"]), state["epoch"], state["block"])
-        return cls(stream, state["name"], state["spawned"])
+        epoch = _validate.integer("epoch", state["epoch"])
+        block = _validate.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
+        stream = Keystream(builtins.bytes.fromhex(state["key"]), epoch, block)
+        return cls(stream, str(state["name"]), _validate.integer("spawned", state["spawned"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_secure:
@@ -299,48 +306,15 @@ class Randomness:
 
     # ---------------------------------------------------------------- inside
 
+    def _mask(self, count: int, rate: float | Fraction) -> NDArray[np.bool_]:
+        count, exact = _validate.integer("count", count), integers.checked_rate(rate)
+        return integers.bernoulli(self.uint64, count, exact)
+
     def _draw(self, size: int) -> NDArray[np.uint8]:
         buffer = np.empty(-(-size // 16) * 16 + SLACK, np.uint8)
         with self._stream.lock:
             self._stream.fill(buffer, size)
         return buffer[:size]
-
-    def _below_one(self, bound: int, count: int) -> NDArray[np.uint64]:
-        result = self.uint64(count)
-        refused = np.flatnonzero(result < np.uint64(_WORD % bound))
-        result %= np.uint64(bound)
-        if refused.size:
-            result[refused] = self._below_one(bound, refused.size)
-        return result
-
-    def _below_each(self, bounds: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        result = np.empty(bounds.shape, np.uint64)
-        todo = np.arange(bounds.size)
-        while todo.size:
-            bound = bounds[todo]
-            words = self.uint64(todo.size)
-            # The 2^64 mod bound smallest words are refused: the rest is a whole
-            # number of cycles of the remainder.
-            kept = words >= (np.uint64(0) - bound) % bound
-            result[todo[kept]] = words[kept] % bound[kept]
-            todo = todo[~kept]
-        return result
-
-    def _bernoulli(self, count: int, rate: Fraction) -> NDArray[np.bool_]:
-        if rate == 1:
-            return np.ones(count, np.bool_)
-        # One digit of the rate in base 2^16 decides all but 1 in 65536 of the records;
-        # the others compare further digits in base 2^64 until one differs.
-        digit, rest = divmod(rate * 2**16, 1)
-        short = self._draw(2 * count).view(np.uint16)
-        result: NDArray[np.bool_] = short < np.uint16(digit)
-        todo = np.flatnonzero(short == np.uint16(digit))
-        while todo.size:
-            digit, rest = divmod(rest * _WORD, 1)
-            words = self.uint64(todo.size)
-            result[todo] = words < np.uint64(digit)
-            todo = todo[words == np.uint64(digit)] if rest else todo[:0]
-        return result
 
 
 def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
@@ -370,25 +344,6 @@ def sizes(shape: Shape) -> tuple[int, ...]:
     """Return a shape as a tuple of checked integers."""
     whole = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     return tuple(_validate.integer("shape", size) for size in whole)
-
-
-def _bounds(bound: NDArray[Any]) -> NDArray[np.uint64]:
-    if bound.dtype.kind not in "iu":
-        raise TypeError(f"bound must hold integers, got dtype {bound.dtype}")
-    if (bound < 1).any():
-        raise ValueError("bound must be >= 1 everywhere: no integer lies in [0, 0)")
-    return bound.astype(np.uint64)
-
-
-def _rate(rate: float | Fraction) -> Fraction:
-    exact = (
-        rate
-        if isinstance(rate, Fraction)
-        else Fraction(_validate.probability("rate", rate, zero=True))
-    )
-    if not 0 <= exact <= 1:
-        raise ValueError(f"rate must lie in [0, 1], got {rate!r}")
-    return exact
 
 
 def _mantissa_bits(dtype: torch.dtype) -> int:
