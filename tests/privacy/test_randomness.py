@@ -122,8 +122,8 @@ def test_seeded_numbers_are_those_of_the_first_release():
     assert rng.uniform(3, dtype=torch.float64).tolist() == GOLDEN["uniform"]
     assert Randomness.seeded(b"seed").bytes(8).hex() == GOLDEN["bytes seed"]
     assert rng.spawn(2)[1].bytes(8).hex() == GOLDEN["child"]
-    # The last bits of logarithm and sine may differ between processors.
-    assert rng.normal(4).tolist() == pytest.approx(GOLDEN["normal"], rel=1e-5)
+    assert rng.normal(4).tolist() == GOLDEN["normal"]
+    # The last bits of the logarithm and the sine of float64 may differ between processors.
     assert rng.normal_numpy(3).tolist() == pytest.approx(GOLDEN["normal64"], rel=1e-12)
 
 
@@ -558,7 +558,7 @@ def test_the_two_numbers_of_a_pair_are_independent(dtype):
 
 def test_neighbours_in_memory_are_uncorrelated():
     numbers = Randomness.seeded(24).normal(1_000_000).double().numpy()
-    for lag in (1, 2, 3, 4, 8, 16, 65536, 131072):
+    for lag in (1, 2, 3, 4, 8, 16, gaussian.BLOCK_PAIRS, 2 * gaussian.BLOCK_PAIRS):
         assert abs(np.mean(numbers[:-lag] * numbers[lag:])) < 5 / math.sqrt(numbers.size - lag)
 
 
@@ -661,7 +661,7 @@ def test_the_continued_zeros_are_geometric(monkeypatch):
     assert source._normals._zeros() == 128 + 3
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 131071, 131072, 131073, 131075])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 65535, 65536, 65537, 65539, 200_001])
 def test_all_sizes_are_filled(count):
     numbers = Randomness.seeded(28).normal(count)
     assert numbers.shape == (count,)
@@ -727,6 +727,6 @@ GOLDEN = {
     "uniform": [0.2969269535323914, 0.16678346282963885, 0.6853256147789165],
     "bytes seed": "18fc93c99ccab853",
     "child": "30af71429051fdb2",
-    "normal": [1.6857072114944458, 0.6426488161087036, -0.6833242774009705, -1.252616047859192],
-    "normal64": [-1.4323980889315004, 0.49863049172063584, 0.5535345474612093],
+    "normal": [1.6857073307037354, 0.6426488161087036, -0.6833242774009705, -1.252616047859192],
+    "normal64": [-1.4323980889315004, 0.49863049172063584, 0.5535345474612094],
 }
