@@ -22,7 +22,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 from noisewise.privacy.randomness import (
     Randomness,
@@ -667,7 +667,20 @@ def test_all_sizes_are_filled(count):
     assert numbers.shape == (count,)
     assert bool((numbers != 0).all())
     assert bool((numbers.abs() < 7).all())
-    assert numbers.unique().numel() >= count - count // 1000
+
+
+def test_equal_numbers_are_as_rare_as_rounding_to_float32_makes_them():
+    # A hidden grid of radii or angles, or a repeated block, would make pairs of equal
+    # numbers more frequent than the spacing of float32 does.
+    count = 1_000_000
+    _, copies = Randomness.seeded(29).normal(count).unique(return_counts=True)
+    pairs = int((copies * (copies - 1) // 2).sum())
+    x = np.linspace(1e-6, 8, 4_000_001)
+    spacing = np.spacing(x.astype(np.float32)).astype(np.float64)
+    chance = 2 * integrate.trapezoid(stats.norm.pdf(x) ** 2 * spacing, x)
+    law = stats.poisson(count * (count - 1) / 2 * chance)
+    assert law.cdf(pairs) > ALARM / 2, (pairs, law.mean())
+    assert law.sf(pairs - 1) > ALARM / 2, (pairs, law.mean())
 
 
 def test_out_in_place_strides_and_views():
