@@ -52,6 +52,10 @@ class Column:
     #: Largest squared norm of an encoded cell.
     norm_squared: ClassVar[int] = 1
 
+    def describe(self) -> str:
+        """Return the rule in a few words."""
+        raise NotImplementedError
+
     def features(self, name: str) -> tuple[str, ...]:
         """Names of the numbers that a cell becomes."""
         raise NotImplementedError
@@ -124,6 +128,12 @@ class Numeric(Column):
     def _apply(self, values: Floats) -> Floats:
         return values if self.transform is None else _TRANSFORMS[self.transform](values)
 
+    def describe(self) -> str:
+        """Return the range and the transform."""
+        return f"{self.low:.12g} to {self.high:.12g}" + (
+            f", {self.transform}" if self.transform else ""
+        )
+
     def features(self, name: str) -> tuple[str, ...]:
         """Return the column's own name, and that of the indicator."""
         return (name, f"{name}=<missing>") if self.missing == "indicator" else (name,)
@@ -186,6 +196,10 @@ class Categorical(Column):
         _flag("other", self.other)
         _flag("missing", self.missing)
 
+    def describe(self) -> str:
+        """Return the first categories and their number."""
+        return _listing(self.values)
+
     def features(self, name: str) -> tuple[str, ...]:
         """Return one name per category, then those of other and missing."""
         listed = [f"{name}={value}" for value in self.values]
@@ -213,6 +227,10 @@ class Binary(Column):
         if len(values) != 2:
             raise SchemaError(f"a binary column has two values, got {len(values)}: {values!r}")
         object.__setattr__(self, "values", values)
+
+    def describe(self) -> str:
+        """Return the two values, the lower first."""
+        return f"{self.values[0]} or {self.values[1]}"
 
     def features(self, name: str) -> tuple[str, ...]:
         """Return the column's own name."""
@@ -243,6 +261,10 @@ class Ordinal(Column):
             raise SchemaError("an ordinal column needs at least two values")
         _validate.choice("missing", self.missing, ("zero", "indicator"))
         object.__setattr__(self, "values", values)
+
+    def describe(self) -> str:
+        """Return the first values and their number."""
+        return _listing(self.values)
 
     def features(self, name: str) -> tuple[str, ...]:
         """Return the column's own name, and that of the indicator."""
@@ -294,6 +316,10 @@ class CodeRanges(Column):
                 raise SchemaError(f"group {label!r} needs ranges with first <= last")
         object.__setattr__(self, "groups", groups)
 
+    def describe(self) -> str:
+        """Return the names of the groups."""
+        return _listing(tuple(label for label, _ in self.groups))
+
     def features(self, name: str) -> tuple[str, ...]:
         """Return one name per group, then other and missing."""
         listed = (f"{name}={label}" for label, _ in self.groups)
@@ -329,6 +355,10 @@ class Drop(Column):
     kind: ClassVar[str] = "drop"
     norm_squared: ClassVar[int] = 0
 
+    def describe(self) -> str:
+        """Return the reason."""
+        return self.reason or "not used"
+
     def features(self, name: str) -> tuple[str, ...]:
         """Return nothing."""
         return ()
@@ -345,3 +375,8 @@ class Drop(Column):
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise SchemaError(f"{name} must be True or False, got {value!r}")
+
+
+def _listing(values: tuple[Value, ...]) -> str:
+    shown = ", ".join(str(value) for value in values[:5])
+    return shown if len(values) <= 5 else f"{shown}, ... ({len(values)})"

@@ -8,7 +8,7 @@ content whatever the raw file is.
 
 from __future__ import annotations
 
-from noisewise.datasets.registry import Checksum, DatasetInfo
+from noisewise.datasets.registry import Checksum, DatasetInfo, Source
 from noisewise.datasets.source_forms import CC_BY, GITHUB, UCI, archive, california, plain
 
 _CALIFORNIA_CITATION = (
@@ -92,7 +92,10 @@ A_TO_D = (
         size=112912,
         sha256="2e05d75223b77b5742a0115390d779d26954b5f8d6b5ea4a7833d3b898722ceb",
         content="2435860808ccea9ca742a94ca4a6c4d0ed420b61f89f6208d039417d8b933f3c",
-        sources=(archive("wdbc", f"{UCI}/17/breast+cancer+wisconsin+diagnostic.zip", "wdbc.data"),),
+        sources=(
+            Source("wdbc-scikit-learn", ()),
+            archive("wdbc", f"{UCI}/17/breast+cancer+wisconsin+diagnostic.zip", "wdbc.data"),
+        ),
         notes=(
             "0 is malignant and 1 is benign, as in scikit-learn.",
             "With 569 records the noise of any strong privacy guarantee is felt.",

@@ -57,7 +57,7 @@ def load(name: str, *, download: bool = True, transfer: Transfer | None = None) 
         path = place.path(entry)
         if path is not None:
             return _result(entry, read_verified(entry, path))
-        where = "not set" if place.folder is None else f"{place.folder} has no {entry.filename}"
+        where = "none" if place.folder is None else f"{place.folder} has no {entry.filename}"
         tried.append(f"{place.label}: {where}; {place.advice}")
     for source in entry.sources:
         if source.files and not download:

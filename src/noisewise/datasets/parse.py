@@ -32,23 +32,63 @@ def parse(layout: str, raw: Raw) -> Content:
         return LAYOUTS[layout](raw)
     except DatasetError:
         raise
-    except (ValueError, KeyError, IndexError, struct.error, pd.errors.ParserError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
         raise DatasetError(
             f"the files {', '.join(raw)} do not have the layout {layout!r}: "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _read(content: bytes, **options: Any) -> pd.DataFrame:
-    """CSV with exact decimals and no value taken for null unless it is asked for."""
-    settings: dict[str, Any] = {
-        "float_precision": "round_trip",
-        "keep_default_na": False,
-        "encoding": "utf-8-sig",
-        **options,
+def _read(
+    content: bytes,
+    *,
+    sep: str = ",",
+    names: list[str] | None = None,
+    null: str | None = None,
+    text: tuple[str, ...] = (),
+    floats: bool = False,
+) -> pd.DataFrame:
+    """Read separated values: whole numbers, else exact decimals, else stripped text.
+
+    Every cell is read as text first and converted here, because how exactly, and whether
+    "None" is null, has changed between versions of pandas.
+    """
+    cells: pd.DataFrame = pd.read_csv(
+        io.BytesIO(content),
+        sep=sep,
+        header=None if names else 0,
+        names=names,
+        dtype=str,
+        keep_default_na=False,
+        encoding="utf-8-sig",
+        skipinitialspace=True,
+    )
+    kinds = (float,) if floats else (int, float)
+    typed = {
+        name: _typed(cells[name], null, () if name in text else kinds) for name in cells.columns
     }
-    table: pd.DataFrame = pd.read_csv(io.BytesIO(content), **settings)
+    table: pd.DataFrame = pd.DataFrame(typed)
     return table
+
+
+def _typed(
+    cells: pd.Series[Any], null: str | None, kinds: tuple[type[int] | type[float], ...]
+) -> pd.Series[Any]:
+    """One column in the first of `kinds` that all its cells have, or as text."""
+    places, distinct = pd.factorize(cells)
+    words = [str(word).strip() for word in distinct]
+    values = np.array([None if word == null else word for word in words], dtype=object)
+    for kind in kinds:
+        if kind is int and null in words:
+            continue
+        try:
+            converted = [np.nan if word == null else kind(word) for word in words]
+            values = np.array(converted, dtype=np.int64 if kind is int else np.float64)
+            break
+        except (ValueError, OverflowError):
+            continue
+    column: pd.Series[Any] = pd.Series(values[places], index=cells.index)
+    return column
 
 
 def _only(raw: Raw, suffix: str = "") -> bytes:
@@ -56,15 +96,6 @@ def _only(raw: Raw, suffix: str = "") -> bytes:
     if len(matching) != 1:
         raise DatasetError(f"expected one file {suffix!r} among {', '.join(raw)}")
     return matching[0]
-
-
-def _text_columns(frame: pd.DataFrame, null: str) -> pd.DataFrame:
-    """Strip text and make the source's mark for "not known" null."""
-    for name in frame.columns:
-        if not pd.api.types.is_numeric_dtype(frame[name].dtype):
-            stripped = frame[name].astype(object).map(lambda cell: str(cell).strip())
-            frame[name] = stripped.where(stripped != null, None)
-    return frame
 
 
 def _adult(raw: Raw) -> pd.DataFrame:
@@ -75,10 +106,7 @@ def _adult(raw: Raw) -> pd.DataFrame:
             for line in _only(raw, name).decode().splitlines()
             if line.strip() and not line.startswith("|")
         ]
-        part = _read(
-            "\n".join(lines).encode(), header=None, names=names.ADULT, skipinitialspace=True
-        )
-        parts.append(_text_columns(part, "?"))
+        parts.append(_read("\n".join(lines).encode(), names=names.ADULT, null="?"))
     table = pd.concat(parts, ignore_index=True)
     table["income"] = table["income"].str.removesuffix(".")
     return table
@@ -89,7 +117,7 @@ def _naticusdroid(raw: Raw) -> pd.DataFrame:
 
 
 def _wdbc(raw: Raw) -> pd.DataFrame:
-    table = _read(_only(raw, "wdbc.data"), header=None, names=["id", "diagnosis", *names.WDBC])
+    table = _read(_only(raw, "wdbc.data"), names=["id", "diagnosis", *names.WDBC])
     malignant = table["diagnosis"].map({"M": 0, "B": 1})
     if malignant.isna().any():
         raise DatasetError("a diagnosis in wdbc.data is neither M nor B")
@@ -131,16 +159,16 @@ def _students(raw: Raw) -> pd.DataFrame:
 
 def _german(raw: Raw) -> pd.DataFrame:
     columns = [*(f"Attribute{index}" for index in range(1, 21)), "class"]
-    return _read(_only(raw, "german.data"), sep=" ", header=None, names=columns)
+    return _read(_only(raw, "german.data"), sep=" ", names=columns)
 
 
 def _nursery(raw: Raw) -> pd.DataFrame:
-    return _read(_only(raw, "nursery.data"), header=None, names=names.NURSERY, dtype=str)
+    return _read(_only(raw, "nursery.data"), names=names.NURSERY, text=tuple(names.NURSERY))
 
 
 def _framingham(raw: Raw) -> pd.DataFrame:
     lines = [line.rstrip(";\r ") for line in _only(raw, ".csv").decode("utf-8-sig").splitlines()]
-    return _read("\n".join(filter(None, lines)).encode(), na_values=["NA", ""])
+    return _read("\n".join(filter(None, lines)).encode(), null="NA")
 
 
 def _bank(raw: Raw) -> pd.DataFrame:
@@ -148,9 +176,7 @@ def _bank(raw: Raw) -> pd.DataFrame:
 
 
 def _diabetes(raw: Raw) -> pd.DataFrame:
-    text = dict.fromkeys(("diag_1", "diag_2", "diag_3"), str)
-    table = _read(_only(raw, "diabetic_data.csv"), dtype=text, low_memory=False)
-    return _text_columns(table, "?")
+    return _read(_only(raw, "diabetic_data.csv"), null="?", text=("diag_1", "diag_2", "diag_3"))
 
 
 def _wine(raw: Raw) -> pd.DataFrame:
@@ -159,7 +185,7 @@ def _wine(raw: Raw) -> pd.DataFrame:
 
 def _california_raw(raw: Raw) -> pd.DataFrame:
     content = _only(raw, "cal_housing.data")
-    return _read(content, header=None, names=names.CALIFORNIA_RAW, dtype="float64")
+    return _read(content, names=names.CALIFORNIA_RAW, floats=True)
 
 
 def _california(raw: Raw) -> pd.DataFrame:
