@@ -64,12 +64,14 @@ class Web:
             handler.send_header("Content-Length", str(length))
             handler.end_headers()
             try:
-                while not self.closing.is_set():
+                # Ends some time, so that a client without a deadline fails and does not hang.
+                for _ in range(200):
                     handler.wfile.write(b"x")
                     handler.wfile.flush()
                     time.sleep(0.02)
             except OSError:
-                handler.close_connection = True
+                pass
+            handler.close_connection = True
 
         self.routes[path] = answer
         return self.url(path)
