@@ -173,3 +173,13 @@ def test_statements_compose_under_one_relation_only(training):
 def test_a_printed_epsilon_is_never_below_the_truth(value):
     assert float(round_up(value)) >= value * (1 - 1e-12)
     assert float(round_up(value)) <= value * 1.002
+
+
+def test_no_epsilon_is_stated_under_an_assumption_known_to_be_false():
+    with pytest.raises(UnsoundError, match="read from the private records"):
+        Statement.derive(
+            Pure(1.0),
+            delta=0.0,
+            mechanism="m",
+            assumptions=["NOT SOUND: its ranges were read from the private records"],
+        )

@@ -1,9 +1,12 @@
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise import privacy
+from noisewise.datasets import Numeric, Schema
+from noisewise.errors import UnsoundError
 from noisewise.privacy import LogisticProblem, output_perturbation
 
 
@@ -117,3 +120,15 @@ def test_bad_input_is_refused_before_anything_is_spent():
     for wrong in ({"epsilon": 0}, {"delta": 0}, {"tolerance": 0}, {"relation": "x"}):
         with pytest.raises(ValueError):
             output_perturbation(problem, **{"epsilon": 1.0, "delta": 1e-5} | wrong)
+
+
+def test_a_schema_taken_from_the_data_gets_no_epsilon():
+    frame = pd.DataFrame({"age": [30.0, 41.0, 77.0], "paid": ["no", "yes", "yes"]})
+    schema = Schema.from_data(frame, "paid", study=True)
+    features, _ = schema.encode(frame, unit_norm=True)
+    problem = LogisticProblem(features, schema.encode_target(frame), regularisation=1.0)
+    with pytest.raises(UnsoundError, match="no epsilon"):
+        output_perturbation(problem, epsilon=1.0, delta=1e-5, preprocessing=schema)
+    public = Schema({"age": Numeric(0, 120)}, target="paid", classes=["no", "yes"])
+    release = output_perturbation(problem, epsilon=1.0, delta=1e-5, preprocessing=public)
+    assert set(public.assumptions) <= set(release.statement.assumptions)

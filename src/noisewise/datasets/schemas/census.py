@@ -30,7 +30,6 @@ ADULT = Schema(
                 "Without-pay",
                 "Never-worked",
             ),
-            other=False,
             missing=True,
         ),
         "fnlwgt": Drop("a weight of the survey, not a property of the person"),
@@ -46,7 +45,6 @@ ADULT = Schema(
                 "Married-spouse-absent",
                 "Married-AF-spouse",
             ),
-            other=False,
         ),
         "occupation": Categorical(
             (
@@ -65,15 +63,13 @@ ADULT = Schema(
                 "Protective-serv",
                 "Armed-Forces",
             ),
-            other=False,
             missing=True,
         ),
         "relationship": Categorical(
             ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
-            other=False,
         ),
         "race": Categorical(
-            ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"), other=False
+            ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black")
         ),
         "sex": Binary(("Female", "Male")),
         "capital-gain": Numeric(0, 99999, transform="log1p"),
@@ -123,7 +119,6 @@ ADULT = Schema(
                 "Hong",
                 "Holand-Netherlands",
             ),
-            other=False,
             missing=True,
         ),
     },

@@ -20,7 +20,7 @@ from noisewise.datasets.schema import Schema
 
 
 def _numbered(stem: str, *numbers: int) -> Categorical:
-    return Categorical(tuple(f"{stem}{number}" for number in numbers), other=False)
+    return Categorical(tuple(f"{stem}{number}" for number in numbers))
 
 
 GERMAN = Schema(
@@ -98,22 +98,21 @@ BANK = Schema(
                 "technician",
                 "services",
             ),
-            other=False,
         ),
-        "marital": Categorical(("married", "divorced", "single"), other=False),
-        "education": Categorical(("unknown", "secondary", "primary", "tertiary"), other=False),
+        "marital": Categorical(("married", "divorced", "single")),
+        "education": Categorical(("unknown", "secondary", "primary", "tertiary")),
         "default": _YES,
         "balance": Numeric(-20000, 200000, transform="signed_log1p"),
         "housing": _YES,
         "loan": _YES,
-        "contact": Categorical(("unknown", "telephone", "cellular"), other=False),
+        "contact": Categorical(("unknown", "telephone", "cellular")),
         "day": Numeric(1, 31),
-        "month": Categorical(_MONTH_NAMES, other=False),
+        "month": Categorical(_MONTH_NAMES),
         "duration": Drop("known only after the call"),
         "campaign": Numeric(1, 100, transform="log1p"),
         "pdays": Numeric(-1, 1000, transform="signed_log1p"),
         "previous": Numeric(0, 100, transform="log1p"),
-        "poutcome": Categorical(("unknown", "other", "failure", "success"), other=False),
+        "poutcome": Categorical(("unknown", "other", "failure", "success")),
     },
     target="y",
     classes=("no", "yes"),

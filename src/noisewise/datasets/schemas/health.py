@@ -38,7 +38,7 @@ _DIAGNOSES = CodeRanges(
         ("neoplasms", ((140, 239),)),
     )
 )
-_DRUG = Categorical(("No", "Steady", "Up", "Down"), other=False)
+_DRUG = Categorical(("No", "Steady", "Up", "Down"))
 _DRUGS = (
     "metformin",
     "repaglinide",
@@ -69,7 +69,7 @@ _STAY: dict[str, Column] = {
     "encounter_id": Drop("a number of the stay"),
     "patient_nbr": Drop("a number of the patient"),
     "race": Categorical(
-        ("Caucasian", "Asian", "AfricanAmerican", "Hispanic", "Other"), other=False, missing=True
+        ("Caucasian", "Asian", "AfricanAmerican", "Hispanic", "Other"), missing=True
     ),
     "gender": Categorical(("Male", "Female")),
     "age": Ordinal(tuple(f"[{start}-{start + 10})" for start in range(0, 100, 10))),
@@ -93,8 +93,8 @@ _STAY: dict[str, Column] = {
     "diag_2": _DIAGNOSES,
     "diag_3": _DIAGNOSES,
     "number_diagnoses": Numeric(0, 20),
-    "max_glu_serum": Categorical((">200", ">300", "Norm", "None"), other=False),
-    "A1Cresult": Categorical((">8", ">7", "Norm", "None"), other=False),
+    "max_glu_serum": Categorical((">200", ">300", "Norm", "None")),
+    "A1Cresult": Categorical((">8", ">7", "Norm", "None")),
 }
 _STAY |= dict.fromkeys(_DRUGS, _DRUG)
 _STAY |= {"change": Binary(("No", "Ch")), "diabetesMed": Binary(("No", "Yes"))}

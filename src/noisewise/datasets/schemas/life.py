@@ -80,16 +80,14 @@ STUDENTS = Schema(
 
 NURSERY = Schema(
     {
-        "parents": Categorical(("usual", "pretentious", "great_pret"), other=False),
-        "has_nurs": Categorical(
-            ("proper", "less_proper", "improper", "critical", "very_crit"), other=False
-        ),
-        "form": Categorical(("complete", "completed", "incomplete", "foster"), other=False),
-        "children": Categorical(("1", "2", "3", "more"), other=False),
-        "housing": Categorical(("convenient", "less_conv", "critical"), other=False),
+        "parents": Categorical(("usual", "pretentious", "great_pret")),
+        "has_nurs": Categorical(("proper", "less_proper", "improper", "critical", "very_crit")),
+        "form": Categorical(("complete", "completed", "incomplete", "foster")),
+        "children": Categorical(("1", "2", "3", "more")),
+        "housing": Categorical(("convenient", "less_conv", "critical")),
         "finance": Binary(("convenient", "inconv")),
-        "social": Categorical(("nonprob", "slightly_prob", "problematic"), other=False),
-        "health": Categorical(("recommended", "priority", "not_recom"), other=False),
+        "social": Categorical(("nonprob", "slightly_prob", "problematic")),
+        "health": Categorical(("recommended", "priority", "not_recom")),
     },
     target="class",
     classes=("not_recom", "recommend", "very_recom", "priority", "spec_prior"),
