@@ -51,7 +51,7 @@ def gaussian_deviation(epsilon: float, delta: float, sensitivity: float = 1.0) -
     Examples
     --------
     >>> round(gaussian_deviation(1.0, 1e-5), 3)
-    3.73
+    3.731
     """
     epsilon = _validate.positive("epsilon", epsilon)
     delta = _validate.fraction("delta", delta)
