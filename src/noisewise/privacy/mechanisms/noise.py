@@ -252,4 +252,4 @@ def _rho(epsilon: float, delta: float) -> float:
     def cost(inverse: float) -> float:
         return epsilon_of(ZeroConcentrated(1.0 / inverse), delta=delta, accountant="rdp")
 
-    return 1.0 / calibrate(cost, epsilon, "noise", low=1e-6, high=1e12)
+    return 1.0 / calibrate(cost, epsilon, "noise", low=1e-6, high=1e30)
