@@ -263,3 +263,21 @@ def test_huge_losses_do_not_overflow():
     assert math.isfinite(accounting.epsilon_of([Pure(800.0), Gaussian(1e-3)], delta=1e-6))
     tiny = PoissonGaussian(1e-3, 0.5, 10)
     assert math.isfinite(accounting.epsilon_of(tiny, delta=1e-5, relation="replace-one"))
+
+
+def test_noise_on_a_grid_costs_its_distance_from_real_noise():
+    exact = accounting.epsilon_of(Gaussian(1.0), delta=1e-5)
+    near = Gaussian(1.0, variation=1e-9)
+    cost = accounting.epsilon_of(near, delta=1e-5)
+    spent = (1 + math.exp(cost)) * 1e-9
+    assert exact < cost
+    assert accounting.epsilon_of(Gaussian(1.0), delta=1e-5 - spent) <= cost * (1 + 1e-6)
+    assert accounting.delta_of(near, epsilon=cost) <= 1e-5 * (1 + 1e-6)
+    assert estimate_epsilon(near, delta=1e-5) == pytest.approx(cost, rel=1e-3)
+    assert math.isinf(accounting.epsilon_of(Gaussian(1.0, variation=1e-5), delta=1e-5))
+    many = [Gaussian(1.0, 3, variation=1e-9), PoissonGaussian(1.0, 0.01, 10)]
+    for accountant in ("pld", "rdp"):
+        plain = accounting.epsilon_of(
+            [Gaussian(1.0, 3), many[1]], delta=1e-5, accountant=accountant
+        )
+        assert accounting.epsilon_of(many, delta=1e-5, accountant=accountant) > plain
