@@ -36,12 +36,11 @@ from torch import Tensor
 
 from noisewise.bounds.norms.eigenvalue import gram, largest_eigenvalue, root
 from noisewise.bounds.norms.geometry import Geometry, Ints, geometry, space_to_depth
-from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import UNIT, relative, scale, up
 from noisewise.privacy import _validate
 
-__all__ = ["conv_norm"]
+__all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
 
 METHODS = ("auto", "grid", "reshape", "sums")
 _SOLVER_TOLERANCE = 0.005
@@ -108,6 +107,24 @@ def conv_norm(
     return NormBound(scaled.restore(value), used)
 
 
+def kernel_factor(
+    shape: Sequence[int],
+    *,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    transposed: bool = False,
+    padding_mode: str = "zeros",
+    input_size: Ints | None = None,
+) -> float:
+    """Return c such that a convolution has norm at most ``c ||kernel||_F``, whatever its kernel."""
+    dims = geometry(shape[2:], stride, padding, dilation, padding_mode, input_size, transposed)
+    return min(
+        up(factor * math.sqrt(math.prod(dim.taps for dim in plan)))
+        for plan, factor in _plans(dims, padding_mode)
+    )
+
+
 def _plans(dims: list[Geometry], mode: str) -> list[tuple[list[Geometry], float]]:
     """Convolutions with zero padding, and factors, whose product bounds the given one."""
     if mode == "zeros":
@@ -148,7 +165,7 @@ def _bound(
     taps = math.prod(kernel.shape[3:])
     candidates: list[tuple[float, str]] = []
     if taps == 1 and method in ("auto", "grid"):
-        candidates.append((_pointwise(kernel), "pointwise"))
+        candidates.append((_matrices(kernel.flatten(2)), "pointwise"))
     elif method in ("auto", "grid"):
         candidates.append(_grid(kernel, dims, tolerance))
     if method in ("auto", "sums"):
@@ -159,11 +176,10 @@ def _bound(
     return up(value * factor), used
 
 
-def _pointwise(kernel: Tensor) -> float:
-    matrices = kernel.flatten(2)
+def _matrices(matrices: Tensor) -> float:
+    """Largest spectral norm of a batch."""
     P, error, _ = gram(matrices)
-    eigenvalue, _ = largest_eigenvalue(P, tolerance=_SOLVER_TOLERANCE)
-    return root(eigenvalue + error)
+    return root(largest_eigenvalue(P, tolerance=2 * _SOLVER_TOLERANCE, error=error)[0])
 
 
 def _sums(kernel: Tensor) -> float:
@@ -176,90 +192,110 @@ def _sums(kernel: Tensor) -> float:
 
 def _reshape(kernel: Tensor) -> float:
     """Least of ``sqrt(taps) ||M||`` over the ways to split the dimensions of the kernel."""
-    groups, _, _, *taps = kernel.shape
-    axes = range(2, 2 + len(taps))
+    taps = kernel.shape[3:]
+    axes = range(3, kernel.dim())
     best = math.inf
     for rows in itertools.product((True, False), repeat=len(taps)):
-        first = [0, *(axis for axis, row in zip(axes, rows, strict=True) if row)]
-        second = [1, *(axis for axis, row in zip(axes, rows, strict=True) if not row)]
-        worst = 0.0
-        for index in range(groups):
-            part = kernel[index]
-            matrix = part.permute(*first, *second).reshape(
-                math.prod(part.shape[axis] for axis in first), -1
-            )
-            worst = max(worst, spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value)
-        best = min(best, worst)
+        first = [1, *(axis for axis, row in zip(axes, rows, strict=True) if row)]
+        second = [2, *(axis for axis, row in zip(axes, rows, strict=True) if not row)]
+        height = math.prod(kernel.shape[axis] for axis in first)
+        matrices = kernel.permute(0, *first, *second).reshape(kernel.shape[0], height, -1)
+        best = min(best, _matrices(matrices))
     return up(best * up(math.sqrt(math.prod(taps))))
 
 
 def _grid(kernel: Tensor, dims: Sequence[Geometry], tolerance: float) -> tuple[float, str]:
+    """Largest ``||F(w)||`` on the grid, corrected, from the symbol ``F* F`` of the Gram operator.
+
+    ``F(w)* F(w) = sum_d C_d exp(i w d)`` with ``C_d = sum_t W_t' W_{t+d}``, and C_{-d} = C_d'. This
+    takes fewer products than a Gram matrix at every frequency.
+    """
     groups, out, channels, *taps = kernel.shape
+    if out < channels:
+        kernel = kernel.transpose(1, 2)
+    size = kernel.shape[2]
     points, correction, used = _grid_points(taps, dims, tolerance)
-    cosines, sines = _phases(taps, points, kernel.device)
-    flat = kernel.reshape(groups * out * channels, -1)
-    # Each entry of F errs by (sum_t |w_t|) times the roundings of a short sum and of the phases.
-    taps_count = flat.shape[1]
+    offsets = [d for d in itertools.product(*(range(1 - k, k) for k in taps)) if d > (0,) * len(d)]
+    half = torch.stack([_autocorrelation(kernel, d) for d in offsets])
+    centre = _autocorrelation(kernel, (0,) * len(taps))[None]
+    even = torch.cat([centre, half + half.mT]).flatten(1)
+    odd = (half - half.mT).flatten(1)
+    cosines, sines = _phases(offsets, points, kernel.device)
+    # sum_d |C_d| <= (sum_t |W_t|)'(sum_t |W_t|), whose norm is at most taps * ||W||_F^2; each C_d
+    # errs by the roundings of an inner product and each term by those of its phase and the sum.
     mass = float(kernel.flatten(1).square().sum(-1).max()) * (1.0 + relative(kernel[0].numel()))
-    phase_error = relative(taps_count) + 64.0 * len(taps) * UNIT
-    error_symbol = up(phase_error * math.sqrt(2.0 * taps_count * mass))
+    roundings = relative(max(out, channels) * math.prod(taps)) + relative(len(offsets))
+    error = up((2.0 * roundings + 256.0 * len(taps) * UNIT) * math.prod(taps) * mass)
     worst = 0.0
-    chunk = max(1, _CHUNK // (groups * out * channels))
-    for start in range(0, cosines.shape[1], chunk):
-        real = flat @ cosines[:, start : start + chunk]
-        imaginary = flat @ sines[:, start : start + chunk]
-        symbol = torch.complex(real, imaginary).reshape(groups, out, channels, -1)
-        symbol = symbol.permute(0, 3, 1, 2).reshape(-1, out, channels)
-        P, error, _ = gram(symbol)
-        eigenvalue, _ = largest_eigenvalue(P, tolerance=_SOLVER_TOLERANCE)
-        worst = max(worst, root(eigenvalue + error))
-    return up(up(worst + error_symbol) * correction), used
+    chunk = max(1, _CHUNK // (groups * size * size))
+    for start in range(0, cosines.shape[0], chunk):
+        part = slice(start, start + chunk)
+        P = torch.complex(cosines[part] @ even, sines[part] @ odd).reshape(-1, size, size)
+        worst = max(worst, largest_eigenvalue(P, tolerance=2 * _SOLVER_TOLERANCE, error=error)[0])
+    return up(root(worst) * correction), used
+
+
+def _autocorrelation(kernel: Tensor, offset: tuple[int, ...]) -> Tensor:
+    """``sum_t W_t' W_{t + offset}`` of ``(groups, rows, columns, *taps)``, for each group."""
+    early: list[slice] = []
+    late: list[slice] = []
+    for d, k in zip(offset, kernel.shape[3:], strict=True):
+        early.append(slice(max(0, -d), k - max(0, d)))
+        late.append(slice(max(0, d), k - max(0, -d)))
+    everything = [slice(None)] * 3
+    first = kernel[tuple(everything + early)].transpose(1, 2).flatten(2)
+    second = kernel[tuple(everything + late)].transpose(1, 2).flatten(2)
+    return first @ second.mT
 
 
 def _grid_points(
     taps: Sequence[int], dims: Sequence[Geometry], tolerance: float
 ) -> tuple[list[int], float, str]:
     """Grid sizes, the product of the Riesz corrections, and the name of the method."""
-    share = (1.0 + tolerance) / (1.0 + _SOLVER_TOLERANCE)
-    angle = math.acos(max(share, 1.0 + 1e-6) ** (-1.0 / sum(k > 1 for k in taps)))
+    sizes, _ = riesz_grid(taps, tolerance)
     points, correction, embedded = [], 1.0, True
-    for k, dim in zip(taps, dims, strict=True):
-        if k == 1:
-            points.append(1)
-            continue
-        size = math.ceil(math.pi * (k - 1) / (2.0 * angle))
-        if dim.embedding is not None and dim.embedding <= size:
-            points.append(dim.embedding)
-            continue
-        embedded = False
-        points.append(size)
-        correction = up(correction / math.cos(math.pi * (k - 1) / (2.0 * size)))
+    for k, size, dim in zip(taps, sizes, dims, strict=True):
+        if k > 1 and (dim.embedding is None or dim.embedding > size):
+            embedded = False
+            points.append(size)
+            correction = up(correction * _riesz(k, size))
+        else:
+            points.append(1 if k == 1 or dim.embedding is None else dim.embedding)
     return points, correction, "embedding" if embedded else "grid"
 
 
-def _phases(
-    taps: Sequence[int], points: Sequence[int], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of w t, ``(prod(taps), frequencies)``, for half of the grid.
+def riesz_grid(taps: Sequence[int], tolerance: float = 0.09) -> tuple[list[int], float]:
+    """Return the coarsest even-handed grid for a tolerance, and its correction factor."""
+    long = sum(k > 1 for k in taps)
+    if long == 0:
+        return [1] * len(taps), 1.0
+    share = max((1.0 + tolerance) / (1.0 + _SOLVER_TOLERANCE), 1.0 + 1e-4)
+    angle = math.acos(share ** (-1.0 / long))
+    sizes = [1 if k == 1 else math.ceil(math.pi * (k - 1) / (2.0 * angle)) for k in taps]
+    return sizes, up(math.prod(_riesz(k, size) for k, size in zip(taps, sizes, strict=True)))
 
-    A real kernel has conjugate symbols at w and -w, so one of each pair is enough. Angles are
-    reduced as integers first, so a phase errs by a few roundings only.
+
+def _riesz(taps: int, points: int) -> float:
+    return up(1.0 / math.cos(math.pi * (taps - 1) / (2.0 * points)))
+
+
+def _phases(
+    offsets: Sequence[tuple[int, ...]], points: Sequence[int], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of w d, a row a frequency, for half of the grid.
+
+    The cosines begin with the offset zero.
+
+    A real kernel has conjugate symbols at w and -w, so one of each pair is enough. Turns are
+    reduced modulo one as integers, so that a phase errs by a few roundings only.
     """
-    table = torch.ones(1, 1, dtype=torch.complex128)
-    indices = torch.zeros(1, 0, dtype=torch.int64)
-    for k, size in zip(taps, points, strict=True):
-        turns = torch.outer(torch.arange(k), torch.arange(size)) % size
-        angles = turns.to(torch.float64) * (2.0 * math.pi / size)
-        phase = torch.complex(angles.cos(), angles.sin())
-        table = torch.einsum("ta,kb->tkab", table, phase).reshape(
-            table.shape[0] * k, table.shape[1] * size
-        )
-        old = indices.repeat_interleave(size, dim=0)
-        new = torch.arange(size).repeat(indices.shape[0])[:, None]
-        indices = torch.cat([old, new], dim=1)
+    grid = torch.cartesian_prod(*(torch.arange(size) for size in points)).reshape(-1, len(points))
     sizes = torch.tensor(points)
     place = torch.tensor([math.prod(points[i + 1 :]) for i in range(len(points))])
-    own = (indices * place).sum(1)
-    mirror = (((-indices) % sizes) * place).sum(1)
-    table = table[:, own <= mirror].to(device)
-    return table.real.contiguous(), table.imag.contiguous()
+    mirror = ((-grid) % sizes * place).sum(1)
+    grid = grid[(grid * place).sum(1) <= mirror]
+    common = math.lcm(*points)
+    turns = grid @ (torch.tensor(offsets) * (common // sizes)).T % common
+    angles = (turns.to(torch.float64) * (2.0 * math.pi / common)).to(device)
+    cosines = torch.cat([torch.ones_like(angles[:, :1]), angles.cos()], dim=1)
+    return cosines, angles.sin()

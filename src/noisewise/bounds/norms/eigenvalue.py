@@ -9,9 +9,10 @@ only a Cholesky factorisation is believed (Rump, *Verification of positive defin
 because the computed factor obeys ``R'R = B + E`` with ``|E| <= gamma |R'||R|``, hence
 ``||E|| <= gamma * sum_j ||r_j||^2 = gamma * trace(B + E)``. We use ``relative(n)``, four
 times that, to cover complex arithmetic and libraries that multiply by reciprocals. With
-``B = t I - P`` and a positive semi-definite ``P``, ``trace(B) <= n t``, so
+``B = t I - P``, where P is within `error` of a positive semi-definite matrix (so that
+``trace(B) <= n (t + error)``), that exact matrix is at most
 
-    P <= t (1 + n * relative(n) + 4 UNIT) I.
+    (t + error) (1 + n * relative(n) + 4 UNIT) + error.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from torch import Tensor
 
 from noisewise.bounds.norms.rounding import UNIT, relative, up
 
-__all__ = ["certify_below", "gram", "gram_iteration", "largest_eigenvalue", "rayleigh"]
+__all__ = ["certify_below", "gram", "gram_iteration", "largest_eigenvalue", "root"]
 
-_POWER_STEPS = 12
-_POWER_ROUNDS = 2
 _BLOCK = 4
-_SMALL = 32
+_FEW_ROUNDS = 3
+_MANY_ROUNDS = 8
+_SOLVED = 4
+_SMALL = 128
 
 
 def gram(A: Tensor) -> tuple[Tensor, float, float]:
@@ -52,43 +54,45 @@ def gram(A: Tensor) -> tuple[Tensor, float, float]:
 
 
 def certify_below(P: Tensor, threshold: float) -> Tensor:
-    """Tell for each matrix of the batch whether ``P <= certificate(threshold) I`` is proven."""
+    """Tell for each matrix of the batch whether Cholesky bounds it by `threshold`."""
     B = -P
     B.diagonal(dim1=-2, dim2=-1).add_(threshold)
     ok: Tensor = torch.linalg.cholesky_ex(B).info == 0
     return ok
 
 
-def certificate(threshold: float, size: int) -> float:
+def certificate(threshold: float, size: int, error: float) -> float:
     """Return the eigenvalue bound that a successful `certify_below` proves."""
-    return up(threshold * (1.0 + size * relative(size) + 4.0 * UNIT))
+    return up((threshold + error) * (1.0 + size * relative(size) + 4.0 * UNIT) + error)
 
 
-def rayleigh(P: Tensor, block: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Improve `block` by power steps; return lower estimates of the largest eigenvalues."""
-    for _ in range(steps):
-        block = P @ block
-        block = block / block.abs().amax(dim=-2, keepdim=True).clamp_min(1e-300)
-    image = P @ block
-    quotient = torch.linalg.vector_norm(image, dim=-2) / torch.linalg.vector_norm(
-        block, dim=-2
-    ).clamp_min(1e-300)
-    return quotient.amax(dim=-1), block
+def _guess(P: Tensor) -> float:
+    """Estimate the largest eigenvalue of a batch; nothing is believed of it.
 
-
-def _start(P: Tensor) -> Tensor:
-    """Columns of P of large diagonal, and fixed pseudo-random vectors."""
-    size = P.shape[-1]
+    Power steps in single precision find the few matrices that matter, LAPACK solves those.
+    """
+    batch, size = P.shape[:2]
+    narrow = P.to(torch.complex64 if P.is_complex() else torch.float32)
     generator = torch.Generator().manual_seed(size)
-    noise = torch.randn(size, _BLOCK - 1, generator=generator, dtype=torch.float64)
-    noise = noise.to(device=P.device, dtype=P.dtype).expand(P.shape[0], -1, -1)
-    index = P.diagonal(dim1=-2, dim2=-1).real.argmax(dim=-1)
-    column = P.gather(-1, index[:, None, None].expand(-1, size, 1))
-    return torch.cat([column, noise], dim=-1)
+    block = torch.randn(size, _BLOCK, generator=generator).to(narrow).expand(batch, -1, -1)
+    length = torch.ones(())
+    for _ in range(_FEW_ROUNDS if batch > 1 else _MANY_ROUNDS):
+        block = narrow @ (narrow @ block)  # entries stay far inside the range between divisions
+        block = block / torch.linalg.vector_norm(block, dim=-2, keepdim=True).clamp_min(1e-30)
+        block = narrow @ block
+        length = torch.linalg.vector_norm(block, dim=-2, keepdim=True)
+        block = block / length.clamp_min(1e-30)
+    estimates = length.flatten(1).amax(dim=1)
+    if batch == 1:
+        return float(estimates)
+    best = estimates.topk(min(batch, _SOLVED)).indices
+    return float(torch.linalg.eigvalsh(P[best])[..., -1].max())
 
 
-def largest_eigenvalue(P: Tensor, *, tolerance: float, exact: bool = False) -> tuple[float, str]:
-    """Bound the largest eigenvalue of all matrices of a batch of positive semi-definite ones.
+def largest_eigenvalue(
+    P: Tensor, *, tolerance: float, error: float, exact: bool = False
+) -> tuple[float, str]:
+    """Bound the largest eigenvalue of the positive semi-definite matrices that P approximates.
 
     Parameters
     ----------
@@ -97,34 +101,33 @@ def largest_eigenvalue(P: Tensor, *, tolerance: float, exact: bool = False) -> t
     tolerance : float
         The bound exceeds the truth by at most this fraction, rounding apart, if the guess
         comes from power iteration; with LAPACK it is tighter.
+    error : float
+        Bound on the spectral norm of (P - exact), included in the result.
     exact : bool
         Guess by LAPACK at once.
     """
     size = P.shape[-1]
-    ceiling = float(P.diagonal(dim1=-2, dim2=-1).real.sum(-1).max()) * (1.0 + relative(size))
+    trace = float(P.diagonal(dim1=-2, dim2=-1).real.sum(-1).max())
+    ceiling = up(trace * (1.0 + relative(size)) + size * error)
     if size == 1 or ceiling == 0.0:
-        return up(ceiling), "frobenius"
+        return ceiling, "frobenius"
     pending = P
     guess = 0.0
-    if not exact and size > _SMALL:
-        block = _start(pending)
-        for _ in range(_POWER_ROUNDS):
-            estimate, block = rayleigh(pending, block, _POWER_STEPS)
-            guess = max(guess, float(estimate.max()))
-            threshold = guess * (1.0 + tolerance)
-            fails = ~certify_below(pending, threshold)
-            if not bool(fails.any()):
-                return certificate(threshold, size), "cholesky"
-            pending, block = pending[fails], block[fails]
+    if not exact and P.shape[0] * size > _SMALL:
+        guess = _guess(P)
+        threshold = guess * (1.0 + tolerance)
+        fails = ~certify_below(P, threshold)
+        if not bool(fails.any()):
+            return certificate(threshold, size, error), "cholesky"
+        pending = P[fails]
     guess = max(guess, float(torch.linalg.eigvalsh(pending)[..., -1].max()))
     margin = 4.0 * size * relative(size)
-    while True:
-        threshold = min(guess * (1.0 + margin), 2.0 * ceiling)
+    while guess * (1.0 + margin) < ceiling:
+        threshold = guess * (1.0 + margin)
         if bool(certify_below(pending, threshold).all()):
-            return certificate(threshold, size), "eigenvalue"
-        if threshold >= 2.0 * ceiling:  # the trace needs no certificate
-            return up(ceiling), "frobenius"
+            return min((certificate(threshold, size, error), "eigenvalue"), (ceiling, "frobenius"))
         margin *= 4.0
+    return ceiling, "frobenius"  # the trace needs no certificate
 
 
 def gram_iteration(P: Tensor, error: float, steps: int) -> float:

@@ -78,9 +78,11 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
             return root(mass), "frobenius"
         if orthogonal <= floor:
             return orthogonal, "orthogonal"
-    eigenvalue, used = largest_eigenvalue(P, tolerance=tolerance, exact=method == "eigenvalue")
+    eigenvalue, used = largest_eigenvalue(
+        P, tolerance=2.0 * tolerance, error=error, exact=method == "eigenvalue"
+    )
     # The trace is always an alternative, and for rank one the better one.
-    return min((root(eigenvalue + error), used), (root(mass), "frobenius"))
+    return min((root(eigenvalue), used), (root(mass), "frobenius"))
 
 
 def _frobenius(A: Tensor) -> float:
