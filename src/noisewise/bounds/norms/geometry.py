@@ -24,7 +24,7 @@ from torch.nn import functional
 from noisewise.errors import UnsupportedModelError
 from noisewise.privacy import _validate
 
-__all__ = ["Geometry", "Ints", "conv_reuse", "geometry", "space_to_depth"]
+__all__ = ["Geometry", "Ints", "conv_reuse", "depth_to_space", "geometry", "space_to_depth"]
 
 Ints = int | Sequence[int]
 PADDING_MODES = ("zeros", "circular", "reflect", "replicate")
@@ -212,3 +212,18 @@ def conv_reuse(
         outputs = _per_dimension("output_size", output_size, count, 0)
         reuse = [min(r, out) for r, out in zip(reuse, outputs, strict=True)]
     return math.prod(reuse)
+
+
+def depth_to_space(weight: Tensor, steps: Sequence[int], kernel_size: Sequence[int]) -> Tensor:
+    """Undo `space_to_depth`, dropping the taps that it had filled with zeros."""
+    if max(steps, default=1) == 1:
+        return weight
+    count = len(steps)
+    out, channels = weight.shape[:2]
+    taps = weight.shape[2:]
+    split = weight.reshape(out, channels // math.prod(steps), *steps, *taps)
+    order = [axis for i in range(count) for axis in (2 + count + i, 2 + i)]
+    sizes = [k * s for k, s in zip(taps, steps, strict=True)]
+    whole = split.permute(0, 1, *order).reshape(out, channels // math.prod(steps), *sizes)
+    window = [slice(None), slice(None), *(slice(0, k) for k in kernel_size)]
+    return whole[tuple(window)]
