@@ -40,7 +40,8 @@ from noisewise.bounds.norms.eigenvalue import gram, largest_eigenvalue, root
 from noisewise.bounds.norms.geometry import Geometry, Ints, geometry, space_to_depth
 from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
-from noisewise.bounds.norms.rounding import UNIT, relative, scale, up
+from noisewise.bounds.norms.rounding import UNIT, check_weight, relative, scale, up
+from noisewise.bounds.norms.threads import one_thread
 from noisewise.privacy import _validate
 
 __all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
@@ -92,7 +93,8 @@ def conv_norm(
     _validate.choice("method", method, METHODS)
     tolerance = _validate.positive("tolerance", tolerance)
     groups = _validate.integer("groups", groups, minimum=1)
-    if isinstance(weight, Tensor) and weight.dim() not in (3, 4, 5):
+    check_weight(weight)
+    if weight.dim() not in (3, 4, 5):
         raise ValueError(
             f"conv_norm takes a kernel with one to three spatial dimensions, got shape "
             f"{tuple(weight.shape)}; for a matrix use spectral_norm"
@@ -102,20 +104,17 @@ def conv_norm(
     )
     if weight.shape[0] % groups:
         raise ValueError(f"{weight.shape[0]} channels do not divide into groups={groups}")
-    scaled = scale(weight)
-    if scaled is None:
-        return NormBound(0.0, "zero")
-    if _write_out(method, weight, dims, groups, transposed):
-        matrix = dense_matrix(scaled.values, dims, groups, padding_mode, transposed)
-        value = spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value
-        if padding_mode != "zeros":  # sums over copied pixels, of at most `taps` entries below one
-            taps = math.prod(weight.shape[2:])
-            value = up(value + relative(taps) * taps * math.sqrt(matrix.numel()))
-        return NormBound(scaled.restore(value), "dense")
-    value, used = min(
-        _bound(scaled.values, plan, factor, groups, method, tolerance)
-        for plan, factor in _plans(dims, padding_mode)
-    )
+    with one_thread(weight.shape):
+        scaled = scale(weight)
+        if scaled is None:
+            return NormBound(0.0, "zero")
+        if _write_out(method, weight, dims, groups, transposed):
+            value = _dense(scaled.values, dims, groups, padding_mode, transposed)
+            return NormBound(scaled.restore(value), "dense")
+        value, used = min(
+            _bound(scaled.values, plan, factor, groups, method, tolerance)
+            for plan, factor in _plans(dims, padding_mode)
+        )
     return NormBound(scaled.restore(value), used)
 
 
@@ -127,6 +126,16 @@ def _write_out(
         raise ValueError("method='dense' needs input_size: the matrix depends on it")
     small = size is not None and min(size) <= _DENSE and max(size) <= 16 * _DENSE
     return method == "dense" or (method == "auto" and small)
+
+
+def _dense(weight: Tensor, dims: list[Geometry], groups: int, mode: str, transposed: bool) -> float:
+    matrix = dense_matrix(weight, dims, groups, mode, transposed)
+    value = spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value
+    if mode == "zeros":
+        return value
+    # Entries are sums over copied pixels, of at most `taps` numbers below one.
+    taps = math.prod(weight.shape[2:])
+    return up(value + relative(taps) * taps * math.sqrt(matrix.numel()))
 
 
 def kernel_factor(
