@@ -28,9 +28,9 @@ __all__ = ["UNIT", "Scaled", "check_weight", "relative", "scale", "up"]
 UNIT = 2.0**-53
 
 
-def relative(terms: int) -> float:
+def relative(terms: int, unit: float = UNIT) -> float:
     """Relative error, generously rounded up, of sums or inner products of `terms` terms."""
-    return 4.0 * (terms + 4) * UNIT
+    return 4.0 * (terms + 4) * unit
 
 
 def up(value: float) -> float:
