@@ -72,7 +72,7 @@ def image_norm(weight: Tensor, stride: int, size: int = 32, steps: int = 400) ->
 
 def convolutions() -> None:
     torch.manual_seed(0)
-    methods = ("auto", "reshape", "sums")
+    methods = ("auto", "reshape", "flat", "sums")
     print("\n3x3 convolutions of 32x32 images: bound / true norm, milliseconds")
     print(f"{'':26}{'norm':>9}  " + "  ".join(f"{name:>18}" for name in methods))
     for out, channels, stride in ((32, 3, 1), (64, 32, 1), (128, 64, 1), (64, 64, 1), (64, 64, 2)):
@@ -130,8 +130,8 @@ def amortised(batch: int = 256, steps: int = 25) -> None:
         f"{'ratio':>8}{'full/step':>11}{'bound/full':>11}"
     )
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-    for rate, noise in ((0.1, 0.0), (0.1, 1.0), (0.5, 1.0)):
-        for tolerance in (0.02, 0.0):
+    for rate, noise in ((0.1, 0.0), (0.1, 0.1), (0.1, 1.0)):
+        for tolerance in (0.05, 0.02, 0.0):
             torch.manual_seed(0)
             model = cnn()
             optimizer = torch.optim.SGD(model.parameters(), rate)

@@ -94,7 +94,7 @@ MODES = ["circular", "reflect", "replicate"]
 
 def assert_bounded(weight: Tensor, size: list[int], options: dict[str, Any]) -> None:
     exact = operator_norm(weight, size, **options)
-    for method in ("auto", "grid", "reshape", "sums", "dense"):
+    for method in ("auto", "grid", "reshape", "flat", "sums", "dense"):
         for known in (None, size) if method != "dense" else (size,):
             bound = float(conv_norm(weight, **options, input_size=known, method=method))
             assert bound >= exact * (1 - SVD_ERROR), (method, known, bound, exact)

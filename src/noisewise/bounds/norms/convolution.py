@@ -14,7 +14,8 @@ value of the symbol ``F(w) = sum_t W_t exp(i w t)`` over all frequencies w. The 
                contains the zero-padded one (period n does not): the grid of N points
                needs no correction. Chosen dimension by dimension.
 ``reshape``    ``F`` is ``(e(w1)* x I) M (e(w2) x I)`` with M the kernel reshaped to a matrix,
-               the taps split between its rows and columns: ``||F|| <= sqrt(#taps) ||M||``.
+               the taps split between its rows and columns: ``||F|| <= sqrt(#taps) ||M||``, the
+               least over all splits; ``flat`` takes the one split that is cheapest.
 ``dense``      For a very small known image, the matrix itself, whatever the padding.
 ``sums``       Schur's test: ``||F||^2`` is at most the largest row sum times the largest
                column sum of ``sum_t |W_t|``. Exact for box and other positive one-channel
@@ -46,7 +47,7 @@ from noisewise.privacy import _validate
 
 __all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
 
-METHODS = ("auto", "grid", "reshape", "sums", "dense")
+METHODS = ("auto", "grid", "reshape", "flat", "sums", "dense")
 _SOLVER_TOLERANCE = 0.005
 _DENSE = 320  # largest smaller side of a matrix that `auto` writes out
 _CHUNK = 1 << 23  # complex numbers held at once: 128 MiB
@@ -77,8 +78,8 @@ def conv_norm(
     input_size : int or sequence of int, optional
         Size of the layer's input image. Without it the bound holds for every size.
     method : str
-        ``auto``, ``grid``, ``reshape``, ``sums`` or ``dense``. ``auto`` writes the matrix out if
-        the image is known and tiny, else takes the lesser of grid and sums.
+        ``auto``, ``grid``, ``reshape``, ``flat``, ``sums`` or ``dense``. ``auto`` writes the
+        matrix out if the image is known and tiny, else takes the lesser of grid and sums.
     tolerance : float
         How far the grid may exceed the norm on the infinite plane; sets its fineness.
 
@@ -201,8 +202,8 @@ def _bound(
         candidates.append(_grid(kernel, dims, tolerance))
     if method in ("auto", "sums"):
         candidates.append((_sums(kernel), "sums"))
-    if method == "reshape":
-        candidates.append((_reshape(kernel), "reshape"))
+    if method in ("reshape", "flat"):
+        candidates.append((_reshape(kernel, method == "flat"), method))
     value, used = min(candidates)
     return up(value * factor), used
 
@@ -221,12 +222,15 @@ def _sums(kernel: Tensor) -> float:
     return root(up(rows * columns * slack * slack))
 
 
-def _reshape(kernel: Tensor) -> float:
+def _reshape(kernel: Tensor, cheapest: bool) -> float:
     """Least of ``sqrt(taps) ||M||`` over the ways to split the dimensions of the kernel."""
     taps = kernel.shape[3:]
     axes = range(3, kernel.dim())
+    splits = list(itertools.product((True, False), repeat=len(taps)))
+    if cheapest:  # the smaller number of channels alone on its side
+        splits = [(kernel.shape[1] > kernel.shape[2],) * len(taps)]
     best = math.inf
-    for rows in itertools.product((True, False), repeat=len(taps)):
+    for rows in splits:
         first = [1, *(axis for axis, row in zip(axes, rows, strict=True) if row)]
         second = [2, *(axis for axis, row in zip(axes, rows, strict=True) if not row)]
         height = math.prod(kernel.shape[axis] for axis in first)

@@ -31,7 +31,7 @@ from noisewise.bounds.norms.rounding import UNIT, relative, up
 __all__ = ["certify_below", "gram", "gram_iteration", "largest_eigenvalue", "root"]
 
 _BLOCK = 4
-_FEW_ROUNDS = 3
+_FEW_ROUNDS = 2
 _MANY_ROUNDS = 8
 _SOLVED = 4
 _SMALL = 128
