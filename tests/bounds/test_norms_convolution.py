@@ -140,6 +140,21 @@ def test_the_circular_grid_of_the_image_size_is_no_bound_for_zero_padding() -> N
     assert float(conv_norm(weight, padding=1, input_size=3)) >= exact
 
 
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_the_embedding_is_large_enough_for_kernels_that_peak_between_its_points(
+    stride: int, dilation: int
+) -> None:
+    """Binomial kernels moved to the frequencies 0, pi/2, 2 pi/3 and pi, on images of any size."""
+    for size in range(1, 14):
+        for kernel in ([1.0, 2.0, 1.0], [-1.0, 2.0, -1.0], [1.0, 0.0, -1.0], [1.0, -1.0, -0.5]):
+            weight = torch.tensor([[kernel]], dtype=torch.float64)
+            options = {"stride": stride, "dilation": dilation, "padding": dilation}
+            exact = operator_norm(weight, [size], **options)
+            bound = conv_norm(weight, **options, input_size=size, method="grid")
+            assert float(bound) >= exact * (1 - SVD_ERROR)
+
+
 def test_unknown_padding_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="symmetric"):
         conv_norm(torch.ones(1, 1, 3), padding_mode="symmetric")
