@@ -214,6 +214,24 @@ def test_tiny_images_are_bounded_to_half_a_percent_whatever_the_padding(
     assert exact * (1 - SVD_ERROR) <= float(bound) <= 1.0051 * exact + 1e-12
 
 
+def test_equal_taps_are_bounded_without_the_correction_of_the_grid() -> None:
+    """The same matrix at every tap: its norm times nine, on a ring."""
+    matrix = random_kernel(9, 8, 8)
+    weight = matrix[..., None, None].expand(8, 8, 3, 3)
+    exact = 9.0 * norm(matrix)
+    bound = conv_norm(weight, padding=1, padding_mode="circular")
+    assert bound.method == "flat"
+    assert exact * (1 - SVD_ERROR) <= float(bound) <= 1.01 * exact
+
+
+def test_kernels_too_large_for_a_grid_fall_back_to_reshaping() -> None:
+    weight = random_kernel(10, 1, 1, 65, 65)
+    bound = conv_norm(weight)
+    assert bound.method in ("reshape", "flat")
+    symbols = torch.fft.fft2(weight[0, 0], s=(256, 256))
+    assert float(bound) >= float(symbols.abs().max()) * (1 - SVD_ERROR)
+
+
 def test_dilation_does_not_change_the_bound_and_stride_only_by_the_reduced_step() -> None:
     weight = random_kernel(3, 3, 2, 4, 3)
     plain = float(conv_norm(weight))

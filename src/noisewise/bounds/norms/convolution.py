@@ -196,16 +196,36 @@ def _bound(
     kernel = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
     taps = math.prod(kernel.shape[3:])
     candidates: list[tuple[float, str]] = []
-    if taps == 1 and method in ("auto", "grid"):
-        candidates.append((_matrices(kernel.flatten(2)), "pointwise"))
-    elif method in ("auto", "grid"):
-        candidates.append(_grid(kernel, dims, tolerance))
     if method in ("auto", "sums"):
         candidates.append((_sums(kernel), "sums"))
+    if method in ("auto", "grid"):
+        if taps == 1:
+            candidates.append((_matrices(kernel.flatten(2)), "pointwise"))
+        elif method == "grid" or _affordable(kernel, dims, tolerance):
+            candidates.append(_grid(kernel, dims, tolerance))
+        else:
+            candidates.append((_reshape(kernel, False), "reshape"))
     if method in ("reshape", "flat"):
         candidates.append((_reshape(kernel, method == "flat"), method))
+    elif method == "auto" and _flat_floor(kernel) < min(candidates)[0]:
+        candidates.append((_reshape(kernel, True), "flat"))
     value, used = min(candidates)
     return up(value * factor), used
+
+
+def _affordable(kernel: Tensor, dims: Sequence[Geometry], tolerance: float) -> bool:
+    """Whether the grid needs neither minutes nor gigabytes."""
+    groups, out, channels, *taps = kernel.shape
+    points = math.prod(_grid_points(taps, dims, tolerance)[0]) / 2
+    offsets = math.prod(2 * k - 1 for k in taps) / 2
+    return groups * min(out, channels) ** 3 * points < 2e11 and points * offsets < 5e7
+
+
+def _flat_floor(kernel: Tensor) -> float:
+    """Return what the flat bound can reach at best: all singular values alike."""
+    size = min(kernel.shape[1:3])
+    square = float(kernel.flatten(1).square().sum(1).max())
+    return math.sqrt(square / size * math.prod(kernel.shape[3:]))
 
 
 def _matrices(matrices: Tensor) -> float:
