@@ -209,6 +209,8 @@ def _convolution_drift(
     weight: Tensor, entry: _Entry, options: dict[str, Any], limit: float
 ) -> float:
     difference, distance = _distance(weight, entry)
+    if distance == 0.0:
+        return 0.0
     geometry = {k: v for k, v in options.items() if k not in ("method", "tolerance", "groups")}
     factor = kernel_factor(weight.shape, **geometry)
     moved = up(factor * distance)

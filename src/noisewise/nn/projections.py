@@ -220,13 +220,16 @@ def orthogonalise(W: Tensor, iterations: int) -> Tensor:
 
 def _onto_l1_ball(rows: Tensor, radius: float) -> Tensor:
     sizes = rows.abs()
-    ordered = sizes.sort(dim=1, descending=True).values
+    outside = sizes.sum(1, keepdim=True) > radius
+    # Measured from the largest entry, so that a radius far below it is not lost to rounding.
+    below = sizes - sizes.amax(dim=1, keepdim=True)
+    ordered = below.sort(dim=1, descending=True).values
     counts = torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device)
     thresholds = (ordered.cumsum(1) - radius) / counts
     # The last k for which the k-th largest entry survives its own threshold.
     last = (ordered > thresholds).sum(1, keepdim=True).clamp_min(1) - 1
-    threshold = thresholds.gather(1, last).clamp_min(0.0)
-    return rows.sign() * (sizes - threshold).clamp_min(0.0)
+    kept = (below - thresholds.gather(1, last)).clamp_min(0.0)
+    return torch.where(outside, rows.sign() * kept, rows)
 
 
 @runtime_checkable

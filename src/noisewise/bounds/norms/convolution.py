@@ -2,7 +2,7 @@
 
 After dilation and stride are removed (`geometry`), a zero-padded convolution of any image
 is a restriction of the convolution on the infinite grid, whose norm is the largest singular
-value of the symbol ``F(w) = sum_t W_t exp(i w t)`` over all frequencies w. Three proofs:
+value of the symbol ``F(w) = sum_t W_t exp(i w t)`` over all frequencies w. The proofs:
 
 ``grid``       For unit vectors x, y the function ``Re(x* F(w) y)``, re-centred, is a real
                trigonometric polynomial of degree (K - 1)/2 in each variable. By the lemma
@@ -15,6 +15,7 @@ value of the symbol ``F(w) = sum_t W_t exp(i w t)`` over all frequencies w. Thre
                needs no correction. Chosen dimension by dimension.
 ``reshape``    ``F`` is ``(e(w1)* x I) M (e(w2) x I)`` with M the kernel reshaped to a matrix,
                the taps split between its rows and columns: ``||F|| <= sqrt(#taps) ||M||``.
+``dense``      For a very small known image, the matrix itself, whatever the padding.
 ``sums``       Schur's test: ``||F||^2`` is at most the largest row sum times the largest
                column sum of ``sum_t |W_t|``. Exact for box and other positive one-channel
                kernels.
@@ -34,16 +35,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from noisewise.bounds.norms.dense import dense_matrix, dense_size
 from noisewise.bounds.norms.eigenvalue import gram, largest_eigenvalue, root
 from noisewise.bounds.norms.geometry import Geometry, Ints, geometry, space_to_depth
+from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import UNIT, relative, scale, up
 from noisewise.privacy import _validate
 
 __all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
 
-METHODS = ("auto", "grid", "reshape", "sums")
+METHODS = ("auto", "grid", "reshape", "sums", "dense")
 _SOLVER_TOLERANCE = 0.005
+_DENSE = 320  # largest smaller side of a matrix that `auto` writes out
 _CHUNK = 1 << 23  # complex numbers held at once: 128 MiB
 
 
@@ -72,7 +76,8 @@ def conv_norm(
     input_size : int or sequence of int, optional
         Size of the layer's input image. Without it the bound holds for every size.
     method : str
-        ``auto``, ``grid``, ``reshape`` or ``sums``; ``auto`` returns the least of them all.
+        ``auto``, ``grid``, ``reshape``, ``sums`` or ``dense``. ``auto`` writes the matrix out if
+        the image is known and tiny, else takes the lesser of grid and sums.
     tolerance : float
         How far the grid may exceed the norm on the infinite plane; sets its fineness.
 
@@ -100,11 +105,28 @@ def conv_norm(
     scaled = scale(weight)
     if scaled is None:
         return NormBound(0.0, "zero")
+    if _write_out(method, weight, dims, groups, transposed):
+        matrix = dense_matrix(scaled.values, dims, groups, padding_mode, transposed)
+        value = spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value
+        if padding_mode != "zeros":  # sums over copied pixels, of at most `taps` entries below one
+            taps = math.prod(weight.shape[2:])
+            value = up(value + relative(taps) * taps * math.sqrt(matrix.numel()))
+        return NormBound(scaled.restore(value), "dense")
     value, used = min(
         _bound(scaled.values, plan, factor, groups, method, tolerance)
         for plan, factor in _plans(dims, padding_mode)
     )
     return NormBound(scaled.restore(value), used)
+
+
+def _write_out(
+    method: str, weight: Tensor, dims: list[Geometry], groups: int, transposed: bool
+) -> bool:
+    size = dense_size(weight.shape, dims, groups, transposed)
+    if method == "dense" and size is None:
+        raise ValueError("method='dense' needs input_size: the matrix depends on it")
+    small = size is not None and min(size) <= _DENSE and max(size) <= 16 * _DENSE
+    return method == "dense" or (method == "auto" and small)
 
 
 def kernel_factor(

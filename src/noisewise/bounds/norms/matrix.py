@@ -73,10 +73,11 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
         if method == "orthogonal":
             return orthogonal, "orthogonal"
         # Every row and column is a lower bound, so this over-estimate is itself proven.
-        floor = math.sqrt(float(P[0].diagonal().max())) / (1.0 + tolerance)
-        if math.sqrt(mass) <= floor:
+        longest = max(float(P[0].diagonal().max()) - error, 0.0)
+        enough = math.sqrt(longest) * (1.0 + tolerance)
+        if root(mass) <= enough:
             return root(mass), "frobenius"
-        if orthogonal <= floor:
+        if orthogonal <= enough:
             return orthogonal, "orthogonal"
     eigenvalue, used = largest_eigenvalue(
         P, tolerance=2.0 * tolerance, error=error, exact=method == "eigenvalue"
