@@ -1,5 +1,6 @@
 """What users compose: layers and losses about which bounds are proven."""
 
+from noisewise.nn import effective as effective  # registers rules of reparametrised layers
 from noisewise.nn import losses
 from noisewise.nn.activations import (
     AbsoluteValue,

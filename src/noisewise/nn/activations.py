@@ -47,7 +47,7 @@ class GroupSort(nn.Module):
         return groups.sort(dim=2).values.reshape(x.shape)
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"group_size={self.group_size}"
 
 
@@ -115,7 +115,7 @@ class HouseholderActivation(nn.Module):
         return torch.stack(parts, dim=2).reshape(x.shape)
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"channels={self.channels}"
 
 
@@ -133,7 +133,7 @@ class TemperedSigmoid(nn.Module):
         return self.scale * torch.sigmoid(self.temperature * x) - self.offset
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"scale={self.scale:g}, temperature={self.temperature:g}, offset={self.offset:g}"
 
 
@@ -174,7 +174,7 @@ class HouseholderRule(OrthogonalRule):
     parameters = ("angle",)
 
     def parameter_factors(self, call: Call[HouseholderActivation]) -> dict[str, float]:
-        """The norm of the input."""
+        """Return the norm of the input."""
         return {"angle": call.norm}
 
 

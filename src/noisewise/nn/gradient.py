@@ -31,7 +31,7 @@ class _Clip(torch.autograd.Function):
         ctx.clip = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1)
         # A little below the limit, so that rounding cannot lift a record above it.
         limit = ctx.clip * (1.0 - 16 * torch.finfo(cotangent.dtype).eps)
@@ -68,7 +68,7 @@ class ClipGradient(nn.Module):
         return result
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"clip={self.clip:g}"
 
 

@@ -97,11 +97,13 @@ class BoundedInput(nn.Module):
         scale = target / length.clamp_min(_floor(x.dtype))
         if self.mode == "clip":
             scale = scale.clamp_max(1.0)
-        return x * scale.view(flat)
+        bounded: Tensor = x * scale.view(flat)
+        return bounded
 
     def _convert(self, x: Tensor) -> Tensor:
         if self.matrix is not None:
-            return torch.einsum("oc,bchw->bohw", self.matrix.to(x.dtype), x)
+            converted: Tensor = torch.einsum("oc,bchw->bohw", self.matrix.to(x.dtype), x)
+            return converted
         return _hsv(x) if self.colour == "hsv" else x
 
     def largest_norm(self) -> float:
@@ -117,7 +119,7 @@ class BoundedInput(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         colour = "" if self.colour is None else f", colour={self.colour!r}"
         return f"shape={self.shape}, norm={self.norm:g}, mode={self.mode!r}{colour}"
 
@@ -152,7 +154,7 @@ class BoundedInputRule(LayerRule[BoundedInput]):
     """
 
     def output_norm(self, call: Call[BoundedInput]) -> float:
-        """The norm of the layer."""
+        """Return the norm of the layer."""
         return call.module.norm
 
     def lipschitz(self, call: Call[BoundedInput]) -> float:

@@ -79,7 +79,7 @@ class LipschitzGroupNorm(nn.Module):
         return result * self.weight.view(spread) + self.bias.view(spread)
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"{self.num_groups}, {self.num_channels}, alpha={self.alpha:g}, affine={self.affine}"
 
 
@@ -122,7 +122,7 @@ class LipschitzLayerNorm(nn.Module):
         return result * self.weight + self.bias
 
     def extra_repr(self) -> str:
-        """Settings, as given."""
+        """Return the settings, as given."""
         return f"{self.normalized_shape}, alpha={self.alpha:g}, affine={self.affine}"
 
 
@@ -169,7 +169,7 @@ class LipschitzGroupNormRule(_Floored):
     """Groups of channels."""
 
     def groups(self, call: Call[LipschitzGroupNorm]) -> Groups:
-        """Groups of channels with all their positions."""
+        """Return groups of channels with all their positions."""
         return Groups(call.size // call.module.num_groups, math.prod(call.shape[1:]), 1)
 
 

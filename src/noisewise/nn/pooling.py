@@ -42,7 +42,7 @@ class _Scaled(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Settings, spelt out per axis."""
+        """Return the settings, spelt out per axis."""
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 

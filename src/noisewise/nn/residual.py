@@ -114,7 +114,7 @@ class ConvexMixRule(LayerRule[ConvexMix]):
         return max(self.lipschitz_of(call, 0), self.lipschitz_of(call, 1))
 
     def lipschitz_of(self, call: Call[ConvexMix], index: int) -> float:
-        """The share of that input, with room for the float in which it is applied."""
+        """Return the share of that input, with room for the float in which it is applied."""
         share = call.module.coefficient
         slack = 1.0 + 4 * torch.finfo(call.module.raw.dtype).eps
         return product(loose(share if index else 1.0 - share), slack)

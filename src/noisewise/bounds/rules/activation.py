@@ -170,9 +170,9 @@ class SigmoidRule(_Fixed):
 
 @register(nn.Hardsigmoid)
 class HardsigmoidRule(_Fixed):
-    """Slope 1/6 between -3 and 3."""
+    """Slope 1/6 between -3 and 3; torch's backward multiplies by the float32 above 1/6."""
 
-    known = Constants(loose(1 / 6), offset=0.5, ceiling=1.0)
+    known = Constants(0.16666667163372040, offset=0.5, ceiling=1.0)
 
 
 @register(nn.LogSigmoid)

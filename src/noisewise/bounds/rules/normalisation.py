@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -51,6 +51,7 @@ class NormalisationRule(LayerRule[Any]):
     """Common part of all normalisations: subclasses say how a record is cut."""
 
     parameters = ("weight", "bias")
+    centres: ClassVar[bool] = True
 
     def groups(self, call: Call[Any]) -> Groups:
         """How the layer cuts a record."""
@@ -86,7 +87,11 @@ class NormalisationRule(LayerRule[Any]):
     def parameter_factors(self, call: Call[Any]) -> dict[str, float]:
         groups, factors = self.groups(call), {}
         if _weight(call) is not None:
-            factors["weight"] = self.normalised(call, groups.size * groups.met, call.norm)
+            largest = self.normalised(call, groups.size * groups.met, call.norm)
+            if self.centres and groups.shared == groups.met:
+                # One entry of m centred ones holds at most (m - 1)/m of the squared norm.
+                largest = product(largest, root((groups.size - 1) / groups.size))
+            factors["weight"] = largest
         if _bias(call) is not None:
             factors["bias"] = root(groups.shared)
         return factors
@@ -121,6 +126,8 @@ class LayerNormRule(NormalisationRule):
 @register(nn.RMSNorm)
 class RMSNormRule(LayerNormRule):
     """No centring: (I - xx'/(m r^2))/r instead of (P - zz'/m)/s, the same bound."""
+
+    centres = False
 
     def epsilon(self, call: Call[nn.RMSNorm]) -> float:
         # torch takes the machine epsilon of the input's type; the smallest is safe for all.
