@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from noisewise.bounds import LossRule, Signal
 from noisewise.errors import UnsupportedModelError
 from noisewise.privacy import _validate
 
-__all__ = ["EntryLoss", "RecordLoss", "RecordLossRule", "public_weights", "signs"]
+__all__ = ["EntryLoss", "RecordLoss", "RecordLossRule", "one_hot", "public_weights", "signs"]
 
 
 class RecordLoss(nn.Module):
@@ -65,12 +64,15 @@ class EntryLoss(RecordLoss):
         return f"over={self.over!r}"
 
 
+def one_hot(target: Tensor, output: Tensor) -> Tensor:
+    """Return True at the class of each record; a label that is no class marks none."""
+    return target.reshape(-1, 1) == torch.arange(output.shape[1], device=output.device)
+
+
 def signs(output: Tensor, target: Tensor) -> Tensor:
     """Return +1 at the class of each record (or for a yes), -1 elsewhere."""
-    if output.shape[1] == 1:
-        positive = target.reshape(-1, 1) > 0
-    else:
-        positive = functional.one_hot(target, output.shape[1]).bool()
+    single = output.shape[1] == 1
+    positive = target.reshape(-1, 1) > 0 if single else one_hot(target, output)
     return torch.where(positive, 1.0, -1.0).to(output.dtype)
 
 

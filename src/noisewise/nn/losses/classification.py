@@ -19,6 +19,7 @@ from noisewise.nn.losses.base import (
     EntryLoss,
     RecordLoss,
     RecordLossRule,
+    one_hot,
     public_weights,
     signs,
 )
@@ -197,7 +198,7 @@ class CosineSimilarity(RecordLoss):
         if target.is_floating_point():
             direction = functional.normalize(target.flatten(1).to(flat.dtype), dim=1)
         else:
-            direction = functional.one_hot(target, flat.shape[1]).to(flat.dtype)
+            direction = one_hot(target, flat).to(flat.dtype)
         # The root of a value >= floor^2 keeps the gradient at zero finite.
         length = flat.square().sum(dim=1).clamp_min(self.floor**2).sqrt()
         return 1.0 - (flat * direction).sum(dim=1) / length
