@@ -29,9 +29,14 @@ def product(*factors: float) -> float:
     """Product of non-negative factors, rounded up."""
     if any(math.isinf(factor) for factor in factors):
         return math.inf
+    if any(factor == 0 for factor in factors):
+        return 0.0
     result = 1.0
     for factor in factors:
-        result = result if factor == 1.0 else up(result * factor)
+        if result == 1.0 or factor == 1.0:  # exact, no need to round
+            result *= factor
+        else:
+            result = math.nextafter(result * factor, math.inf)  # also where it underflows
     return result
 
 
@@ -47,7 +52,7 @@ def quotient(numerator: float, denominator: float) -> float:
     """Non-negative `numerator` over `denominator`, rounded up; unbounded if that is zero."""
     if math.isinf(numerator) or denominator == 0:
         return math.inf
-    return up(numerator / denominator)
+    return 0.0 if numerator == 0 else math.nextafter(numerator / denominator, math.inf)
 
 
 def root(value: float) -> float:
@@ -55,7 +60,8 @@ def root(value: float) -> float:
     if math.isinf(value):
         return math.inf
     result = math.sqrt(value)
-    return result if result.is_integer() and result * result == value else up(result)
+    exact = value < 2**53 and result.is_integer() and result * result == value
+    return result if exact else up(result)
 
 
 def hypotenuse(*terms: float) -> float:

@@ -106,11 +106,12 @@ def _bounds_its_input(graph: Graph) -> bool:
     """Whether every layer that reads the input has a bounded output for any input."""
     unknown = Signal(graph.input_shape, math.inf)
     readers = [node for node in graph.nodes[1:] if 0 in node.inputs]
-    return bool(readers) and all(
-        len(node.inputs) == 1
-        and math.isfinite(node.rule.output_norm(node.call((unknown,), NormMemory())))
-        for node in readers
-    )
+    for node in readers:
+        call = node.call((unknown,) * len(node.inputs), NormMemory())
+        node.rule.check(call)
+        if not math.isfinite(node.rule.output_norm(call)):
+            return False
+    return bool(readers)
 
 
 @dataclass(frozen=True)

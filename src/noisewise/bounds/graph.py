@@ -251,9 +251,9 @@ class _Builder:
         handler = read_functions.functions().get(node.target)
         if handler is None:
             raise UnsupportedModelError(
-                f'{name} at "{path}" has no rule. Use the module of the same meaning if there is '
-                "one, or put the computation into a module and register a rule for it "
-                "(noisewise.bounds.register)."
+                f'{name} at "{path}"{_caller(node)} has no rule. Use the module of the same '
+                "meaning if there is one, or put the computation into a module and register a "
+                "rule for it (noisewise.bounds.register)."
             )
         arguments = [self._public(node, recorder, path, name) for recorder in (first, second)]
         if not handler.reshapes and not _same(*arguments):
@@ -373,6 +373,15 @@ class _Builder:
 
 def _path(node: fx.Node) -> str:
     return _strip(str(node.target)) if node.op == "call_module" else node.name
+
+
+def _caller(node: fx.Node) -> str:
+    """Which module's forward made the call, for error messages."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return ""
+    path, kind = stack[-1]
+    return f', in the forward of {getattr(kind, "__name__", kind)} at "{_strip(str(path))}",'
 
 
 def _strip(target: str) -> str:
