@@ -72,6 +72,21 @@ def test_the_cached_bound_of_a_convolution_never_falls_below_the_truth() -> None
     assert cache.drifted > 100
 
 
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize("growth", [0.004, 0.03, 0.07, 0.2])
+def test_drift_is_paid_in_full_where_the_certificate_has_no_slack(
+    channels: int, growth: float
+) -> None:
+    """Equal entries: the norm is 9 * channels * entry, certified exactly, and so is its growth."""
+    weight = torch.ones(channels, channels, 3, 3, dtype=torch.float64)
+    cache = NormCache(tolerance=0.05)
+    for step in range(10):
+        exact = 9.0 * channels * float(weight[0, 0, 0, 0])
+        bound = float(cache.conv_norm(weight, padding=1))
+        assert exact * (1 - 1e-12) <= bound <= 1.05 * exact * (1 + 1e-9), step
+        weight += growth
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_rescaling_carries_the_certificate_along(seed: int, dtype: torch.dtype) -> None:

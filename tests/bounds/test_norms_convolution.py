@@ -94,7 +94,7 @@ MODES = ["circular", "reflect", "replicate"]
 
 def assert_bounded(weight: Tensor, size: list[int], options: dict[str, Any]) -> None:
     exact = operator_norm(weight, size, **options)
-    for method in ("auto", "grid", "reshape", "sums", "dense"):
+    for method in ("auto", "grid", "reshape", "flat", "sums", "dense"):
         for known in (None, size) if method != "dense" else (size,):
             bound = float(conv_norm(weight, **options, input_size=known, method=method))
             assert bound >= exact * (1 - SVD_ERROR), (method, known, bound, exact)
@@ -138,6 +138,21 @@ def test_the_circular_grid_of_the_image_size_is_no_bound_for_zero_padding() -> N
     circular = operator_norm(weight, [3], padding=1, padding_mode="circular")
     assert exact > 1.05 * circular
     assert float(conv_norm(weight, padding=1, input_size=3)) >= exact
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_the_embedding_is_large_enough_for_kernels_that_peak_between_its_points(
+    stride: int, dilation: int
+) -> None:
+    """Binomial kernels moved to the frequencies 0, pi/2, 2 pi/3 and pi, on images of any size."""
+    for size in range(1, 14):
+        for kernel in ([1.0, 2.0, 1.0], [-1.0, 2.0, -1.0], [1.0, 0.0, -1.0], [1.0, -1.0, -0.5]):
+            weight = torch.tensor([[kernel]], dtype=torch.float64)
+            options = {"stride": stride, "dilation": dilation, "padding": dilation}
+            exact = operator_norm(weight, [size], **options)
+            bound = conv_norm(weight, **options, input_size=size, method="grid")
+            assert float(bound) >= exact * (1 - SVD_ERROR)
 
 
 def test_unknown_padding_is_refused() -> None:
@@ -197,6 +212,24 @@ def test_tiny_images_are_bounded_to_half_a_percent_whatever_the_padding(
     exact = operator_norm(weight, size, **options)
     bound = conv_norm(weight, **options, input_size=size, method="dense")
     assert exact * (1 - SVD_ERROR) <= float(bound) <= 1.0051 * exact + 1e-12
+
+
+def test_equal_taps_are_bounded_without_the_correction_of_the_grid() -> None:
+    """The same matrix at every tap: its norm times nine, on a ring."""
+    matrix = random_kernel(9, 8, 8)
+    weight = matrix[..., None, None].expand(8, 8, 3, 3)
+    exact = 9.0 * norm(matrix)
+    bound = conv_norm(weight, padding=1, padding_mode="circular")
+    assert bound.method == "flat"
+    assert exact * (1 - SVD_ERROR) <= float(bound) <= 1.01 * exact
+
+
+def test_kernels_too_large_for_a_grid_fall_back_to_reshaping() -> None:
+    weight = random_kernel(10, 1, 1, 65, 65)
+    bound = conv_norm(weight)
+    assert bound.method in ("reshape", "flat")
+    symbols = torch.fft.fft2(weight[0, 0], s=(256, 256))
+    assert float(bound) >= float(symbols.abs().max()) * (1 - SVD_ERROR)
 
 
 def test_dilation_does_not_change_the_bound_and_stride_only_by_the_reduced_step() -> None:

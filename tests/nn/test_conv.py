@@ -6,12 +6,15 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from noisewise.bounds.norms.convolution import riesz_grid
 from noisewise.bounds.norms.geometry import space_to_depth
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.conv import (
@@ -121,6 +124,29 @@ def test_clipping_symbols_moves_a_kernel_less_than_rescaling_it(stride: int) -> 
     assert plane_norm(weight, steps) <= limit * 1.02
     radial = before * limit / plane_norm(before, steps)
     assert float((weight - before).norm()) < 0.9 * float((radial - before).norm())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clipping_symbols_finds_the_nearest_kernel(seed: int) -> None:
+    """One channel, four taps: the same projection by a general-purpose solver."""
+    torch.manual_seed(seed)
+    original = torch.randn(1, 1, 4, dtype=torch.float64)
+    (points,), correction = riesz_grid([4])
+    limit = 0.6 * float(torch.fft.fft(original.flatten(), points).abs().max())
+    level = limit / (correction * 1.006)
+    target = original.flatten().numpy()
+    symbol = np.exp(2j * np.pi * np.outer(np.arange(points), np.arange(4)) / points)
+    solved = minimize(
+        lambda w: ((w - target) ** 2).sum(),
+        0.1 * target,
+        constraints={"type": "ineq", "fun": lambda w: level**2 - np.abs(symbol @ w) ** 2},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    weight = original.clone()
+    clip_kernel_singular_values(weight, limit, steps=[1], iterations=3000)
+    assert solved.success
+    assert np.allclose(weight.flatten().numpy(), solved.x, atol=2e-3)
 
 
 def test_a_feasible_kernel_is_not_touched_by_clipping() -> None:

@@ -7,7 +7,7 @@ fully certified weight ``A`` (the *anchor*, of which a copy is kept) and the pre
 
 the triangle inequality, with c = 1 for matrices and c = sqrt(taps) times the norm of the
 padding for convolutions, which are linear in their kernel. If that costs more than
-`tolerance`, a convolution tries the reshape bound of the difference, which is cheaper than a
+`tolerance`, a convolution tries the flat bound of the difference, which is cheaper than a
 frequency grid and far tighter than Frobenius for noise; after that the norm is computed anew
 and ``W`` becomes the anchor. The distance is always measured to the anchor, never summed up
 over steps, so nothing accumulates and nothing can be forgotten. Every branch is a proof.
@@ -214,11 +214,13 @@ def _convolution_drift(
     geometry = {k: v for k, v in options.items() if k not in ("method", "tolerance", "groups")}
     factor = kernel_factor(weight.shape, **geometry)
     moved = up(factor * distance)
-    # A noise-like difference of n x m channels is about sqrt(min(n, m)) smaller in the
-    # spectral than in the Frobenius norm: try only where that could suffice.
-    if moved <= limit or not moved <= 2.0 * math.sqrt(min(weight.shape[:2])) * limit:
+    # Noise of n x m entries and length one has spectral norm about 1/sqrt(n) + 1/sqrt(m): try
+    # the reshaped difference only where that would suffice.
+    small = min(weight.shape[:2])
+    noise = small**-0.5 + (small / weight.numel()) ** 0.5
+    if moved <= limit or not moved * noise <= limit:
         return moved
-    bound = conv_norm(difference, **{**options, "method": "reshape"})
+    bound = conv_norm(difference, **{**options, "method": "flat"})
     reference = float(torch.linalg.vector_norm(weight, dtype=difference.dtype)) + distance
     rounding = 4.0 * torch.finfo(difference.dtype).eps * reference
     return min(moved, up(bound.value + factor * rounding))

@@ -14,7 +14,8 @@ value of the symbol ``F(w) = sum_t W_t exp(i w t)`` over all frequencies w. The 
                contains the zero-padded one (period n does not): the grid of N points
                needs no correction. Chosen dimension by dimension.
 ``reshape``    ``F`` is ``(e(w1)* x I) M (e(w2) x I)`` with M the kernel reshaped to a matrix,
-               the taps split between its rows and columns: ``||F|| <= sqrt(#taps) ||M||``.
+               the taps split between its rows and columns: ``||F|| <= sqrt(#taps) ||M||``, the
+               least over all splits; ``flat`` takes the one split that is cheapest.
 ``dense``      For a very small known image, the matrix itself, whatever the padding.
 ``sums``       Schur's test: ``||F||^2`` is at most the largest row sum times the largest
                column sum of ``sum_t |W_t|``. Exact for box and other positive one-channel
@@ -40,12 +41,13 @@ from noisewise.bounds.norms.eigenvalue import gram, largest_eigenvalue, root
 from noisewise.bounds.norms.geometry import Geometry, Ints, geometry, space_to_depth
 from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
-from noisewise.bounds.norms.rounding import UNIT, relative, scale, up
+from noisewise.bounds.norms.rounding import UNIT, check_weight, relative, scale, up
+from noisewise.bounds.norms.threads import one_thread
 from noisewise.privacy import _validate
 
 __all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
 
-METHODS = ("auto", "grid", "reshape", "sums", "dense")
+METHODS = ("auto", "grid", "reshape", "flat", "sums", "dense")
 _SOLVER_TOLERANCE = 0.005
 _DENSE = 320  # largest smaller side of a matrix that `auto` writes out
 _CHUNK = 1 << 23  # complex numbers held at once: 128 MiB
@@ -76,8 +78,8 @@ def conv_norm(
     input_size : int or sequence of int, optional
         Size of the layer's input image. Without it the bound holds for every size.
     method : str
-        ``auto``, ``grid``, ``reshape``, ``sums`` or ``dense``. ``auto`` writes the matrix out if
-        the image is known and tiny, else takes the lesser of grid and sums.
+        ``auto``, ``grid``, ``reshape``, ``flat``, ``sums`` or ``dense``. ``auto`` writes the
+        matrix out if the image is known and tiny, else takes the lesser of grid and sums.
     tolerance : float
         How far the grid may exceed the norm on the infinite plane; sets its fineness.
 
@@ -92,7 +94,8 @@ def conv_norm(
     _validate.choice("method", method, METHODS)
     tolerance = _validate.positive("tolerance", tolerance)
     groups = _validate.integer("groups", groups, minimum=1)
-    if isinstance(weight, Tensor) and weight.dim() not in (3, 4, 5):
+    check_weight(weight)
+    if weight.dim() not in (3, 4, 5):
         raise ValueError(
             f"conv_norm takes a kernel with one to three spatial dimensions, got shape "
             f"{tuple(weight.shape)}; for a matrix use spectral_norm"
@@ -102,20 +105,17 @@ def conv_norm(
     )
     if weight.shape[0] % groups:
         raise ValueError(f"{weight.shape[0]} channels do not divide into groups={groups}")
-    scaled = scale(weight)
-    if scaled is None:
-        return NormBound(0.0, "zero")
-    if _write_out(method, weight, dims, groups, transposed):
-        matrix = dense_matrix(scaled.values, dims, groups, padding_mode, transposed)
-        value = spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value
-        if padding_mode != "zeros":  # sums over copied pixels, of at most `taps` entries below one
-            taps = math.prod(weight.shape[2:])
-            value = up(value + relative(taps) * taps * math.sqrt(matrix.numel()))
-        return NormBound(scaled.restore(value), "dense")
-    value, used = min(
-        _bound(scaled.values, plan, factor, groups, method, tolerance)
-        for plan, factor in _plans(dims, padding_mode)
-    )
+    with one_thread(weight.shape):
+        scaled = scale(weight)
+        if scaled is None:
+            return NormBound(0.0, "zero")
+        if _write_out(method, weight, dims, groups, transposed):
+            value = _dense(scaled.values, dims, groups, padding_mode, transposed)
+            return NormBound(scaled.restore(value), "dense")
+        value, used = min(
+            _bound(scaled.values, plan, factor, groups, method, tolerance)
+            for plan, factor in _plans(dims, padding_mode)
+        )
     return NormBound(scaled.restore(value), used)
 
 
@@ -127,6 +127,16 @@ def _write_out(
         raise ValueError("method='dense' needs input_size: the matrix depends on it")
     small = size is not None and min(size) <= _DENSE and max(size) <= 16 * _DENSE
     return method == "dense" or (method == "auto" and small)
+
+
+def _dense(weight: Tensor, dims: list[Geometry], groups: int, mode: str, transposed: bool) -> float:
+    matrix = dense_matrix(weight, dims, groups, mode, transposed)
+    value = spectral_norm(matrix, tolerance=_SOLVER_TOLERANCE).value
+    if mode == "zeros":
+        return value
+    # Entries are sums over copied pixels, of at most `taps` numbers below one.
+    taps = math.prod(weight.shape[2:])
+    return up(value + relative(taps) * taps * math.sqrt(matrix.numel()))
 
 
 def kernel_factor(
@@ -186,16 +196,36 @@ def _bound(
     kernel = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
     taps = math.prod(kernel.shape[3:])
     candidates: list[tuple[float, str]] = []
-    if taps == 1 and method in ("auto", "grid"):
-        candidates.append((_matrices(kernel.flatten(2)), "pointwise"))
-    elif method in ("auto", "grid"):
-        candidates.append(_grid(kernel, dims, tolerance))
     if method in ("auto", "sums"):
         candidates.append((_sums(kernel), "sums"))
-    if method == "reshape":
-        candidates.append((_reshape(kernel), "reshape"))
+    if method in ("auto", "grid"):
+        if taps == 1:
+            candidates.append((_matrices(kernel.flatten(2)), "pointwise"))
+        elif method == "grid" or _affordable(kernel, dims, tolerance):
+            candidates.append(_grid(kernel, dims, tolerance))
+        else:
+            candidates.append((_reshape(kernel, False), "reshape"))
+    if method in ("reshape", "flat"):
+        candidates.append((_reshape(kernel, method == "flat"), method))
+    elif method == "auto" and _flat_floor(kernel) < min(candidates)[0]:
+        candidates.append((_reshape(kernel, True), "flat"))
     value, used = min(candidates)
     return up(value * factor), used
+
+
+def _affordable(kernel: Tensor, dims: Sequence[Geometry], tolerance: float) -> bool:
+    """Whether the grid needs neither minutes nor gigabytes."""
+    groups, out, channels, *taps = kernel.shape
+    points = math.prod(_grid_points(taps, dims, tolerance)[0]) / 2
+    offsets = math.prod(2 * k - 1 for k in taps) / 2
+    return groups * min(out, channels) ** 3 * points < 2e11 and points * offsets < 5e7
+
+
+def _flat_floor(kernel: Tensor) -> float:
+    """Return what the flat bound can reach at best: all singular values alike."""
+    size = min(kernel.shape[1:3])
+    square = float(kernel.flatten(1).square().sum(1).max())
+    return math.sqrt(square / size * math.prod(kernel.shape[3:]))
 
 
 def _matrices(matrices: Tensor) -> float:
@@ -212,12 +242,15 @@ def _sums(kernel: Tensor) -> float:
     return root(up(rows * columns * slack * slack))
 
 
-def _reshape(kernel: Tensor) -> float:
+def _reshape(kernel: Tensor, cheapest: bool) -> float:
     """Least of ``sqrt(taps) ||M||`` over the ways to split the dimensions of the kernel."""
     taps = kernel.shape[3:]
     axes = range(3, kernel.dim())
+    splits = list(itertools.product((True, False), repeat=len(taps)))
+    if cheapest:  # the smaller number of channels alone on its side
+        splits = [(kernel.shape[1] > kernel.shape[2],) * len(taps)]
     best = math.inf
-    for rows in itertools.product((True, False), repeat=len(taps)):
+    for rows in splits:
         first = [1, *(axis for axis, row in zip(axes, rows, strict=True) if row)]
         second = [2, *(axis for axis, row in zip(axes, rows, strict=True) if not row)]
         height = math.prod(kernel.shape[axis] for axis in first)

@@ -29,7 +29,7 @@ from torch import Tensor
 from noisewise.bounds.norms.eigenvalue import root
 from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
-from noisewise.bounds.norms.rounding import relative, scale, up
+from noisewise.bounds.norms.rounding import check_weight, relative, scale, up
 
 __all__ = ["induced_norm"]
 
@@ -56,7 +56,8 @@ def induced_norm(weight: Tensor, p: float, q: float | None = None) -> NormBound:
     for name, value in (("p", p), ("q", q)):
         if value not in (1, 2, math.inf):
             raise ValueError(f"{name} must be 1, 2 or infinity, got {value!r}")
-    if isinstance(weight, Tensor) and weight.dim() != 2:
+    check_weight(weight)
+    if weight.dim() != 2:
         raise ValueError(f"induced_norm takes a matrix, got shape {tuple(weight.shape)}")
     if p == q == 2:
         return spectral_norm(weight)

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from noisewise.bounds.norms.eigenvalue import gram, gram_iteration, largest_eigenvalue, root
 from noisewise.bounds.norms.result import NormBound
-from noisewise.bounds.norms.rounding import relative, scale, up
+from noisewise.bounds.norms.rounding import check_weight, relative, scale, up
+from noisewise.bounds.norms.threads import one_thread
 from noisewise.privacy import _validate
 
 __all__ = ["spectral_norm"]
@@ -50,15 +51,17 @@ def spectral_norm(weight: Tensor, *, method: str = "auto", tolerance: float = 0.
     """
     _validate.choice("method", method, METHODS)
     tolerance = _validate.positive("tolerance", tolerance)
-    if isinstance(weight, Tensor) and weight.dim() != 2:
+    check_weight(weight)
+    if weight.dim() != 2:
         raise ValueError(
             f"spectral_norm takes a matrix, got shape {tuple(weight.shape)}; a convolution is "
             "not the matrix of its reshaped kernel: use conv_norm"
         )
-    scaled = scale(weight)
-    if scaled is None:
-        return NormBound(0.0, "zero")
-    value, used = _bound(scaled.values, method, tolerance)
+    with one_thread(weight.shape):
+        scaled = scale(weight)
+        if scaled is None:
+            return NormBound(0.0, "zero")
+        value, used = _bound(scaled.values, method, tolerance)
     return NormBound(scaled.restore(value), used)
 
 

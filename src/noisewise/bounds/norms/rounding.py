@@ -23,14 +23,14 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["UNIT", "Scaled", "relative", "scale", "up"]
+__all__ = ["UNIT", "Scaled", "check_weight", "relative", "scale", "up"]
 
 UNIT = 2.0**-53
 
 
-def relative(terms: int) -> float:
+def relative(terms: int, unit: float = UNIT) -> float:
     """Relative error, generously rounded up, of sums or inner products of `terms` terms."""
-    return 4.0 * (terms + 4) * UNIT
+    return 4.0 * (terms + 4) * unit
 
 
 def up(value: float) -> float:
@@ -59,19 +59,21 @@ class Scaled:
         return up(value)
 
 
-def scale(weight: Tensor, name: str = "weight") -> Scaled | None:
+def check_weight(weight: Tensor) -> None:
+    """Refuse anything but a tensor of real floating-point numbers."""
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        kind = getattr(weight, "dtype", type(weight).__name__)
+        raise TypeError(f"weight must be a real floating-point tensor, got {kind}")
+
+
+def scale(weight: Tensor) -> Scaled | None:
     """Bring `weight` to binary64 and to size one; None when it has no entry other than zero.
 
     Raises
     ------
-    TypeError
-        If the weight is not a tensor of real floating-point numbers.
     ValueError
         If an entry is NaN or infinite: then no bound exists.
     """
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        kind = getattr(weight, "dtype", type(weight).__name__)
-        raise TypeError(f"{name} must be a real floating-point tensor, got {kind}")
     values = weight.detach()
     if values.device.type == "mps":  # has no binary64
         values = values.cpu()
@@ -82,7 +84,7 @@ def scale(weight: Tensor, name: str = "weight") -> Scaled | None:
     if not math.isfinite(largest):
         count = int((~torch.isfinite(values)).sum())
         raise ValueError(
-            f"{name} of shape {tuple(weight.shape)} has {count} NaN or infinite entries, so it "
+            f"weight of shape {tuple(weight.shape)} has {count} NaN or infinite entries, so it "
             "has no norm; a step with a too large learning rate is the usual cause"
         )
     if largest == 0.0:
