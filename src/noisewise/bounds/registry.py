@@ -139,11 +139,17 @@ def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
             f'{kind.__name__} at "{path}" had its forward replaced on the instance, so its rule '
             "says nothing about it. Make it a module type of its own and register a rule."
         )
-    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    hooks = [
+        *module._forward_hooks.values(),
+        *module._forward_pre_hooks.values(),
+        *module._backward_hooks.values(),
+        *module._backward_pre_hooks.values(),
+    ]
     if hooks:
         raise UnsupportedModelError(
-            f'{kind.__name__} at "{path}" carries a forward hook ({_name(hooks[0])}), which may '
-            "change what the layer computes. Remove the hook, or certify before you attach it."
+            f'{kind.__name__} at "{path}" carries a hook ({_name(hooks[0])}), which may change '
+            "what the layer computes or sends back. Remove the hook, or certify before you "
+            "attach it."
         )
     learnt = {name for name, value in module.named_parameters() if value.requires_grad}
     unknown = learnt - set(rule.parameters)
