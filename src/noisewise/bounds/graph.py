@@ -21,6 +21,7 @@ from noisewise.bounds.recording import (
     BATCHES,
     Recorder,
     ancestors,
+    attribute,
     caller_of,
     function_name,
     path_of,
