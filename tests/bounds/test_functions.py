@@ -52,7 +52,7 @@ def method(name: str, *args: object, shape: tuple[int, ...] = VECTOR):
 
 METHODS: dict[str, list[tuple[tuple[int, ...], Forward]]] = {
     name: method(name)
-    for name in ("relu", "relu_", "tanh", "sigmoid", "abs", "neg", "contiguous", "clone", "detach", "double", "float", "half", "bfloat16")
+    for name in ("relu", "relu_", "tanh", "sigmoid", "abs", "neg", "contiguous", "clone", "detach", "double", "float")
 } | {
     "softmax": method("softmax", 1), "log_softmax": method("log_softmax", -1),
     "flatten": method("flatten", 1, shape=LINE), "permute": method("permute", 0, 2, 1, shape=LINE),
@@ -75,7 +75,10 @@ METHODS: dict[str, list[tuple[tuple[int, ...], Forward]]] = {
 }  # fmt: skip
 FUNCTIONS: dict[object, list[tuple[tuple[int, ...], Forward]]] = {
     tf.max_pool1d: [(LINE, lambda x: tf.max_pool1d(x, 3, 1))],
-    tf.max_pool2d: [(IMAGE, lambda x: tf.max_pool2d(x, 3, stride=2, padding=1))],
+    tf.max_pool2d: [
+        (IMAGE, lambda x: tf.max_pool2d(x, 3, stride=2, padding=1)),
+        (IMAGE, lambda x: tf.max_pool2d(x, 3, 2, 0, 1, True)),
+    ],
     tf.max_pool3d: [((1, 3, 3, 3), lambda x: tf.max_pool3d(x, 2, 1))],
     torch.max_pool1d: [(LINE, lambda x: torch.max_pool1d(x, 3, 1))],
     torch.max_pool2d: [(IMAGE, lambda x: torch.max_pool2d(x, 2, 1))],
@@ -167,10 +170,8 @@ def test_the_bounds_of_a_function_hold(target: object) -> None:
                 x = torch.randn(1, *shape, dtype=torch.float64)
                 x = (scale * norm * x / x.norm()).requires_grad_()
                 output = model(x)
-                half = output.dtype != torch.float64
-                assert float(output.detach().norm()) <= found.output_norm * (
-                    1.01 if half else 1 + 1e-9
-                )
+                slack = 1 + (1e-9 if output.dtype == torch.float64 else 1e-6)
+                assert float(output.detach().norm()) <= found.output_norm * slack
                 if not output.requires_grad:
                     continue
                 rows = [
@@ -178,7 +179,7 @@ def test_the_bounds_of_a_function_hold(target: object) -> None:
                     for entry in output.flatten()
                 ]
                 size = float(torch.linalg.matrix_norm(torch.stack(rows).double(), 2))
-                assert size <= found.input_cotangent * (1.01 if half else 1 + 1e-9)
+                assert size <= found.input_cotangent * slack
 
 
 REFUSED: list[tuple[str, tuple[int, ...], Forward, str]] = [
@@ -197,6 +198,10 @@ REFUSED: list[tuple[str, tuple[int, ...], Forward, str]] = [
     ("unknown function", VECTOR, torch.exp, "no rule"),
     ("overwriting what is read again", VECTOR, lambda x: torch.relu_(x) + x, "overwrites"),
     ("overwriting through a view", LINE, lambda x: x.flatten(1).mul_(9.0).sum(1) + x.sum((1, 2)), "overwrites"),
+    ("overwriting by position", VECTOR, lambda x: tf.relu(x, True) + x, "overwrites"),
+    ("overwriting by name", VECTOR, lambda x: tf.elu(x, inplace=True) + x, "overwrites"),
+    ("overwriting by dropout", VECTOR, lambda x: tf.dropout(x, 0.5, True, True) + x, "overwrites"),
+    ("half precision", VECTOR, lambda x: x.bfloat16(), "no rule"),
     ("matrix product of records", VECTOR, lambda x: x @ x.permute(1, 0), "no rule|first axis"),
     ("sort of the batch", VECTOR, lambda x: x.sort(0)[0], "no rule"),
 ]  # fmt: skip

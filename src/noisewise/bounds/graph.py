@@ -158,12 +158,15 @@ class _Builder:
         path = path_of(node)
         if node.op == "call_module":
             module = self.recording.module(node)
-            if node.kwargs or any(not isinstance(argument, fx.Node) for argument in node.args):
+            rule = rule_for(module, path)
+            of_record = [argument for argument in node.args if argument in self.position]
+            if node.kwargs or len(of_record) != len(node.args) or len(of_record) != rule.inputs:
                 raise UnsupportedModelError(
-                    f'{type(module).__name__} at "{path}" is called with more than tensors. Give '
-                    "constants to its constructor."
+                    f'{type(module).__name__} at "{path}" is called with other arguments than the '
+                    f"{rule.inputs} tensor(s) of a record that its rule knows of. Give constants "
+                    "to its constructor, and nothing else to its forward."
                 )
-            return rule_for(module, path), module, type(module).__name__
+            return rule, module, type(module).__name__
         name = node.target if isinstance(node.target, str) else function_name(node.target)
         handler = read_functions.functions().get(node.target)
         if handler is None:
@@ -258,8 +261,7 @@ class _Builder:
         overwrites = (
             (node.op == "call_method" and name in _IN_PLACE)
             or (node.op == "call_function" and name in _IN_PLACE_FUNCTIONS)
-            or (node.op == "call_function" and node.kwargs.get("inplace") is True)
-            or (node.op == "call_module" and getattr(read.module, "inplace", False) is True)
+            or getattr(read.module, "inplace", False) is True
         )
         source = node.all_input_nodes[0]
         while overwrites:

@@ -142,11 +142,14 @@ class LayerRule(Generic[M]):
     aligned : bool
         The output is the input, and the cotangent that leaves is a multiple between 0
         and 1 of the one that arrives.
+    inputs : int
+        How many tensors of a record the layer takes.
     """
 
     parameters: ClassVar[tuple[str, ...]] = ()
     effective: ClassVar[tuple[str, ...]] = ()
     aligned: ClassVar[bool] = False
+    inputs: ClassVar[int] = 1
 
     @property
     def name(self) -> str:

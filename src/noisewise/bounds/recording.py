@@ -97,8 +97,8 @@ def _trace(root: _Root) -> fx.Graph:
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(root.model).__name__} has a forward that cannot be read symbolically "
-            f"({error}). Data must not steer Python's if and for: build the model of modules, "
-            "or register a rule for the module that does this."
+            f"({_first_line(error)}). Data must not steer Python's if and for: build the model of "
+            "modules, or register a rule for the module that does this."
         ) from error
 
 
@@ -115,9 +115,14 @@ def _run(
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(root.model).__name__} fails on a batch of {size[0]} records of shape "
-            f"{size[1:]}: {error}. Check input_shape, which has no batch axis."
+            f"{size[1:]}: {_first_line(error)}. Check input_shape, which has no batch axis."
         ) from error
     return recorder
+
+
+def _first_line(error: Exception) -> str:
+    """Return what went wrong, without torch's account of its own internals."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _dtype(root: _Root, graph: fx.Graph) -> torch.dtype:

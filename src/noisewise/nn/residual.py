@@ -108,6 +108,7 @@ class ConvexMixRule(LayerRule[ConvexMix]):
     """(1 - c) X_a + c X_b. The raw coefficient has derivative c (1 - c) (b - a)."""
 
     parameters = ("raw",)
+    inputs = 2
 
     def lipschitz(self, call: Call[ConvexMix]) -> float:
         """Largest of both shares."""

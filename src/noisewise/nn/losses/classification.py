@@ -52,8 +52,8 @@ class CrossEntropy(RecordLoss):
     Examples
     --------
     >>> import torch
-    >>> CrossEntropy()(torch.zeros(1, 4), torch.tensor([2])).exp()
-    tensor([4.0000])
+    >>> CrossEntropy()(torch.zeros(1, 2), torch.tensor([1]))
+    tensor([0.6931])
     """
 
     weight: Tensor | None
