@@ -14,6 +14,7 @@ from torch.nn import functional as tf
 
 from noisewise.bounds import Improvements, propagate, trace
 from noisewise.bounds.functions import functions
+from noisewise.bounds.rules import arithmetic as ruled
 from noisewise.errors import UnsupportedModelError
 
 Forward = Callable[[Tensor], Tensor]
@@ -180,6 +181,56 @@ def test_the_bounds_of_a_function_hold(target: object) -> None:
                 ]
                 size = float(torch.linalg.matrix_norm(torch.stack(rows).double(), 2))
                 assert size <= found.input_cotangent * slack
+
+
+EYE = torch.eye(6, dtype=torch.float64)
+# Forward, and an input of norm one at which output or slope come near their bounds.
+TIGHT: list[tuple[str, type, Forward, Tensor, tuple[str, ...]]] = [
+    ("sum", ruled.Sum, lambda x: x + x.relu(), EYE[0], ("output", "slope")),
+    ("sum of a spread", ruled.Sum, lambda x: x[:, :1] + 1e-9 * x[:, 1:], torch.tensor([1.0, 0, 0, 0, 0, 0]), ("slope",)),
+    ("choice", ruled.Choice, lambda x: torch.maximum(x, 1e-9 * x), EYE[0], ("output", "slope")),
+    ("gate", ruled.Gate, lambda x: x * x, EYE[0], ("output", "slope")),
+    ("concatenation", ruled.Concatenation, lambda x: torch.cat([x, x], 1), EYE[0], ("output",)),
+    ("repetition", ruled.Repetition, lambda x: x.repeat(1, 2), EYE[0], ("output", "slope")),
+    ("scale", ruled.Scale, lambda x: -3.0 * x, EYE[0], ("output", "slope")),
+    ("shift", ruled.Shift, lambda x: x + 2.0, torch.ones(6) / 6**0.5, ("output", "slope")),
+    ("total", ruled.Reduction, lambda x: x.sum(1, keepdim=True), torch.ones(6) / 6**0.5, ("output", "slope")),
+    ("mean", ruled.Reduction, lambda x: x.mean(1, keepdim=True), torch.ones(6) / 6**0.5, ("output", "slope")),
+    ("largest", ruled.Reduction, lambda x: x.amax(1, keepdim=True), EYE[0], ("output", "slope")),
+    ("absolute", ruled.EntrywiseIsometry, torch.abs, -EYE[0], ("output", "slope")),
+]  # fmt: skip
+
+
+def test_every_rule_of_arithmetic_has_a_tight_example() -> None:
+    assert {entry[1].__name__ for entry in TIGHT} == set(ruled.__all__)
+
+
+@pytest.mark.parametrize(
+    ("rule", "forward", "x", "tight"), [t[1:] for t in TIGHT], ids=[t[0] for t in TIGHT]
+)
+def test_a_rule_of_arithmetic_that_is_ten_percent_too_small_is_found_out(
+    rule: type, forward: Forward, x: Tensor, tight: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Called(forward)
+    x = x.double()[None].requires_grad_()
+    output = model(x)
+    rows = [torch.autograd.grad(e, x, retain_graph=True)[0][0] for e in output.flatten()]
+    values = {
+        "output": float(output.detach().norm()),
+        "slope": float(torch.linalg.matrix_norm(torch.stack(rows), 2)),
+    }
+    graph = trace(model, (6,), torch.float64)
+    found = propagate(graph, 1.0, 1.0, improvements=Improvements.none())
+    limits = {"output": found.output_norm, "slope": found.input_cotangent}
+    norm, sent = rule.output_norm, rule.cotangent
+    monkeypatch.setattr(rule, "output_norm", lambda self, call: 0.9 * norm(self, call))
+    monkeypatch.setattr(rule, "cotangent", lambda self, call, i, g: 0.9 * sent(self, call, i, g))
+    wrong = propagate(graph, 1.0, 1.0, improvements=Improvements.none())
+    shrunk = {"output": wrong.output_norm, "slope": wrong.input_cotangent}
+    for name in values:
+        assert values[name] <= limits[name] * (1 + 1e-9)
+    for name in tight:
+        assert values[name] > shrunk[name], (name, values[name] / limits[name])
 
 
 REFUSED: list[tuple[str, tuple[int, ...], Forward, str]] = [

@@ -14,6 +14,11 @@ from noisewise.errors import UnsupportedModelError
 LOSS = nn.L1Loss()
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def refusal(model: nn.Module, shape: tuple[int, ...] = (4,), loss: object = LOSS) -> str:
     with pytest.raises(UnsupportedModelError) as caught:
         certify(model, shape, 1.0, loss)

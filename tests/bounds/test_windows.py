@@ -19,6 +19,11 @@ from noisewise.bounds.rules.windows import adaptive_windows, copies, padding_sou
 small = st.integers(1, 4)
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def called(layer: nn.Module, shape: tuple[int, ...]) -> Call[nn.Module]:
     output = layer.double()(torch.zeros(1, *shape, dtype=torch.float64))
     return Call(layer, "layer", (Signal(shape, 1.0),), tuple(output.shape[1:]))

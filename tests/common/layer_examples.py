@@ -236,10 +236,21 @@ EXAMPLES: Examples = {
         Example(lambda: nn.LogSoftmax(-1), (4,), 100.0, hints=lambda m: [torch.eye(4)[0] * 100]),
         Example(lambda: nn.LogSoftmax(1), (4, 2), 0.01),
     ],
-    # Slope and size are not largest at the same gate, sigmoid(b) -> 1 against sigmoid'(b) = 1/4.
     nn.GLU: [
-        Example(nn.GLU, (2,), 1.0, {"output": 0.5, "lipschitz": 0.6}),
-        Example(nn.GLU, (2,), 80.0, hints=lambda m: [torch.tensor([79.0, 6.0])]),
+        Example(nn.GLU, (2,), 2.0, {"output": 0.0, "lipschitz": 0.8}),
+        Example(
+            nn.GLU,
+            (2,),
+            80.0,
+            hints=lambda m: [torch.tensor([79.7, 6.0]), torch.tensor([80.0, 0.0])],
+        ),
+        Example(
+            nn.GLU,
+            (2,),
+            4.0,
+            {"output": 0.0},
+            hints=lambda m: [torch.tensor([3.9, b / 10]) for b in range(12)],
+        ),
     ],
     # --- normalisation -------------------------------------------------------------------
     nn.GroupNorm: [

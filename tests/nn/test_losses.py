@@ -14,6 +14,11 @@ Z = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 Y = torch.arange(6) % 5
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def test_reductions_combine_records() -> None:
     for loss in (losses.CrossEntropy, losses.MulticlassHinge):
         each = loss()(Z, Y)

@@ -11,6 +11,11 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.nn import LipschitzGroupNorm, fix
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def model() -> nn.Sequential:
     inner = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6))
     return nn.Sequential(
