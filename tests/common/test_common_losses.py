@@ -26,12 +26,12 @@ TOLERANCE = 1e-9
 CLASSES = 5
 
 
-@dataclass(frozen=True)
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
     torch.manual_seed(0)
 
 
+@dataclass(frozen=True)
 class LossExample:
     make: Callable[[], Any]
     targets: Callable[[], list[Tensor]]
