@@ -23,6 +23,15 @@ from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
+from noisewise.nn.projections import (
+    ProjectionReport,
+    bjorck_,
+    clip_absolute_sums,
+    clip_singular_values,
+    clip_weights,
+    fix_weights,
+    project,
+)
 from noisewise.nn.repair import fix
 from noisewise.nn.residual import ConvexMix, LipschitzResidual
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
@@ -41,6 +50,7 @@ __all__ = [
     "LipschitzLayerNorm",
     "LipschitzResidual",
     "MaxMin",
+    "ProjectionReport",
     "ScaledAvgPool2d",
     "ScaledL2Pool2d",
     "SpectralConv1d",
@@ -53,6 +63,12 @@ __all__ = [
     "StandardisedConv2d",
     "StandardisedLinear",
     "TemperedSigmoid",
+    "bjorck_",
+    "clip_absolute_sums",
+    "clip_singular_values",
+    "clip_weights",
     "fix",
+    "fix_weights",
     "losses",
+    "project",
 ]
