@@ -212,7 +212,7 @@ def choose_tree(
         def loss(logits: NDArray[np.float64], fanouts: tuple[int, ...] = fanouts) -> float:
             return math.log(error(fanouts, shares_of(logits)))
 
-        options = {"maxiter": 60 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
+        options: Any = {"maxiter": 60 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
         start = np.zeros(len(fanouts))
         objective_function: Any = loss
         found = minimize(objective_function, start, method="Nelder-Mead", options=options)
