@@ -1,0 +1,53 @@
+"""The ``noisewise`` command. Each subcommand is a small module; this one joins them."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from noisewise._version import __version__
+from noisewise.cli.budget import budget
+from noisewise.cli.verify import verify
+from noisewise.errors import NoisewiseError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="noisewise",
+    help="Learn from private data, with an epsilon that is true.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(budget)
+app.command()(verify)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Join the subcommands; typer needs a function to hang options on."""
+
+
+def main() -> None:
+    """Run the command; refusals become one clear sentence and exit code 2."""
+    try:
+        app()
+    except (NoisewiseError, ValueError) as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {_escape(str(error))}")
+        sys.exit(2)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,349 @@
+"""From a history of releases to epsilon and back.
+
+The work is dp-accounting's: privacy loss distributions ("pld", the default,
+tight) and Renyi differential privacy ("rdp", looser, an independent check).
+This module chooses a discretisation that keeps 100,000 steps well under a
+second, adds the cases dp-accounting leaves out (Renyi accounting of Poisson
+sampling under replace-one, pure and concentrated releases), and searches.
+
+Replace-one uses its own pair of distributions, (1-q) N(0, s^2) + q N(+1, s^2)
+against (1-q) N(0, s^2) + q N(-1, s^2); the proof that no pair is worse is in
+``docs/accounting.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+from noisewise.privacy import _pld, _rdp, _validate
+from noisewise.privacy.events import (
+    Event,
+    Gaussian,
+    History,
+    Laplace,
+    PoissonGaussian,
+    Pure,
+    ZeroConcentrated,
+    as_history,
+    with_count,
+)
+from noisewise.privacy.relation import Relation
+
+__all__ = [
+    "ACCOUNTANTS",
+    "delta",
+    "delta_of",
+    "epsilon",
+    "epsilon_of",
+    "max_count",
+    "max_steps",
+    "noise_multiplier",
+    "pure_epsilon",
+]
+
+ACCOUNTANTS = ("pld", "rdp")
+
+#: Below this the rounding of the FFT that composes privacy losses could matter.
+SMALLEST_PLD_DELTA = 1e-12
+
+#: Calibration stops when epsilon is within this fraction of its target.
+CALIBRATION_TOLERANCE = 0.002
+
+#: Beyond this many steps no training was ever run; asking for more is a slip.
+LARGEST_COUNT = 10**9
+
+
+def epsilon_of(
+    history: Event | Iterable[Event],
+    *,
+    delta: float,
+    relation: Relation | str = "add-remove",
+    accountant: str = "pld",
+) -> float:
+    """Epsilon of a whole history at the given delta.
+
+    Parameters
+    ----------
+    history : event or iterable of events
+        What was released, see :mod:`noisewise.privacy.events`.
+    delta : float
+        In [0, 1). With delta 0 the pure epsilons add up, and any Gaussian noise
+        makes the answer infinite.
+    relation : {"add-remove", "replace-one"}
+        Which datasets are neighbours.
+    accountant : {"pld", "rdp"}
+        How the losses are added up.
+
+    Returns
+    -------
+    float
+        An upper bound of the true epsilon, possibly ``inf``.
+
+    Examples
+    --------
+    >>> round(epsilon_of([Laplace(2.0), Pure(0.25, count=2)], delta=0.0), 9)
+    1.0
+    """
+    events = as_history(history)
+    relation = Relation.of(relation)
+    delta = _validate.probability("delta", delta, zero=True, one=False)
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    if not events:
+        return 0.0
+    pure = pure_epsilon(events)
+    if delta == 0.0:
+        return pure
+    if all(isinstance(event, Gaussian) for event in events):
+        # The privacy loss of Gaussian noise is itself Gaussian, so several
+        # releases are exactly one and the closed form of Balle and Wang applies.
+        return float(get_epsilon_gaussian(_joint_multiplier(events), delta, tol=1e-14)) * (1 + 1e-9)
+    if accountant == "rdp":
+        return min(pure, _rdp.epsilon(events, delta, relation))
+    _check_pld(events, delta)
+    return min(pure, _pld.epsilon(events, delta, relation))
+
+
+def delta_of(
+    history: Event | Iterable[Event],
+    *,
+    epsilon: float,
+    relation: Relation | str = "add-remove",
+    accountant: str = "pld",
+) -> float:
+    """Smallest delta that this accountant proves for the history at `epsilon`."""
+    events = as_history(history)
+    relation = Relation.of(relation)
+    epsilon = _validate.positive("epsilon", epsilon, zero=True)
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    if not events or pure_epsilon(events) <= epsilon:
+        return 0.0
+    if accountant == "rdp":
+        return _rdp.delta(events, epsilon, relation)
+    _check_pld(events, None)
+    return min(1.0, _pld.delta(events, epsilon, relation))
+
+
+def epsilon(
+    *,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    sample_rate: float = 1.0,
+    accountant: str = "pld",
+    relation: Relation | str = "add-remove",
+) -> float:
+    """Epsilon of `steps` steps of private training.
+
+    Each step adds Gaussian noise of deviation `noise_multiplier` times the
+    largest norm of one record's contribution to a sum over a Poisson sample.
+
+    Examples
+    --------
+    >>> e = epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=1000, delta=1e-5)
+    >>> 1.82 < e < 1.84
+    True
+    """
+    count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
+    event = PoissonGaussian(noise_multiplier, sample_rate)
+    history = [with_count(event, count)] if count else []
+    return epsilon_of(history, delta=delta, relation=relation, accountant=accountant)
+
+
+def delta(
+    *,
+    noise_multiplier: float,
+    steps: int,
+    epsilon: float,
+    sample_rate: float = 1.0,
+    accountant: str = "pld",
+    relation: Relation | str = "add-remove",
+) -> float:
+    """Delta of `steps` steps of private training at a given epsilon."""
+    count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
+    event = PoissonGaussian(noise_multiplier, sample_rate)
+    history = [with_count(event, count)] if count else []
+    return delta_of(history, epsilon=epsilon, relation=relation, accountant=accountant)
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sample_rate: float = 1.0,
+    accountant: str = "pld",
+    relation: Relation | str = "add-remove",
+) -> float:
+    """Noise multiplier for which training costs at most `epsilon`, barely.
+
+    The epsilon of the multiplier returned is never above the target and within
+    0.5 % of it.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or no noise in [0.001, 1e7] fits.
+    """
+    target = _validate.positive("epsilon", epsilon)
+    delta = _validate.fraction("delta", delta)
+    rate = _validate.probability("sample_rate", sample_rate)
+    count = _validate.integer("steps", steps, minimum=1, maximum=LARGEST_COUNT)
+
+    def cost(sigma: float) -> float:
+        event = PoissonGaussian(sigma, rate, count)
+        return epsilon_of(event, delta=delta, relation=relation, accountant=accountant)
+
+    return calibrate(cost, target, "noise multiplier")
+
+
+def max_steps(
+    *,
+    noise_multiplier: float,
+    epsilon: float,
+    delta: float,
+    sample_rate: float = 1.0,
+    accountant: str = "pld",
+    relation: Relation | str = "add-remove",
+) -> int:
+    """Largest number of steps whose epsilon does not exceed the target; may be 0."""
+    event = PoissonGaussian(noise_multiplier, sample_rate)
+    return max_count(event, epsilon=epsilon, delta=delta, accountant=accountant, relation=relation)
+
+
+def max_count(
+    event: Event,
+    *,
+    epsilon: float,
+    delta: float,
+    spent: Iterable[Event] = (),
+    accountant: str = "pld",
+    relation: Relation | str = "add-remove",
+) -> int:
+    """How many more times `event` fits into the budget after `spent`."""
+    target = _validate.positive("epsilon", epsilon)
+    delta = _validate.probability("delta", delta, zero=True, one=False)
+    before = as_history(spent)
+
+    def fits(count: int) -> bool:
+        history = (*before, with_count(event, count)) if count else before
+        cost = epsilon_of(history, delta=delta, relation=relation, accountant=accountant)
+        return cost <= target
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, high * 4
+        if high > LARGEST_COUNT:
+            return LARGEST_COUNT
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def pure_epsilon(history: Iterable[Event]) -> float:
+    """Sum of the pure epsilons; infinite as soon as one release is not pure."""
+    total = []
+    for event in history:
+        if isinstance(event, Pure):
+            total.append(event.epsilon * event.count)
+        elif isinstance(event, Laplace):
+            total.append(event.count / event.noise_multiplier)
+        else:
+            return math.inf
+    return math.fsum(total)
+
+
+def calibrate(
+    cost: Callable[[float], float],
+    target: float,
+    name: str,
+    low: float = 1e-3,
+    high: float = 1e7,
+) -> float:
+    """Smallest argument of a decreasing `cost` with cost in [(1 - tol) target, target].
+
+    Secant steps on the logarithms, where epsilon over noise is nearly straight,
+    held inside a shrinking bracket; every answer is checked by `cost` itself.
+    """
+    guess = min(max(4.0 / target, 2 * low), high / 2)
+    below: tuple[float, float] | None = None  # cost too high: noise too small
+    above: tuple[float, float] | None = None  # cost within the target
+    for _ in range(200):
+        value = cost(guess)
+        if value <= target:
+            above = (guess, value)
+            if value >= (1 - CALIBRATION_TOLERANCE) * target or guess <= low:
+                return guess
+        else:
+            below = (guess, value)
+            if guess >= high:
+                break
+        guess = _next_guess(below, above, target, low, high)
+        if above is not None and below is not None and above[0] <= below[0] * (1 + 1e-9):
+            # A flat or stepped cost: the tolerance cannot be met, the bound can.
+            return above[0]
+    if above is not None:
+        return above[0]
+    raise ValueError(
+        f"no {name} up to {high:g} reaches epsilon {target:g}: ask for a larger epsilon, "
+        "a larger delta or fewer steps"
+    )
+
+
+def _next_guess(
+    below: tuple[float, float] | None,
+    above: tuple[float, float] | None,
+    target: float,
+    low: float,
+    high: float,
+) -> float:
+    if below is None:
+        assert above is not None
+        return max(low, above[0] / 2)
+    if above is None:
+        factor = 2.0 if math.isinf(below[1]) else min(10.0, max(1.3, below[1] / target))
+        return min(high, below[0] * factor)
+    left, right = math.log(below[0]), math.log(above[0])
+    middle = (left + right) / 2
+    aim = (1 - CALIBRATION_TOLERANCE / 2) * target
+    if math.isfinite(below[1]) and above[1] > 0 and below[1] > above[1]:
+        slope = (math.log(above[1]) - math.log(below[1])) / (right - left)
+        secant = left + (math.log(aim) - math.log(below[1])) / slope
+        margin = 0.02 * (right - left)
+        middle = min(max(secant, left + margin), right - margin)
+    return math.exp(middle)
+
+
+def _joint_multiplier(events: History) -> float:
+    precision = math.fsum(
+        event.count / event.noise_multiplier**2 for event in events if isinstance(event, Gaussian)
+    )
+    return 1.0 / math.sqrt(precision)
+
+
+def _check_pld(events: History, delta: float | None) -> None:
+    if any(isinstance(event, ZeroConcentrated) for event in events):
+        raise ValueError(
+            "accountant must be 'rdp' for a history with concentrated (zCDP) releases, such as "
+            "the discrete Gaussian mechanism, got 'pld': zCDP alone does not determine a "
+            "privacy loss distribution"
+        )
+    if delta is not None and delta < SMALLEST_PLD_DELTA:
+        raise ValueError(
+            f"delta must be >= {SMALLEST_PLD_DELTA:g} (or 0 for pure releases) with "
+            f"accountant='pld', whose FFT rounds there, got {delta!r}; use accountant='rdp'"
+        )
+
+
+def describe(event: Event) -> dict[str, Any]:
+    """Return the numbers of an event that people ask for, absent ones as None."""
+    return {
+        "noise_multiplier": getattr(event, "noise_multiplier", None),
+        "sample_rate": getattr(event, "sample_rate", None),
+    }

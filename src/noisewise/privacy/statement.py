@@ -1,0 +1,397 @@
+"""What was promised, to whom, under which assumptions.
+
+A :class:`Statement` derives its own epsilon from the history of releases that it
+carries; there is no way to write one down by hand. It is frozen, serialises to
+versioned JSON (schema: ``statement.schema.json`` beside this module), prints for
+a terminal and as a Markdown card. Printed epsilons are rounded *up*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata, resources
+from typing import Any
+
+from noisewise._version import __version__
+from noisewise.errors import RelationError, StatementError, UnsoundError
+from noisewise.privacy import _validate
+from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of
+from noisewise.privacy.events import (
+    Event,
+    History,
+    PoissonGaussian,
+    as_history,
+    event_from_dict,
+    event_to_dict,
+)
+from noisewise.privacy.relation import ADD_REMOVE, Relation
+
+__all__ = ["SCHEMA_VERSION", "Statement", "round_up", "statement_schema"]
+
+SCHEMA_VERSION = 1
+
+#: The fields of the JSON form, all required, nothing else allowed.
+_FIELDS = (
+    "accountant",
+    "assumptions",
+    "delta",
+    "digest",
+    "epsilon",
+    "format",
+    "history",
+    "mechanism",
+    "noise_multiplier",
+    "randomness",
+    "relation",
+    "sample_rate",
+    "sampler",
+    "steps",
+    "unit",
+    "version",
+    "versions",
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A privacy guarantee with everything needed to derive it again.
+
+    Build one with :meth:`derive`; read one with :meth:`from_json`.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The guarantee. `epsilon` is an upper bound, derived from `history`.
+    relation : Relation
+        Which datasets are neighbours.
+    unit : str
+        What one record stands for ("one record", "one patient").
+    mechanism : str
+        What was done, in words.
+    history : tuple of events
+        Every private release, with its noise and how often it happened.
+    accountant : {"pld", "rdp"}
+        How the losses were added up.
+    sampler : str
+        How records were chosen for each release.
+    randomness : str
+        Where the noise came from.
+    assumptions : tuple of str
+        What must hold for the guarantee to be true and cannot be checked here.
+    versions : mapping
+        Software that derived the numbers.
+
+    Examples
+    --------
+    >>> from noisewise.privacy import PoissonGaussian
+    >>> s = Statement.derive(PoissonGaussian(1.0, 0.01, 1000), delta=1e-5, mechanism="DP-SGD")
+    >>> Statement.from_json(s.to_json()) == s
+    True
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    unit: str
+    mechanism: str
+    history: History
+    accountant: str
+    sampler: str
+    randomness: str
+    assumptions: tuple[str, ...]
+    versions: Mapping[str, str] = field(hash=False)
+
+    @classmethod
+    def derive(
+        cls,
+        history: Event | Iterable[Event],
+        *,
+        delta: float,
+        mechanism: str,
+        relation: Relation | str = ADD_REMOVE,
+        accountant: str = "pld",
+        unit: str = "one record",
+        sampler: str | None = None,
+        randomness: str = "not stated",
+        assumptions: Iterable[str] = (),
+    ) -> Statement:
+        """Derive epsilon from the history and state it.
+
+        Raises
+        ------
+        UnsoundError
+            If no finite epsilon follows from the history.
+        """
+        events = as_history(history)
+        relation = Relation.of(relation)
+        epsilon = epsilon_of(events, delta=delta, relation=relation, accountant=accountant)
+        if math.isinf(epsilon):
+            raise UnsoundError(
+                f"no finite epsilon follows from this history at delta {delta:g}: "
+                "ask for a larger delta, or add more noise"
+            )
+        return cls(
+            epsilon=epsilon,
+            delta=float(delta),
+            relation=relation,
+            unit=unit,
+            mechanism=mechanism,
+            history=events,
+            accountant=accountant,
+            sampler=_sampler(events) if sampler is None else sampler,
+            randomness=randomness,
+            assumptions=tuple(dict.fromkeys(assumptions)),
+            versions=_versions(),
+        )
+
+    @classmethod
+    def compose(
+        cls, statements: Iterable[Statement], *, delta: float | None = None, accountant: str = "pld"
+    ) -> Statement:
+        """One statement for several releases from the same data.
+
+        Parameters
+        ----------
+        statements : iterable of Statement
+            All under one relation and for one unit.
+        delta : float, optional
+            Default: the sum of the deltas, which is what simple composition gives.
+        accountant : {"pld", "rdp"}
+        """
+        parts = list(statements)
+        if not parts:
+            raise ValueError("statements must hold at least one statement, got none")
+        for other in parts[1:]:
+            if (other.relation, other.unit) != (parts[0].relation, parts[0].unit):
+                raise RelationError(
+                    "statements under different relations or units cannot be composed: "
+                    f"{parts[0].relation}/{parts[0].unit} and {other.relation}/{other.unit}"
+                )
+        return cls.derive(
+            [event for part in parts for event in part.history],
+            delta=math.fsum(part.delta for part in parts) if delta is None else delta,
+            mechanism="; ".join(dict.fromkeys(part.mechanism for part in parts)),
+            relation=parts[0].relation,
+            accountant=accountant,
+            unit=parts[0].unit,
+            sampler="; ".join(dict.fromkeys(part.sampler for part in parts)),
+            randomness="; ".join(dict.fromkeys(part.randomness for part in parts)),
+            assumptions=[sentence for part in parts for sentence in part.assumptions],
+        )
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Noise multiplier, if the history has a single kind of release with one."""
+        return self._single("noise_multiplier")
+
+    @property
+    def sample_rate(self) -> float | None:
+        """Sampling probability, if the history has a single kind of release with one."""
+        return self._single("sample_rate")
+
+    @property
+    def steps(self) -> int:
+        """Number of private releases."""
+        return sum(event.count for event in self.history)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values, with its digest."""
+        content: dict[str, Any] = {
+            "format": "noisewise-privacy-statement",
+            "version": SCHEMA_VERSION,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "relation": self.relation.name,
+            "unit": self.unit,
+            "mechanism": self.mechanism,
+            "noise_multiplier": self.noise_multiplier,
+            "sample_rate": self.sample_rate,
+            "steps": self.steps,
+            "history": [event_to_dict(event) for event in self.history],
+            "accountant": self.accountant,
+            "sampler": self.sampler,
+            "randomness": self.randomness,
+            "assumptions": list(self.assumptions),
+            "versions": dict(self.versions),
+        }
+        return {**content, "digest": digest(content)}
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return the statement as JSON; see :func:`statement_schema`."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Statement:
+        """Read a statement back.
+
+        Raises
+        ------
+        StatementError
+            If the text is not a statement, or any field was changed since it was
+            written. Whether its epsilon is *right* is for
+            :func:`noisewise.privacy.verify` to say.
+        """
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise StatementError(f"not JSON: {error}") from error
+        return cls.from_dict(fields)
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> Statement:
+        """Read a statement from the plain values of :meth:`to_dict`."""
+        _check_shape(fields)
+        content = {name: value for name, value in fields.items() if name != "digest"}
+        if digest(content) != fields["digest"]:
+            raise StatementError(
+                "the digest does not match: a field of this statement was changed after it was "
+                "derived. Ask its author for the original file."
+            )
+        try:
+            statement = cls(
+                epsilon=_validate.positive("epsilon", fields["epsilon"], zero=True),
+                delta=_validate.probability("delta", fields["delta"], zero=True, one=False),
+                relation=Relation.of(fields["relation"]),
+                unit=fields["unit"],
+                mechanism=fields["mechanism"],
+                history=as_history(event_from_dict(event) for event in fields["history"]),
+                accountant=_validate.choice("accountant", fields["accountant"], ACCOUNTANTS),
+                sampler=fields["sampler"],
+                randomness=fields["randomness"],
+                assumptions=tuple(fields["assumptions"]),
+                versions=dict(fields["versions"]),
+            )
+        except (TypeError, ValueError) as error:
+            raise StatementError(f"not a valid statement: {error}") from error
+        for name in ("noise_multiplier", "sample_rate", "steps"):
+            if getattr(statement, name) != fields[name]:
+                raise StatementError(
+                    f"{name} is {fields[name]!r} but the history says {getattr(statement, name)!r}"
+                )
+        return statement
+
+    def __str__(self) -> str:
+        lines = [
+            f"Privacy statement: epsilon {round_up(self.epsilon)}, delta {self.delta:g}",
+            *(f"  {name:<12} {value}" for name, value in self._rows()),
+            "  assumptions",
+            *(f"    - {sentence}" for sentence in self.assumptions or ("none beyond the above",)),
+        ]
+        return "\n".join(lines)
+
+    def card(self) -> str:
+        """Return the statement as Markdown, for a model card."""
+        rows = [
+            ("epsilon", round_up(self.epsilon)),
+            ("delta", f"{self.delta:g}"),
+            *self._rows(),
+        ]
+        table = "\n".join(f"| {name} | {value.replace('|', '/')} |" for name, value in rows)
+        assumptions = "\n".join(f"- {sentence}" for sentence in self.assumptions)
+        return (
+            "## Differential privacy\n\n"
+            f"Whatever anyone does with this result, it reveals at most (epsilon = "
+            f"{round_up(self.epsilon)}, delta = {self.delta:g}) about {self.unit}.\n\n"
+            f"| | |\n|---|---|\n{table}\n\n"
+            f"It holds under these assumptions:\n\n{assumptions or '- none beyond the above'}\n\n"
+            f"Digest `{self.to_dict()['digest']}`; check it with `noisewise verify`.\n"
+        )
+
+    def _rows(self) -> list[tuple[str, str]]:
+        noise = "; ".join(_describe(event) for event in self.history) or "nothing was released"
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return [
+            ("relation", f"{self.relation} ({self.relation.sentence})"),
+            ("unit", self.unit),
+            ("mechanism", self.mechanism),
+            ("releases", noise),
+            ("sampler", self.sampler),
+            ("accountant", self.accountant),
+            ("randomness", self.randomness),
+            ("software", versions),
+        ]
+
+    def _single(self, name: str) -> float | None:
+        value: float | None = None
+        if len(self.history) == 1:
+            value = getattr(self.history[0], name, None)
+        return value
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """Write a number with few digits, never smaller than it is.
+
+    Examples
+    --------
+    >>> round_up(1.82824364), round_up(2.0), round_up(0.0)
+    ('1.829', '2', '0')
+    """
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
+    # The nudge keeps 0.1 + 0.2 from becoming 0.3001; it is far below one unit in the last place.
+    rounded = math.ceil(value * scale * (1 - 1e-13)) / scale
+    return f"{rounded:.{digits}g}"
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of a canonical form; it detects changes, it does not authenticate."""
+    text = json.dumps(
+        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def statement_schema() -> dict[str, Any]:
+    """Return the published JSON Schema of statements."""
+    text = resources.files("noisewise.privacy").joinpath("statement.schema.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def _check_shape(fields: Any) -> None:
+    if not isinstance(fields, dict) or fields.get("format") != "noisewise-privacy-statement":
+        raise StatementError("this is not a noisewise privacy statement")
+    if fields.get("version") != SCHEMA_VERSION:
+        raise StatementError(
+            f"version must be {SCHEMA_VERSION}, got {fields.get('version')!r}; "
+            "a newer noisewise may read it"
+        )
+    missing = [name for name in _FIELDS if name not in fields]
+    unknown = [name for name in fields if name not in _FIELDS]
+    if missing or unknown:
+        raise StatementError(f"missing fields: {missing}; unknown fields: {unknown}")
+    texts = ("unit", "mechanism", "sampler", "randomness", "relation", "accountant", "digest")
+    wrong = [name for name in texts if not isinstance(fields[name], str)]
+    wrong += [name for name in ("history", "assumptions") if not isinstance(fields[name], list)]
+    wrong += [name for name in ("versions",) if not isinstance(fields[name], dict)]
+    if wrong:
+        raise StatementError(f"fields of the wrong type: {wrong}")
+
+
+def _describe(event: Event) -> str:
+    fields = event_to_dict(event)
+    kind, count = fields.pop("kind"), fields.pop("count")
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in fields.items())
+    return f"{count:,} x {kind} ({numbers})"
+
+
+def _sampler(events: History) -> str:
+    rates = {event.sample_rate for event in events if isinstance(event, PoissonGaussian)} - {1.0}
+    if not rates:
+        return "none: every record takes part in every release"
+    shown = ", ".join(f"{rate:.6g}" for rate in sorted(rates))
+    return f"Poisson: each record independently, with probability {shown}"
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "noisewise": __version__,
+        "dp-accounting": metadata.version("dp-accounting"),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,142 @@
+"""Deriving a statement's epsilon again, from the statement alone.
+
+Three numbers must agree: the accountant that the statement names, run again;
+the other accountant (Renyi if it says PLD, PLD if it says Renyi), which bounds
+it from one side; and an accountant that shares no code with either, which pins
+it from both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from noisewise.errors import StatementError
+from noisewise.privacy.accounting import delta_of, epsilon_of
+from noisewise.privacy.events import ZeroConcentrated
+from noisewise.privacy.independent import estimate_epsilon
+from noisewise.privacy.statement import Statement, round_up
+
+__all__ = ["Verification", "read_statement", "verify"]
+
+#: The same accountant in another version may round differently.
+_SAME = 1e-4
+#: PLD rounds up by at most about this much on its finest grid.
+_ESTIMATE = 0.03
+#: A stated epsilon may not lie below the independent estimate by more than this.
+_BELOW = 1e-3
+#: Differences of an epsilon this small are of no consequence.
+_ABSOLUTE = 1e-4
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Outcome of :func:`verify`.
+
+    Attributes
+    ----------
+    stated, recomputed, other, independent : float or None
+        Epsilon as stated, by the named accountant, by the other accountant and
+        by the independent estimate; None where one does not apply.
+    problems : tuple of str
+        What is wrong, in sentences; empty if the statement holds.
+    """
+
+    stated: float
+    recomputed: float
+    other: float | None
+    independent: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the statement's epsilon follows from its fields."""
+        return not self.problems
+
+
+def verify(statement: Statement | str | Path) -> Verification:
+    """Derive the epsilon of a statement again and compare.
+
+    Parameters
+    ----------
+    statement : Statement, path or JSON text
+        A path is read as a file.
+
+    Raises
+    ------
+    StatementError
+        If it is no statement, or was tampered with.
+    """
+    claim = read_statement(statement)
+    recomputed = epsilon_of(
+        claim.history, delta=claim.delta, relation=claim.relation, accountant=claim.accountant
+    )
+    other = _other(claim)
+    independent = _independent(claim)
+    problems = tuple(_problems(claim, recomputed, other, independent))
+    return Verification(claim.epsilon, recomputed, other, independent, problems)
+
+
+def _other(claim: Statement) -> float | None:
+    if claim.accountant == "pld":
+        return epsilon_of(
+            claim.history, delta=claim.delta, relation=claim.relation, accountant="rdp"
+        )
+    if any(isinstance(event, ZeroConcentrated) for event in claim.history):
+        return None  # only the Renyi accountant reads concentrated releases
+    if 0 < claim.delta < 1e-12:
+        return None  # below what the PLD accountant resolves
+    return epsilon_of(claim.history, delta=claim.delta, relation=claim.relation, accountant="pld")
+
+
+def _independent(claim: Statement) -> float | None:
+    kinds = {isinstance(event, ZeroConcentrated) for event in claim.history}
+    if len(kinds) != 1 or claim.delta < 1e-12:
+        return None  # nothing released, a mixture it cannot read, or below its resolution
+    return estimate_epsilon(claim.history, delta=claim.delta, relation=claim.relation)
+
+
+def _problems(
+    claim: Statement, recomputed: float, other: float | None, independent: float | None
+) -> list[str]:
+    stated = claim.epsilon
+    found = []
+    if not math.isclose(stated, recomputed, rel_tol=_SAME, abs_tol=_ABSOLUTE * _SAME):
+        found.append(
+            f"epsilon is stated as {stated!r}, but its accountant ({claim.accountant}) "
+            f"derives {round_up(recomputed, 6)}"
+        )
+    if other is not None:
+        # PLD is the tighter of the two, up to its rounding on the finest grid.
+        low, high = (stated, other) if claim.accountant == "pld" else (other, stated)
+        if low > high * (1 + _ESTIMATE) + _ABSOLUTE:
+            found.append(
+                f"epsilon is stated as {stated!r}, which the other accountant contradicts "
+                f"({round_up(other, 6)})"
+            )
+    if independent is not None and stated < independent * (1 - _BELOW) - _ABSOLUTE:
+        true_delta = delta_of(
+            claim.history, epsilon=stated, relation=claim.relation, accountant=claim.accountant
+        )
+        found.append(
+            f"epsilon is stated as {stated!r}, but an independent accountant finds "
+            f"{independent:.6g}; at the stated epsilon delta would be {true_delta:.3g}"
+        )
+    return found
+
+
+def read_statement(statement: Statement | str | Path) -> Statement:
+    """Return the statement that is given as such, as JSON text or as a path."""
+    if isinstance(statement, Statement):
+        return statement
+    if isinstance(statement, str) and statement.lstrip().startswith("{"):
+        return Statement.from_json(statement)
+    path = Path(statement)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise StatementError(f"no file at {str(path)!r}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StatementError(f"cannot read {str(path)!r}: {error}") from error
+    return Statement.from_json(text)
