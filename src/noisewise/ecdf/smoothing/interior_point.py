@@ -61,7 +61,7 @@ class _Tree:
 
     def edges(self, s: FloatArray) -> FloatArray:
         """s_v - s_parent(v); the root's parent is 0."""
-        out = s.copy()
+        out: FloatArray = s.copy()
         start = 0
         for count in self.counts:
             above = s[start + count : start + count + count // 2]
@@ -70,8 +70,8 @@ class _Tree:
         return out
 
     def edges_transposed(self, y: FloatArray) -> FloatArray:
-        """The transpose of :meth:`edges`."""
-        out = y.copy()
+        """Apply the transpose of :meth:`edges`."""
+        out: FloatArray = y.copy()
         start = 0
         for count in self.counts:
             pair = y[start : start + count : 2] + y[start + 1 : start + count : 2]
@@ -89,7 +89,7 @@ class _Tree:
         return out
 
     def chain_transposed(self, y: FloatArray) -> FloatArray:
-        """The transpose of :meth:`chain`."""
+        """Apply the transpose of :meth:`chain`."""
         out = np.zeros(self.nodes)
         inner = y[1 : self.leaves]
         out[0] = -y[0]
