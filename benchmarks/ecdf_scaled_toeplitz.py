@@ -56,9 +56,7 @@ def power_mean(values: torch.Tensor, power: float) -> torch.Tensor:
     return top.log() + ((values / top) ** power).sum().log() / power
 
 
-def search(
-    bins: int, relation: str, objective: str, iterations: int, start: np.ndarray | None = None
-) -> np.ndarray:
+def search(bins: int, relation: str, objective: str, iterations: int) -> np.ndarray:
     def loss(x: np.ndarray, power: float) -> tuple[float, np.ndarray]:
         point = torch.tensor(x, requires_grad=True)
         variances, changes = parts(point, bins, relation)
@@ -68,7 +66,7 @@ def search(
         return value.item(), point.grad.numpy().copy()
 
     count = 1 + KNOTS * (2 if relation == "replace" else 1)
-    x = np.concatenate([[0.5], np.zeros(count - 1)]) if start is None else start
+    x = np.concatenate([[0.5], np.zeros(count - 1)])
     for power in (30.0, 100.0, 400.0):
         found = minimize(
             loss,
@@ -104,13 +102,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--relations", nargs="*", default=["add-remove", "replace"])
+    parser.add_argument("--objectives", nargs="*", default=["max", "mean"])
     parser.add_argument("--check", type=int, nargs="*", default=[64, 256, 1024, 2048])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for relation in ("add-remove", "replace"):
-        x = None
-        for objective in ("max", "mean"):
-            x = search(arguments.bins, relation, objective, arguments.iterations, x)
+    for relation in arguments.relations:
+        for objective in arguments.objectives:
+            x = search(arguments.bins, relation, objective, arguments.iterations)
             print(relation, objective, json.dumps([round(float(v), 5) for v in x]))
             for bins in arguments.check:
                 mean, largest = reached(np.round(x, 5), bins, relation)

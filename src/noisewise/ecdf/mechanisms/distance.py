@@ -48,7 +48,7 @@ def longest_difference(
     rows: IntArray,
     columns: IntArray,
     tolerance: float = 1e-3,
-    most: int = 150,
+    most: int | None = None,
 ) -> float:
     """Return an upper bound of the largest squared difference of two columns.
 
@@ -59,7 +59,8 @@ def longest_difference(
     tolerance : float
         Blocks whose bound is within this factor of the best pair are not split.
     most : int
-        Number of blocks after which the bounds that stand are taken: looser, still true.
+        Number of splits after which the bounds that stand are taken: looser, still true.
+        By default what takes about a second.
     """
     count = coefficients.size
     if count < 2:
@@ -99,7 +100,7 @@ def longest_difference(
     edges = np.unique(np.linspace(1, count, 33).astype(int)).tolist()
     heap = [(-bound(a, b - 1), a, b - 1) for a, b in pairwise(edges)]
     heapq.heapify(heap)
-    for _ in range(most):
+    for _ in range(max(150, (1 << 22) // count) if most is None else most):
         top, first, last = heap[0]
         if -top <= best * (1 + tolerance) or first == last:
             break

@@ -6,16 +6,13 @@ needs in one cache line. Imported only if numba is installed.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from noisewise.ecdf.mechanisms.protocol import FloatArray
-
-__all__ = ["CompiledTreeSystem"]
+__all__ = ["factor", "solve"]
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
-def _factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
+def factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
     leaves = 1 << height
     for j in range(leaves >> 1):
         reduced[j, 0] = edges[2 * j]
@@ -74,7 +71,7 @@ def _factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
-def _solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: ignore[no-untyped-def]
+def solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: ignore[no-untyped-def]
     leaves = 1 << height
     for j in range(leaves >> 1):
         rest[j, 0] = b[leaves + j]
@@ -169,37 +166,3 @@ def _solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: igno
         here = below
         low = child
         node = child_node
-
-
-class CompiledTreeSystem:
-    """The compiled twin of :class:`noisewise.ecdf.smoothing.elimination.TreeSystem`."""
-
-    def __init__(self, height: int) -> None:
-        self.height = height
-        self.leaves = 1 << height
-        inner = self.leaves - 1
-        self._reduced = np.empty((inner, 3))
-        self._kept = np.empty((inner, 14))
-        self._rest = np.empty((inner, 3))
-
-    def factor(self, edges: FloatArray, chain: FloatArray) -> None:
-        """Eliminate; `edges` and `chain` are kept by reference until the next call."""
-        self._edges, self._chain = edges, chain
-        _factor(self.height, edges, chain, self._reduced, self._kept)
-
-    def solve(self, right_side: FloatArray) -> FloatArray:
-        """Return the solution for one right-hand side of 2N - 1 numbers."""
-        x = np.empty(2 * self.leaves - 1)
-        first, last = self._chain[0], self._chain[self.leaves]
-        _solve(
-            self.height,
-            self._edges,
-            first,
-            last,
-            self._reduced,
-            self._kept,
-            right_side,
-            self._rest,
-            x,
-        )
-        return x

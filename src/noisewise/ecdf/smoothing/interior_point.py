@@ -11,8 +11,6 @@ O(N) time and memory.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray
@@ -25,12 +23,6 @@ MOST_ITERATIONS = 100
 GAP = 1e-9
 
 
-class _System(Protocol):
-    def factor(self, edges: FloatArray, chain: FloatArray) -> None: ...
-
-    def solve(self, right_side: FloatArray) -> FloatArray: ...
-
-
 def compiled_available() -> bool:
     """Whether numba is installed, which makes smoothing several times faster."""
     try:
@@ -38,16 +30,6 @@ def compiled_available() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _system(height: int, compiled: bool | None) -> _System:
-    if compiled is None:
-        compiled = compiled_available()
-    if not compiled:
-        return TreeSystem(height)
-    from noisewise.ecdf.smoothing.compiled import CompiledTreeSystem
-
-    return CompiledTreeSystem(height)
 
 
 class _Tree:
@@ -139,9 +121,15 @@ def smooth_tree(
     steps = np.diff(padded)
     scale = max(float(np.maximum(-steps, 0.0).max()), -float(padded[0]), 1.0)
     limits = np.concatenate([padded[:1], steps] + ([] if total is None else [[total - padded[-1]]]))
-    tree = _Tree(height, total is not None)
-    method = _least_squares if norm == 2 else _least_absolute
-    s = method(tree, _system(height, compiled), weights, limits / scale)
+    limits = limits / scale
+    if compiled_available() if compiled is None else compiled:
+        from noisewise.ecdf.smoothing.compiled_method import solve_tree
+
+        s = solve_tree(norm, height, weights, limits, MOST_ITERATIONS, GAP)
+    else:
+        tree = _Tree(height, total is not None)
+        method = _least_squares if norm == 2 else _least_absolute
+        s = method(tree, TreeSystem(height), weights, limits)
     curve = np.maximum.accumulate(noisy + scale * s[:points])
     return np.clip(curve, 0.0, np.inf if total is None else total)
 
@@ -158,7 +146,7 @@ def _chain_weights(tree: _Tree, ratio: FloatArray) -> FloatArray:
 
 
 def _least_squares(
-    tree: _Tree, system: _System, weights: FloatArray, limits: FloatArray
+    tree: _Tree, system: TreeSystem, weights: FloatArray, limits: FloatArray
 ) -> FloatArray:
     """Minimise half the weighted sum of squared edge differences, chain(s) <= limits."""
     s = np.zeros(tree.nodes)
@@ -202,7 +190,7 @@ def _least_squares(
 
 
 def _least_absolute(
-    tree: _Tree, system: _System, weights: FloatArray, limits: FloatArray
+    tree: _Tree, system: TreeSystem, weights: FloatArray, limits: FloatArray
 ) -> FloatArray:
     """Minimise the weighted sum of absolute edge differences, chain(s) <= limits.
 
