@@ -9,6 +9,7 @@ from rich.console import Console
 
 from noisewise._version import __version__
 from noisewise.cli.budget import budget
+from noisewise.cli.datasets import app as datasets
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(budget)
 app.command()(verify)
+app.add_typer(datasets, name="datasets")
 
 
 def _version(show: bool) -> None:

@@ -138,6 +138,7 @@ def draw(answer: Budget, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     from noisewise.privacy import accounting
+    from noisewise.privacy.statement import round_up
 
     if answer.steps < 1:
         raise ValueError("nothing to plot: not even one step fits this budget")
@@ -160,11 +161,12 @@ def draw(answer: Budget, path: Path) -> None:
         axes.plot(points, costs, style, label=f"epsilon ({name})")
     axes.plot(answer.steps, answer.epsilon, "ko")
     axes.annotate(
-        f"{answer.steps:,} steps: {answer.epsilon:.3g}",
+        f"{answer.steps:,} steps: {round_up(answer.epsilon)}",
         (answer.steps, answer.epsilon),
         textcoords="offset points",
-        xytext=(-10, -14),
-        ha="right",
+        xytext=(0, -34),
+        ha="center",
+        arrowprops={"arrowstyle": "-", "color": "0.4"},
     )
     axes.set(
         xlabel="steps",

@@ -246,10 +246,9 @@ class Ledger:
 
     def close(self) -> None:
         """Release the file and its lock; the record stays."""
-        if not self._file.closed:
-            self._file.close()
-            if self._process == os.getpid():
-                self._lock.release()
+        self._file.close()
+        if self._process == os.getpid():
+            self._lock.release()
 
     def __enter__(self) -> Ledger:
         return self

@@ -15,7 +15,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata, resources
-from typing import Any
+from typing import Any, Protocol
 
 from noisewise._version import __version__
 from noisewise.errors import RelationError, StatementError, UnsoundError
@@ -31,9 +31,12 @@ from noisewise.privacy.events import (
 )
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 
-__all__ = ["SCHEMA_VERSION", "Statement", "round_up", "statement_schema"]
+__all__ = ["SCHEMA_VERSION", "Preprocessing", "Statement", "round_up", "statement_schema"]
 
 SCHEMA_VERSION = 1
+
+#: An assumption that begins so is known to be false; no epsilon is stated under it.
+NOT_SOUND = "NOT SOUND"
 
 #: The fields of the JSON form, all required, nothing else allowed.
 _FIELDS = (
@@ -55,6 +58,19 @@ _FIELDS = (
     "version",
     "versions",
 )
+
+
+class Preprocessing(Protocol):
+    """What a statement must know of the way in which records became numbers."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Sentences for the statement."""
+        ...
+
+    def require_sound(self) -> None:
+        """Raise `UnsoundError` if the private records themselves were consulted."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -125,10 +141,15 @@ class Statement:
         Raises
         ------
         UnsoundError
-            If no finite epsilon follows from the history.
+            If no finite epsilon follows from the history, or an assumption is known
+            to be false (it begins with "NOT SOUND").
         """
         events = as_history(history)
         relation = Relation.of(relation)
+        sentences = tuple(dict.fromkeys(assumptions))
+        for sentence in sentences:
+            if sentence.startswith(NOT_SOUND):
+                raise UnsoundError(f"no epsilon can be stated: {sentence}")
         epsilon = epsilon_of(events, delta=delta, relation=relation, accountant=accountant)
         if math.isinf(epsilon):
             raise UnsoundError(
@@ -145,7 +166,7 @@ class Statement:
             accountant=accountant,
             sampler=_sampler(events) if sampler is None else sampler,
             randomness=randomness,
-            assumptions=tuple(dict.fromkeys(assumptions)),
+            assumptions=sentences,
             versions=_versions(),
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+from numpy.typing import NDArray
 
 from noisewise.privacy import _validate, discrete
 from noisewise.privacy.accounting import calibrate, epsilon_of
@@ -139,9 +140,7 @@ def laplace(
     units = math.ceil(bound / grid * (1 + 1e-12)) + exact.size
     scale = discrete.exact_scale(units / epsilon * (1 + 1e-12))
     noise = discrete.discrete_laplace(exact.shape, scale, source)
-    # Dividing by a power of two is exact; Python integers hold any size.
-    cells = np.array([round(cell) for cell in (exact / grid).ravel()], dtype=object)
-    noisy = ((cells + noise.ravel().astype(object)) * grid).astype(np.float64)
+    noisy = _add_on_grid(exact.ravel(), noise.ravel(), grid)
     statement = Statement.derive(
         Laplace(float(scale) / units * (1 - 1e-15)),
         delta=0.0,
@@ -233,6 +232,18 @@ def discrete_gaussian(
         assumptions=(_PUBLIC_SENSITIVITY,),
     )
     return Release(back(noisy), statement)
+
+
+def _add_on_grid(
+    exact: NDArray[np.float64], noise: NDArray[np.int64], grid: float
+) -> NDArray[np.float64]:
+    """Round to multiples of a power of two, add the noise there, and come back."""
+    if np.abs(exact).max(initial=0.0) < 2.0**61 * grid and np.abs(noise).max(initial=0) < 2**61:
+        cells = np.rint(exact / grid).astype(np.int64)  # dividing by a power of two is exact
+        return (cells + noise).astype(np.float64) * grid
+    step = Fraction(grid)
+    cells = np.array([round(Fraction(float(value)) / step) for value in exact], dtype=object)
+    return np.array([float(cell * step) for cell in cells + noise.astype(object)])
 
 
 def _rho(epsilon: float, delta: float) -> float:

@@ -24,6 +24,7 @@ from noisewise.privacy.mechanisms.noise import gaussian
 from noisewise.privacy.mechanisms.release import Release
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import ADD_REMOVE, Relation, Sensitivity
+from noisewise.privacy.statement import Preprocessing
 
 __all__ = ["LogisticProblem", "StronglyConvexProblem", "output_perturbation"]
 
@@ -152,6 +153,7 @@ def output_perturbation(
     delta: float,
     relation: Relation | str = ADD_REMOVE,
     tolerance: float = 1e-6,
+    preprocessing: Preprocessing | None = None,
     unit: str = "one record",
     rng: Randomness | int | None = None,
 ) -> Release:
@@ -167,9 +169,14 @@ def output_perturbation(
     tolerance : float
         Public gradient norm, as a fraction of the Lipschitz constant, that the
         solver must certify. It is part of the sensitivity.
+    preprocessing : Preprocessing, optional
+        How records became numbers, for example a :class:`noisewise.datasets.Schema`.
+        Its assumptions join the statement; one that is not sound is refused.
     unit, rng
         As for :func:`noisewise.privacy.gaussian`.
     """
+    if preprocessing is not None:
+        preprocessing.require_sound()
     relation = Relation.of(relation)
     tolerance = _validate.positive("tolerance", tolerance)
     lipschitz = _validate.positive("lipschitz", problem.lipschitz)
@@ -192,6 +199,7 @@ def output_perturbation(
         assumptions=(
             f"each record's loss is {lipschitz:.6g}-Lipschitz and the regulariser "
             f"{convexity:.6g} is public",
+            *(preprocessing.assumptions if preprocessing is not None else ()),
             *statement.assumptions,
         ),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import hashlib
 import math
-import threading
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -21,13 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noisewise.privacy import _validate
-from noisewise.privacy.randomness.gaussian import pairs_from_integers
-from noisewise.privacy.randomness.keystream import SLACK, Keystream, RandomnessError, derive
+from noisewise.privacy.randomness import integers
+from noisewise.privacy.randomness.gaussian import LARGEST, Normals
+from noisewise.privacy.randomness.keystream import (
+    BLOCKS_PER_KEY,
+    SLACK,
+    Keystream,
+    RandomnessError,
+    derive,
+)
 
 __all__ = ["Randomness", "Shape", "resolve", "sizes"]
 
 Shape: TypeAlias = int | Sequence[int]
-_WORD = 2**64
 
 
 class Randomness:
@@ -51,7 +56,7 @@ class Randomness:
         self._stream = stream
         self._name = name
         self._spawned = spawned
-        self._lock = threading.RLock()
+        self._normals = Normals(stream)
 
     # ---------------------------------------------------------------- construction
 
@@ -75,7 +80,7 @@ class Randomness:
     def spawn(self, count: int) -> list[Randomness]:
         """Return `count` generators that are independent of this one and of each other."""
         count = _validate.integer("count", count, minimum=1)
-        with self._lock:
+        with self._stream.lock:
             root = self._stream.root
             if root is None:
                 return [Randomness.secure() for _ in range(count)]
@@ -130,13 +135,13 @@ class Randomness:
         if isinstance(bound, np.ndarray) and bound.ndim:
             if shape is not None:
                 raise ValueError("shape is that of the bounds when bound is an array")
-            bounds = _bounds(bound)
-            return self._below_each(bounds.reshape(-1)).reshape(bounds.shape)
-        single = _validate.integer("bound", bound, minimum=1, maximum=_WORD)
+            bounds = integers.checked_bounds(bound)
+            return integers.below_each(self.uint64, bounds.reshape(-1)).reshape(bounds.shape)
+        single = _validate.integer("bound", bound, minimum=1, maximum=integers.WORDS)
         size = sizes(() if shape is None else shape)
-        if single == _WORD:
+        if single == integers.WORDS:
             return self.uint64(size)
-        return self._below_each(np.full(math.prod(size), single, np.uint64)).reshape(size)
+        return integers.below_one(self.uint64, single, math.prod(size)).reshape(size)
 
     def poisson_mask(self, count: int, rate: float | Fraction) -> Tensor:
         """Return a mask in which each of `count` records is drawn with probability `rate`.
@@ -144,13 +149,11 @@ class Randomness:
         The probability is exact: `rate` is taken as the rational number that it is, and
         compared digit by digit with as many random bits as are needed.
         """
-        return torch.from_numpy(self._bernoulli(_validate.integer("count", count), _rate(rate)))
+        return torch.from_numpy(self._mask(count, rate))
 
     def poisson_indices(self, count: int, rate: float | Fraction) -> Tensor:
         """Return the indices of a Poisson batch in increasing order; it may be empty."""
-        return torch.from_numpy(
-            np.flatnonzero(self._bernoulli(_validate.integer("count", count), _rate(rate)))
-        )
+        return torch.from_numpy(np.flatnonzero(self._mask(count, rate)))
 
     # ---------------------------------------------------------------- real numbers
 
@@ -166,9 +169,14 @@ class Randomness:
         There are 2^23 cells in float32, 2^52 in float64, 2^10 in float16 and 2^7 in
         bfloat16, so that every midpoint is a number of that type and neither 0 nor 1.
         """
-        bits = _mantissa_bits(dtype)
-        cells = (self.uint64(shape) >> np.uint64(64 - bits)).astype(np.float64)
-        return torch.from_numpy((cells + 0.5) * 2.0**-bits).to(device=device, dtype=dtype)
+        bits, size = _mantissa_bits(dtype), sizes(shape)
+        word, real = (np.uint64, np.float64) if bits == 52 else (np.uint32, np.float32)
+        width = np.dtype(word).itemsize
+        words = self._draw(width * math.prod(size)).view(word)
+        cells = (words >> word(8 * width - bits)).astype(real).reshape(size)
+        cells += real(0.5)
+        cells *= real(2.0**-bits)
+        return torch.from_numpy(cells).to(device=device, dtype=dtype)
 
     def uniform_numpy(self, shape: Shape) -> NDArray[np.float64]:
         """Return numbers in the open interval (0, 1) as a float64 array."""
@@ -207,19 +215,37 @@ class Randomness:
 
     def normal_(self, tensor: Tensor, std: float = 1.0, *, hardened: bool = False) -> Tensor:
         """Fill `tensor` with normal numbers of mean zero and deviation `std`, in place."""
-        std = _validate.positive("std", std)
-        _mantissa_bits(tensor.dtype)
+        std = _std(tensor.dtype, std)
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        count = tensor.numel()
-        flat = self._normal_flat(count, wide)
-        if hardened:
-            for _ in range(3):
-                flat += self._normal_flat(count, wide)
-            flat *= 0.5
-        flat *= std
+        direct = tensor.device.type == "cpu" and tensor.dtype == wide and tensor.is_contiguous()
         with torch.no_grad():
-            tensor.copy_(flat.reshape(tensor.shape))
+            target = tensor if direct else torch.empty(tensor.shape, dtype=wide)
+            flat = target.detach().view(-1).numpy()
+            with self._stream.lock:
+                self._normals.fill(flat, std, hardened)
+            if not direct:
+                tensor.copy_(target)
         return tensor
+
+    def normal_for(self, tensors: Sequence[Tensor], stds: Sequence[float]) -> list[Tensor]:
+        """Return noise for several tensors, each like its tensor and with its own deviation.
+
+        One call for all is much faster than one for each where tensors are small.
+        """
+        if len(tensors) != len(stds):
+            raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
+        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
+        double = any(tensor.dtype == torch.float64 for tensor in tensors)
+        flat = self.normal(
+            sum(tensor.numel() for tensor in tensors),
+            dtype=torch.float64 if double else torch.float32,
+        )
+        noise, start = [], 0
+        for tensor, scale in zip(tensors, scales, strict=True):
+            part = flat[start : start + tensor.numel()].mul_(scale)
+            noise.append(part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype))
+            start += tensor.numel()
+        return noise
 
     def normal_numpy(
         self, shape: Shape, std: float = 1.0, *, hardened: bool = False
@@ -234,7 +260,7 @@ class Randomness:
 
     def state(self) -> dict[str, Any]:
         """Return where a seeded generator stands, to be continued by :meth:`from_state`."""
-        with self._lock:
+        with self._stream.lock:
             root = self._stream.root
             if root is None:
                 raise RandomnessError(
@@ -257,8 +283,10 @@ class Randomness:
         """Return a seeded generator that continues where :meth:`state` was taken."""
         if state.get("cipher") != "AES-256-CTR/1":
             raise ValueError(f"not a state of this generator: {state!r}")
-        stream = Keystream(builtins.bytes.fromhex(state["key"]), state["epoch"], state["block"])
-        return cls(stream, state["name"], state["spawned"])
+        epoch = _validate.integer("epoch", state["epoch"])
+        block = _validate.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
+        stream = Keystream(builtins.bytes.fromhex(state["key"]), epoch, block)
+        return cls(stream, str(state["name"]), _validate.integer("spawned", state["spawned"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_secure:
@@ -278,47 +306,15 @@ class Randomness:
 
     # ---------------------------------------------------------------- inside
 
+    def _mask(self, count: int, rate: float | Fraction) -> NDArray[np.bool_]:
+        count, exact = _validate.integer("count", count), integers.checked_rate(rate)
+        return integers.bernoulli(self.uint64, count, exact)
+
     def _draw(self, size: int) -> NDArray[np.uint8]:
         buffer = np.empty(-(-size // 16) * 16 + SLACK, np.uint8)
-        with self._lock:
+        with self._stream.lock:
             self._stream.fill(buffer, size)
         return buffer[:size]
-
-    def _below_each(self, bounds: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        result = np.empty(bounds.shape, np.uint64)
-        todo = np.arange(bounds.size)
-        while todo.size:
-            bound = bounds[todo]
-            words = self.uint64(todo.size)
-            # The 2^64 mod bound smallest words are refused: the rest is a whole
-            # number of cycles of the remainder.
-            kept = words >= (np.uint64(0) - bound) % bound
-            result[todo[kept]] = words[kept] % bound[kept]
-            todo = todo[~kept]
-        return result
-
-    def _bernoulli(self, count: int, rate: Fraction) -> NDArray[np.bool_]:
-        if rate == 1:
-            return np.ones(count, np.bool_)
-        result = np.empty(count, np.bool_)
-        todo = np.arange(count)
-        rest = rate
-        while todo.size:
-            digit, rest = divmod(rest * _WORD, 1)
-            words = self.uint64(todo.size)
-            result[todo] = words < np.uint64(digit)
-            todo = todo[words == np.uint64(digit)]
-        return result
-
-    def _normal_flat(self, count: int, dtype: torch.dtype) -> Tensor:
-        pairs = -(-count // 2)
-        integer = torch.int64 if dtype == torch.float64 else torch.int32
-        radius = torch.from_numpy(self.uint64(pairs).view(np.int64))
-        angle = torch.frombuffer(
-            bytearray(self.bytes(pairs * integer.itemsize + 16)), dtype=integer, count=pairs
-        )
-        first, second = pairs_from_integers(radius, angle, dtype)
-        return torch.cat([first, second])[:count]
 
 
 def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
@@ -350,27 +346,20 @@ def sizes(shape: Shape) -> tuple[int, ...]:
     return tuple(_validate.integer("shape", size) for size in whole)
 
 
-def _bounds(bound: NDArray[Any]) -> NDArray[np.uint64]:
-    if bound.dtype.kind not in "iu":
-        raise TypeError(f"bound must hold integers, got dtype {bound.dtype}")
-    if (bound < 1).any():
-        raise ValueError("bound must be >= 1 everywhere: no integer lies in [0, 0)")
-    return bound.astype(np.uint64)
-
-
-def _rate(rate: float | Fraction) -> Fraction:
-    exact = (
-        rate
-        if isinstance(rate, Fraction)
-        else Fraction(_validate.probability("rate", rate, zero=True))
-    )
-    if not 0 <= exact <= 1:
-        raise ValueError(f"rate must lie in [0, 1], got {rate!r}")
-    return exact
-
-
 def _mantissa_bits(dtype: torch.dtype) -> int:
     bits = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
     if dtype not in bits:
         raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype}")
     return bits[dtype]
+
+
+def _std(dtype: torch.dtype, std: float) -> float:
+    std = _validate.positive("std", std)
+    _mantissa_bits(dtype)
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= std <= limits.max / LARGEST:
+        raise ValueError(
+            f"std must lie in [{limits.tiny:.3g}, {limits.max / LARGEST:.3g}] for {dtype}, "
+            f"got {std!r}: the numbers would vanish or overflow"
+        )
+    return std

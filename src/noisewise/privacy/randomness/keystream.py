@@ -8,14 +8,14 @@ a permutation, n^2 / 2^129) stays below 2^-72 for each key.
 
 A process that forks shares its memory with its child. The child never continues
 the parent's stream: a secret stream takes a new key from the operating system, a
-seeded one takes a key derived from the parent's and from the place of the child in
-the tree of forks.
+seeded one derives a key from the parent's and from how many forks the parent had made.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 
 from noisewise.errors import NoisewiseError
 
-__all__ = ["BLOCK", "BLOCKS_PER_KEY", "SLACK", "Keystream", "RandomnessError", "derive"]
+__all__ = [
+    "BLOCK",
+    "BLOCKS_PER_KEY",
+    "SLACK",
+    "Keystream",
+    "RandomnessError",
+    "counter_mode",
+    "derive",
+]
 
 BLOCK = 16
 BLOCKS_PER_KEY = 2**28
@@ -38,23 +46,21 @@ class RandomnessError(NoisewiseError, RuntimeError):
     """A use of a random generator that could repeat or reveal its numbers."""
 
 
-class _Lineage:
-    """Where this process stands in the tree of forks: the index of every fork above it."""
+class _Forks:
+    """Counts the forks of this process, and parts every stream of a child from its parent's."""
 
     def __init__(self) -> None:
-        self.path: tuple[int, ...] = ()
-        self.forks = 0
+        self.count = 0
         self.streams: weakref.WeakSet[Keystream] = weakref.WeakSet()
         os.register_at_fork(before=self._before, after_in_child=self._in_child)
 
     def _before(self) -> None:
-        self.forks += 1
+        self.count += 1
 
     def _in_child(self) -> None:
-        self.path = (*self.path, self.forks)
-        self.forks = 0
+        index, self.count = self.count, 0
         for stream in list(self.streams):
-            stream.leave_parent(self.path)
+            stream.leave_parent(index)
 
 
 def derive(key: bytes, label: str, *numbers: int) -> bytes:
@@ -63,8 +69,16 @@ def derive(key: bytes, label: str, *numbers: int) -> bytes:
     return hmac.digest(key, message.encode(), "sha256")
 
 
+def counter_mode(key: bytes, counter: int) -> CipherContext:
+    """Return AES-256 in counter mode (NIST SP 800-38A), starting at a counter block."""
+    mode = modes.CTR(counter.to_bytes(BLOCK, "big"))
+    return Cipher(algorithms.AES256(key), mode).encryptor()
+
+
 class Keystream:
     """A stream of cipher bytes under keys that are replaced in time.
+
+    Whoever uses it from several threads holds its `lock`.
 
     Parameters
     ----------
@@ -82,7 +96,8 @@ class Keystream:
         self._block = block
         self._cipher: CipherContext | None = None
         self._pid = os.getpid()
-        _LINEAGE.streams.add(self)
+        self.lock = threading.RLock()
+        _FORKS.streams.add(self)
 
     @property
     def root(self) -> bytes | None:
@@ -110,18 +125,24 @@ class Keystream:
                 self._cipher = self._open()
             left = (BLOCKS_PER_KEY - self._block) * BLOCK
             take = min(stop - start, left, _CHUNK)
-            # Counted before it is written: an exception in between wastes numbers
-            # instead of repeating them.
+            # Counted before it is written, and opened anew at the count after an
+            # exception: an interrupt wastes numbers instead of repeating them.
             self._block += take // BLOCK
-            self._cipher.update_into(_ZEROS[:take], target[start : start + take + SLACK])
+            try:
+                self._cipher.update_into(_ZEROS[:take], target[start : start + take + SLACK])
+            except BaseException:
+                self._cipher = None
+                raise
             start += take
 
-    def leave_parent(self, path: tuple[int, ...]) -> None:
-        """Part from the stream of the process that this one was forked from."""
+    def leave_parent(self, index: int) -> None:
+        """Part from the stream of the parent process, of whose forks this is the `index`-th."""
         if self._root is not None:
-            self._root = derive(self._root, "fork", self._epoch, self._block, *path)
+            self._root = derive(self._root, "fork", index, self._epoch, self._block)
         self._epoch, self._block, self._cipher = 0, 0, None
         self._pid = os.getpid()
+        # Another thread of the parent may have held the old lock; it does not exist here.
+        self.lock = threading.RLock()
 
     def _leave_unseen_parent(self) -> None:
         if self._root is not None:
@@ -130,7 +151,7 @@ class Keystream:
                 "not see, so its numbers would repeat those of the parent. Create the generator "
                 "in the process that uses it, with a seed of its own."
             )
-        self.leave_parent(())
+        self.leave_parent(0)
 
     def _open(self) -> CipherContext:
         if self._root is None:
@@ -138,8 +159,7 @@ class Keystream:
             self._block = 0
         else:
             key, counter = derive(self._root, "key", self._epoch), self._block
-        mode = modes.CTR(counter.to_bytes(BLOCK, "big"))
-        return Cipher(algorithms.AES256(key), mode).encryptor()
+        return counter_mode(key, counter)
 
 
-_LINEAGE = _Lineage()
+_FORKS = _Forks()

@@ -1,0 +1,119 @@
+"""The JSON form of a schema: versioned, complete, and strict when it is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from noisewise.datasets.cells import SchemaError
+from noisewise.datasets.columns import (
+    Binary,
+    Categorical,
+    CodeRanges,
+    Column,
+    Drop,
+    Numeric,
+    Ordinal,
+)
+
+if TYPE_CHECKING:
+    from noisewise.datasets.schema import Schema
+
+__all__ = ["VERSION", "from_text", "to_dict"]
+
+VERSION = 1
+_KINDS: dict[str, type[Column]] = {
+    kind.kind: kind for kind in (Binary, Categorical, CodeRanges, Drop, Numeric, Ordinal)
+}
+_KEYS = ("columns", "target", "classes", "target_range", "scale", "source", "sound", "reason")
+
+
+def to_dict(schema: Schema) -> dict[str, Any]:
+    """Return plain lists, numbers and text."""
+    return {
+        "noisewise_schema": VERSION,
+        "target": schema.target,
+        "classes": None if schema.classes is None else list(schema.classes),
+        "target_range": None if schema.target_range is None else _column(schema.target_range),
+        "scale": schema.scale,
+        "source": schema.source,
+        "sound": schema.sound,
+        "reason": schema.reason,
+        "columns": [{"name": name, **_column(col)} for name, col in schema.columns.items()],
+    }
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """Return the arguments of :class:`Schema`."""
+    try:
+        stored = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"a schema must be JSON: {error}") from error
+    if not isinstance(stored, dict) or "noisewise_schema" not in stored:
+        raise SchemaError('a schema in JSON has the key "noisewise_schema" with its version')
+    version = stored.pop("noisewise_schema")
+    if version != VERSION:
+        raise SchemaError(
+            f"schema version {version!r} is not known to this release, which reads {VERSION}; "
+            "update noisewise or write the schema again"
+        )
+    if set(stored) != set(_KEYS):
+        wrong = ", ".join(sorted(set(stored) ^ set(_KEYS)))
+        raise SchemaError(f"a schema in JSON has the keys {', '.join(_KEYS)}; wrong: {wrong}")
+    if not isinstance(stored["sound"], bool):
+        raise SchemaError('"sound" must be true or false')
+    columns: dict[str, Column] = {}
+    for entry in _list(stored["columns"], "columns"):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise SchemaError("each column in JSON is an object with a name")
+        name = entry["name"]
+        if name in columns:
+            raise SchemaError(f"column {name!r} occurs twice")
+        columns[name] = _read_column({k: v for k, v in entry.items() if k != "name"}, name)
+    stored["columns"] = columns
+    if stored["classes"] is not None:
+        stored["classes"] = tuple(_list(stored["classes"], "classes"))
+    if stored["target_range"] is not None:
+        target_range = _read_column(stored["target_range"], "target_range")
+        if not isinstance(target_range, Numeric):
+            raise SchemaError("target_range must be of kind numeric")
+        stored["target_range"] = target_range
+    return stored
+
+
+def _column(column: Column) -> dict[str, Any]:
+    values = {item.name: getattr(column, item.name) for item in fields(column)}  # type: ignore[arg-type]
+    return {"kind": column.kind, **{key: _lists(value) for key, value in values.items()}}
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _read_column(entry: Any, name: str) -> Column:
+    if not isinstance(entry, dict) or entry.get("kind") not in _KINDS:
+        kinds = ", ".join(sorted(_KINDS))
+        raise SchemaError(f"column {name!r} needs a kind, one of {kinds}")
+    kind = _KINDS[entry["kind"]]
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    values = {key: _tuples(value) for key, value in entry.items() if key != "kind"}
+    strange = set(values) - known
+    if strange:
+        raise SchemaError(f"column {name!r} of kind {kind.kind} has no {sorted(strange)[0]!r}")
+    try:
+        return kind(**values)
+    except SchemaError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"column {name!r}: {error}") from error
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise SchemaError(f"{name} must be a list")
+    return value
