@@ -33,7 +33,6 @@ from noisewise.ecdf.mechanisms.protocol import (
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 from noisewise.ecdf.mechanisms.tree_estimate import (
     estimate_leaves,
-    mean_prefix_variance,
     prefix_covariance,
     prefix_variance,
 )
@@ -161,7 +160,7 @@ def _candidates(bins: int, kind: Kind) -> list[tuple[int, ...]]:
         options = sorted({max(2, round(root * factor)) for factor in factors})
         if height <= 4:
             for fanouts in itertools.product(options, repeat=height):
-                if bins <= math.prod(fanouts) <= 1.25 * bins + 2:
+                if bins <= math.prod(fanouts) <= 1.4 * bins + 2:
                     found.add(fanouts)
         else:
             fanouts = (math.ceil(root - 1e-9),) * height
@@ -178,41 +177,46 @@ def choose_tree(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return the fan-outs and budget shares of least closed-form variance.
 
-    `nodes` is how many nodes of a level one record changes. The best dozen of all fan-outs
-    with equal shares get their shares optimised.
+    `nodes` is how many nodes of a level one record changes. The best six of all fan-outs
+    with equal shares get their shares optimised. A tree with more leaves than bins may be
+    the best one: a prefix that is a small part of it has less noise.
     """
-    points = bins - 1 if total_is_public else bins
-    sample = np.unique(np.linspace(1, max(points, 1), min(points, 2048) or 1).astype(np.int64))
+    points = max(1, bins - 1 if total_is_public else bins)
+    # On fine grids a random choice of thresholds stands for all (a regular one would be in
+    # step with the tree).
+    random = np.random.default_rng(0).integers(1, points + 1, 1024)
+    everywhere = np.arange(1, points + 1) if points <= 1024 else np.sort(random)
 
-    def error(fanouts: tuple[int, ...], shares: Sequence[float]) -> float:
+    def error(
+        fanouts: tuple[int, ...],
+        shares: Sequence[float],
+        lengths: NDArray[np.int64] = everywhere,
+    ) -> float:
         variances = _relative_variances(shares, nodes, kind)
-        if objective == "mean":
-            return mean_prefix_variance(fanouts, variances, total_is_public)
-        return float(prefix_variance(sample, fanouts, variances, total_is_public).max())
+        variance = prefix_variance(lengths, fanouts, variances, total_is_public)
+        return float(variance.mean() if objective == "mean" else variance.max())
 
     def equal(fanouts: tuple[int, ...]) -> tuple[float, ...]:
         return (1 / len(fanouts),) * len(fanouts)
 
-    mean_first = sorted(
-        _candidates(bins, kind),
-        key=lambda fanouts: mean_prefix_variance(
-            fanouts, _relative_variances(equal(fanouts), nodes, kind), total_is_public
-        ),
-    )[:40]
-    ranked = sorted(mean_first, key=lambda fanouts: error(fanouts, equal(fanouts)))[:12]
+    some = np.sort(random[:64])
+    roughly = sorted(
+        _candidates(bins, kind), key=lambda fanouts: error(fanouts, equal(fanouts), some)
+    )
+    ranked = sorted(roughly[:30], key=lambda fanouts: error(fanouts, equal(fanouts)))[:6]
     best = (error(ranked[0], equal(ranked[0])), ranked[0], equal(ranked[0]))
     for fanouts in ranked:
         if len(fanouts) == 1:
             continue
 
         def shares_of(logits: NDArray[np.float64]) -> tuple[float, ...]:
-            weights = np.exp(logits - logits.max())
+            weights = np.exp(np.maximum(logits - logits.max(), -8.0))
             return tuple((weights / weights.sum()).tolist())
 
         def loss(logits: NDArray[np.float64], fanouts: tuple[int, ...] = fanouts) -> float:
             return math.log(error(fanouts, shares_of(logits)))
 
-        options: Any = {"maxiter": 60 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
+        options: Any = {"maxiter": 40 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
         start = np.zeros(len(fanouts))
         objective_function: Any = loss
         found = minimize(objective_function, start, method="Nelder-Mead", options=options)

@@ -22,7 +22,6 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 
 __all__ = [
     "estimate_leaves",
-    "mean_prefix_variance",
     "prefix_covariance",
     "prefix_variance",
     "subtree_variances",
@@ -86,31 +85,6 @@ def prefix_covariance(
         result += np.where(together, variance * (common - product), 0.0)
         together &= whole == end_whole
     return result
-
-
-def mean_prefix_variance(
-    fanouts: Sequence[int], variances: Sequence[float], root_known: bool
-) -> float:
-    """Return the mean of :func:`prefix_variance` over lengths 0, ..., leaves - 1, in O(h).
-
-    For a uniform length the digits are independent and uniform, so that moments of the
-    whole children j and of the fraction w suffice.
-    """
-    upward, root = subtree_variances(fanouts, variances, root_known)
-    leaves = math.prod(fanouts)
-
-    def moments(size: int) -> tuple[float, float]:
-        return (size - 1) / (2 * size), (size - 1) * (2 * size - 1) / (6 * size**2)
-
-    total = moments(leaves)[1] * root
-    size = 1
-    for fanout, variance in zip(fanouts, upward, strict=True):
-        part, part_squared = moments(size)
-        whole, whole_squared = (fanout - 1) / 2, (fanout - 1) * (2 * fanout - 1) / 6
-        square = whole_squared + 2 * whole * part + part_squared
-        total += variance * (whole + part_squared - square / fanout)
-        size *= fanout
-    return total
 
 
 def estimate_leaves(

@@ -13,6 +13,7 @@ __all__ = ["factor", "solve"]
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
 def factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
+    """Eliminate bottom-up; fills `reduced` and `kept`."""
     leaves = 1 << height
     for j in range(leaves >> 1):
         reduced[j, 0] = edges[2 * j]
@@ -72,6 +73,7 @@ def factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
 def solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: ignore[no-untyped-def]
+    """Solve for one right-hand side `b` into `x`."""
     leaves = 1 << height
     for j in range(leaves >> 1):
         rest[j, 0] = b[leaves + j]
