@@ -266,7 +266,7 @@ def kary_mechanism(
         finest = budget.least_deviation(2 * sum(tree.blocks)) / deviation
         tree = replace(tree, resolution=power_of_two(finest))
     mechanism = calibrate(tree, budget, kind, change=change)
-    weights = tuple(block.variance for block in mechanism.noise)
+    weights = tuple(max(block.variance, 1e-100) for block in mechanism.noise)
     return replace(mechanism, strategy=replace(tree, variances=weights))
 
 
