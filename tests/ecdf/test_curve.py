@@ -268,13 +268,13 @@ def test_bounds_from_the_data_are_refused_because_they_leak(bounds: Any) -> None
 def test_bad_arguments_are_refused_before_anything_is_spent(
     change: dict[str, Any], message: str
 ) -> None:
-    class Untouched(Randomness):
-        def bytes(self, count: int) -> bytes:
-            raise AssertionError("noise was drawn")
+    class Untouchable(Parties):
+        def noisy_sum(self, *arguments: Any) -> np.ndarray:
+            raise AssertionError("the data were touched")
 
     arguments = {"bounds": BOUNDS, "epsilon": 1.0, "bins": 64, "rng": 1, **change}
     with pytest.raises((ValueError, NoisewiseError), match=message):
-        dp_ecdf(RECORDS, **arguments)
+        dp_ecdf([RECORDS], aggregator=Untouchable(), **arguments)
 
 
 def test_records_that_are_not_numbers_are_refused() -> None:
