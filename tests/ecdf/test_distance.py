@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.ecdf.mechanisms import Setting
-from noisewise.ecdf.mechanisms.distance import longest_column, longest_difference
+from noisewise.ecdf.mechanisms.distance import (
+    block_bound,
+    longest_column,
+    longest_difference,
+)
 from noisewise.ecdf.mechanisms.profile import stored_profiles
 from noisewise.ecdf.mechanisms.toeplitz import build
 
@@ -45,6 +49,29 @@ def test_block_bounds_are_above_every_pair_however_few_blocks_are_split(
         assert bound <= exact * 1.002 + 1e-6 * (matrix**2).sum(0).max()
     longest = float((matrix**2).sum(0).max())
     assert longest <= longest_column(coefficients, rows, columns) <= longest * (1 + 1e-8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 60), st.integers(0, 10**6), st.data())
+def test_every_block_bound_is_above_all_pairs_of_its_block(
+    count: int, seed: int, data: st.DataObject
+) -> None:
+    generator = np.random.default_rng(seed)
+    coefficients = np.sort(generator.integers(1, 1000, count))[::-1].copy()
+    spread = 1 + seed % 4  # from equal scales, where the bound is tight, to unequal ones
+    rows, columns = (generator.integers(20, 20 + spread, count) for _ in range(2))
+    first = data.draw(st.integers(1, count - 1))
+    last = data.draw(st.integers(first, count - 1))
+    matrix = dense(coefficients, rows, columns)
+    pairs = [
+        float(((matrix[:, s] - matrix[:, t]) ** 2).sum())
+        for t in range(first, last + 1)
+        for s in range(t)
+    ]
+    bound = block_bound(coefficients, rows, columns)(first, last)
+    assert bound >= max(pairs)
+    if first == last:
+        assert bound == pytest.approx(max(pairs), rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [300, 700])
