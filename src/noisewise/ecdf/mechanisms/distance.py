@@ -64,9 +64,6 @@ def block_bound(
         if width > 1:
             # Position k of the filter sees rows first + k, ..., last + k.
             lowest = minimum_filter1d(lowest, width, origin=-(width // 2), mode="nearest")
-            # An even window reaches one step too far to one side; both give valid minima
-            # only if they contain the whole window, so widen by one.
-            lowest = np.minimum(lowest, np.append(lowest[1:], lowest[-1]))
         kept = count - last
         product = irfft(spectrum * rfft(lowest[:kept] * series[:kept], size).conj(), size)[:count]
         lag = np.maximum(last - np.arange(last), width - 1)
