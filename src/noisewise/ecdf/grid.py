@@ -1,0 +1,146 @@
+"""Public grids of thresholds, and the counts of records between them.
+
+Bounds and thresholds are arguments, never taken from the data: the smallest and largest
+record of a dataset are records, and publishing them, or anything scaled by them, publishes
+those records (the thesis's phi_min and phi_max do).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.errors import UnsoundError
+from noisewise.privacy import _validate
+
+__all__ = ["Grid", "as_records"]
+
+
+def as_records(x: Any, name: str = "x") -> FloatArray:
+    """Return records as a flat float array, or raise if one of them is not a number."""
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().numpy()
+    records = np.asarray(x)
+    if records.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {records.dtype}")
+    if records.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {records.shape}")
+    numbers = records.astype(np.float64)
+    if np.isnan(numbers).any():
+        raise ValueError(
+            f"{name} holds NaN, which has no place in an order. Drop or impute missing values "
+            "first, by a rule that looks at one record at a time."
+        )
+    return numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Thresholds t_1 < ... < t_N = upper bound; bin i holds t_(i-1) < x <= t_i.
+
+    Parameters
+    ----------
+    lower : float
+        Lower bound. Smaller records are moved to it.
+    thresholds : array
+        Increasing; the last one is the upper bound, to which larger records are moved.
+    """
+
+    lower: float
+    thresholds: FloatArray
+
+    @classmethod
+    def of(cls, bounds: Any, bins: int, thresholds: Any = None) -> Grid:
+        """Make a grid from what the user gave.
+
+        Parameters
+        ----------
+        bounds : pair of float
+            Public range of the data.
+        bins : int
+            Number of bins, if `thresholds` does not say.
+        thresholds : None, "linear", "log" or array
+            How the range is divided.
+        """
+        lower, upper = _bounds(bounds)
+        if thresholds is None or (isinstance(thresholds, str) and thresholds == "linear"):
+            steps = np.arange(1, _bins(bins) + 1) / _bins(bins)
+            points = lower + (upper - lower) * steps
+        elif isinstance(thresholds, str):
+            _validate.choice("thresholds", thresholds, ("linear", "log"))
+            if lower <= 0:
+                raise ValueError(
+                    f"thresholds='log' needs bounds above 0, got {bounds!r}; raise the lower "
+                    "bound (smaller records are moved to it) or use 'linear'"
+                )
+            steps = np.arange(1, _bins(bins) + 1) / _bins(bins)
+            points = lower * (upper / lower) ** steps
+        else:
+            points = _given(thresholds, lower, upper)
+        points[-1] = upper
+        if np.any(np.diff(points) <= 0) or points[0] <= lower:
+            raise ValueError(
+                f"bins={points.size} is too fine for bounds {bounds!r} in double precision"
+            )
+        return cls(lower, points)
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return int(self.thresholds.size)
+
+    @property
+    def upper(self) -> float:
+        """Upper bound."""
+        return float(self.thresholds[-1])
+
+    @property
+    def edges(self) -> FloatArray:
+        """Lower bound and thresholds."""
+        return np.concatenate([[self.lower], self.thresholds])
+
+    def count(self, x: Any) -> IntArray:
+        """Histogram of records, those outside the bounds moved to the nearest bound."""
+        records = np.clip(as_records(x), self.lower, self.upper)
+        place = np.searchsorted(self.thresholds, records, side="left")
+        return np.bincount(place, minlength=self.bins).astype(np.int64)
+
+
+def _bounds(bounds: Any) -> tuple[float, float]:
+    if bounds is None or isinstance(bounds, str):
+        raise UnsoundError(
+            f"bounds={bounds!r}: bounds must be two numbers that are known without looking at the "
+            "data. The smallest and the largest record are records themselves: a grid made from "
+            "them publishes them, at no epsilon. Give the range that such data can have, e.g. "
+            "bounds=(0, 120) for ages; records outside are moved to the nearest bound."
+        )
+    try:
+        lower, upper = bounds
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from error
+    lower, upper = _validate.finite("bounds[0]", lower), _validate.finite("bounds[1]", upper)
+    if not lower < upper:
+        raise ValueError(f"bounds must increase, got {bounds!r}")
+    return lower, upper
+
+
+def _bins(bins: Any) -> int:
+    return _validate.integer("bins", bins, minimum=2, maximum=1 << 26)
+
+
+def _given(thresholds: Any, lower: float, upper: float) -> FloatArray:
+    points = np.array(thresholds, dtype=np.float64).ravel()
+    if points.size == 0 or not np.isfinite(points).all():
+        raise ValueError("thresholds must be finite numbers, at least one")
+    if np.any(np.diff(points) <= 0):
+        raise ValueError("thresholds must increase strictly")
+    if points[0] <= lower or points[-1] > upper:
+        raise ValueError(f"thresholds must lie above {lower!r} and not above {upper!r}, the bounds")
+    if points[-1] < upper:
+        points = np.append(points, upper)
+    if points.size < 2:
+        raise ValueError("thresholds must hold at least one number below the upper bound")
+    return points

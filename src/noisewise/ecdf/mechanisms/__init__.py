@@ -1,0 +1,21 @@
+"""Counting mechanisms: noisy prefix counts of a histogram, each with a proven guarantee."""
+
+from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
+from noisewise.ecdf.mechanisms.protocol import Block, Mechanism, Setting, Strategy, calibrate
+from noisewise.ecdf.mechanisms.selection import MECHANISMS, plan
+from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
+from noisewise.ecdf.mechanisms.toeplitz import sqrt_mechanism
+
+__all__ = [
+    "MECHANISMS",
+    "Block",
+    "Mechanism",
+    "Setting",
+    "Strategy",
+    "calibrate",
+    "histogram_mechanism",
+    "kary_mechanism",
+    "plan",
+    "sqrt_mechanism",
+    "thesis_mechanism",
+]

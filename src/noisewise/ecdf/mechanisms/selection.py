@@ -1,0 +1,99 @@
+"""The mechanism of least closed-form variance for a relation, a budget and a grid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
+from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Setting
+from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
+from noisewise.ecdf.mechanisms.toeplitz import Objective, sqrt_mechanism
+from noisewise.privacy import _validate
+from noisewise.privacy.relation import Relation
+
+__all__ = ["MECHANISMS", "plan"]
+
+MECHANISMS = ("auto", "kary", "thesis", "sqrt", "histogram")
+
+
+def plan(
+    bins: int,
+    relation: Relation | str,
+    budget: Budget,
+    *,
+    mechanism: str = "auto",
+    objective: Objective = "mean",
+    change: Change | None = None,
+) -> Mechanism:
+    """Return a calibrated mechanism for one curve.
+
+    Parameters
+    ----------
+    bins : int
+        Number of cells of the histogram.
+    relation : {"replace", "add-remove"}
+        Which datasets are neighbours. Under "replace" the number of records is public.
+    budget : Budget
+        What one release may cost.
+    mechanism : {"auto", "kary", "thesis", "sqrt", "histogram"}
+        "auto" takes the one whose closed-form variance is least.
+    objective : {"mean", "max"}
+        Whether the mean or the largest variance over the thresholds counts.
+    change : {"suffix", "interval", "joint"}, optional
+        What one record may do, if it is not what `relation` says: "joint" for two curves
+        that share the budget (both get this mechanism, with independent noise, in a setting
+        in which totals are private).
+
+    Examples
+    --------
+    >>> plan(1024, "replace", Budget(1.0)).name
+    'kary'
+    """
+    _validate.choice("mechanism", mechanism, MECHANISMS)
+    _validate.choice("objective", objective, ("mean", "max"))
+    setting = Setting.of(bins, relation)
+    if change == "joint":
+        setting = replace(setting, total_is_public=False)
+    return _plan(setting, budget, mechanism, objective, change)
+
+
+@lru_cache(maxsize=64)
+def _plan(
+    setting: Setting,
+    budget: Budget,
+    mechanism: str,
+    objective: Objective,
+    change: Change | None,
+) -> Mechanism:
+    if mechanism == "thesis":
+        return thesis_mechanism(setting, budget, change=change)
+    if mechanism == "histogram":
+        return histogram_mechanism(setting, budget, change=change)
+    if mechanism == "sqrt":
+        return sqrt_mechanism(setting, budget, objective=objective, change=change)
+    if mechanism == "kary":
+        return kary_mechanism(setting, budget, objective=objective, change=change)
+    candidates = []
+    if budget.allows_laplace:
+        candidates += [
+            kary_mechanism(setting, budget, kind="laplace", objective=objective, change=change),
+            thesis_mechanism(setting, budget, kind="laplace", change=change),
+        ]
+    if budget.allows_gaussian:
+        candidates += [
+            kary_mechanism(setting, budget, kind="gaussian", objective=objective, change=change),
+            sqrt_mechanism(setting, budget, objective=objective, change=change),
+        ]
+
+    def error(candidate: Mechanism) -> float:
+        return candidate.mean_variance if objective == "mean" else candidate.max_variance
+
+    ranked = sorted(candidates, key=error)
+    others = ", ".join(f"{c.name} ({c.kind}) {error(c):.4g}" for c in ranked[1:])
+    reason = (
+        f"{ranked[0].description}: least {objective} variance of a count, "
+        f"{error(ranked[0]):.4g}, for {setting.bins} bins and {budget}; others: {others}"
+    )
+    return replace(ranked[0], reason=reason)
