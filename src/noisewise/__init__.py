@@ -18,10 +18,10 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import bounds, datasets, nn, privacy
+    from noisewise import bounds, datasets, ecdf, nn, privacy
     from noisewise.bounds import certify
 
-_SUBPACKAGES = ("bounds", "datasets", "nn", "privacy")
+_SUBPACKAGES = ("bounds", "datasets", "ecdf", "nn", "privacy")
 _NAMES = {"certify": "noisewise.bounds"}
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "bounds",
     "certify",
     "datasets",
+    "ecdf",
     "nn",
     "privacy",
 ]
