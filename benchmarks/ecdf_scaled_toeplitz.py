@@ -20,7 +20,12 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from noisewise.ecdf.mechanisms.profile import KNOTS, binomial_coefficients, interpolation
+from noisewise.ecdf.mechanisms.profile import (
+    KNOTS,
+    binomial_coefficients,
+    interpolation,
+    stored_profiles,
+)
 
 torch.set_default_dtype(torch.float64)
 
@@ -56,7 +61,7 @@ def power_mean(values: torch.Tensor, power: float) -> torch.Tensor:
     return top.log() + ((values / top) ** power).sum().log() / power
 
 
-def search(bins: int, relation: str, objective: str, iterations: int) -> np.ndarray:
+def search(bins: int, relation: str, objective: str, iterations: int, warm: bool) -> np.ndarray:
     def loss(x: np.ndarray, power: float) -> tuple[float, np.ndarray]:
         point = torch.tensor(x, requires_grad=True)
         variances, changes = parts(point, bins, relation)
@@ -67,7 +72,10 @@ def search(bins: int, relation: str, objective: str, iterations: int) -> np.ndar
 
     count = 1 + KNOTS * (2 if relation == "replace" else 1)
     x = np.concatenate([[0.5], np.zeros(count - 1)])
-    for power in (30.0, 100.0, 400.0):
+    if warm:
+        (near,) = stored_profiles(relation, objective, bins)
+        x = np.concatenate([[near.exponent], near.rows, near.columns or ()])
+    for power in (100.0, 400.0) if warm else (30.0, 100.0, 400.0):
         found = minimize(
             loss,
             x,
@@ -102,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--warm", action="store_true", help="start from the nearest stored one")
     parser.add_argument("--relations", nargs="*", default=["add-remove", "replace"])
     parser.add_argument("--objectives", nargs="*", default=["max", "mean"])
     parser.add_argument("--check", type=int, nargs="*", default=[64, 256, 1024, 2048])
@@ -109,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for relation in arguments.relations:
         for objective in arguments.objectives:
-            x = search(arguments.bins, relation, objective, arguments.iterations)
+            x = search(arguments.bins, relation, objective, arguments.iterations, arguments.warm)
             print(relation, objective, json.dumps([round(float(v), 5) for v in x]))
             for bins in arguments.check:
                 mean, largest = reached(np.round(x, 5), bins, relation)

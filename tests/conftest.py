@@ -1,4 +1,15 @@
-"""Settings for all tests: hypothesis draws the same cases every time, so CI never flickers."""
+"""Settings for all tests.
+
+Hypothesis draws the same cases every time, so CI never flickers. Tests run in parallel
+processes, so each keeps to one thread: small matrices are slower with more, by far.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
 
 from hypothesis import HealthCheck, settings
 

@@ -7,8 +7,7 @@ The table of contents. Subpackages are imported when first used, so that
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from noisewise._version import __version__
 from noisewise.errors import (
@@ -19,9 +18,11 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import datasets, privacy
+    from noisewise import bounds, datasets, nn, privacy
+    from noisewise.bounds import certify
 
-_SUBPACKAGES = ("datasets", "privacy")
+_SUBPACKAGES = ("bounds", "datasets", "nn", "privacy")
+_NAMES = {"certify": "noisewise.bounds"}
 
 __all__ = [
     "BudgetExceededError",
@@ -29,14 +30,19 @@ __all__ = [
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
+    "bounds",
+    "certify",
     "datasets",
+    "nn",
     "privacy",
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"noisewise.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'noisewise' has no attribute {name!r}")
 
 

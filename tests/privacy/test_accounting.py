@@ -238,3 +238,46 @@ def test_targets_out_of_range_are_refused():
 
 def test_full_batches_without_steps_cost_nothing():
     assert privacy.epsilon(noise_multiplier=1.0, steps=0, delta=1e-5) == 0.0
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_rounding_never_makes_a_release_free(relation):
+    """dp-accounting alone answers 0 here: its Renyi divergences round to below zero."""
+    history = PoissonGaussian(1e5, 1e-6, 10**9)
+    bare = RdpAccountant()
+    event = dp_event.PoissonSampledDpEvent(1e-6, dp_event.GaussianDpEvent(1e5))
+    assert bare.compose(event, 10**9).get_epsilon(1e-9) == 0.0
+    ours = accounting.epsilon_of(history, delta=1e-9, relation=relation, accountant="rdp")
+    assert ours > estimate_epsilon(history, delta=1e-9, relation=relation) >= 0
+    assert accounting.delta_of(history, epsilon=0.0, relation=relation, accountant="rdp") > 0
+
+
+@pytest.mark.parametrize("steps_", [10**6, 10**9])
+def test_absurd_numbers_of_steps_are_answered(steps_):
+    cost = privacy.epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=steps_, delta=1e-5)
+    assert 100 < cost < math.inf
+
+
+def test_huge_losses_do_not_overflow():
+    assert accounting.epsilon_of(Pure(1e4, 5), delta=1e-6) <= 5e4
+    assert math.isfinite(accounting.epsilon_of([Pure(800.0), Gaussian(1e-3)], delta=1e-6))
+    tiny = PoissonGaussian(1e-3, 0.5, 10)
+    assert math.isfinite(accounting.epsilon_of(tiny, delta=1e-5, relation="replace-one"))
+
+
+def test_noise_on_a_grid_costs_its_distance_from_real_noise():
+    exact = accounting.epsilon_of(Gaussian(1.0), delta=1e-5)
+    near = Gaussian(1.0, variation=1e-9)
+    cost = accounting.epsilon_of(near, delta=1e-5)
+    spent = (1 + math.exp(cost)) * 1e-9
+    assert exact < cost
+    assert accounting.epsilon_of(Gaussian(1.0), delta=1e-5 - spent) <= cost * (1 + 1e-6)
+    assert accounting.delta_of(near, epsilon=cost) <= 1e-5 * (1 + 1e-6)
+    assert estimate_epsilon(near, delta=1e-5) == pytest.approx(cost, rel=1e-3)
+    assert math.isinf(accounting.epsilon_of(Gaussian(1.0, variation=1e-5), delta=1e-5))
+    many = [Gaussian(1.0, 3, variation=1e-9), PoissonGaussian(1.0, 0.01, 10)]
+    for accountant in ("pld", "rdp"):
+        plain = accounting.epsilon_of(
+            [Gaussian(1.0, 3), many[1]], delta=1e-5, accountant=accountant
+        )
+        assert accounting.epsilon_of(many, delta=1e-5, accountant=accountant) > plain

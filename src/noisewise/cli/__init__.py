@@ -9,6 +9,7 @@ from rich.console import Console
 
 from noisewise._version import __version__
 from noisewise.cli.budget import budget
+from noisewise.cli.certify import certify
 from noisewise.cli.datasets import app as datasets
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(budget)
 app.command()(verify)
+app.command()(certify)
 app.add_typer(datasets, name="datasets")
 
 

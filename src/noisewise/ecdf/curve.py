@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from noisewise.ecdf.bands import half_widths, population_margin
+from noisewise.ecdf.bands import critical_values, population_margin, ratio_deviations
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
@@ -266,28 +266,32 @@ class PrivateECDF:
         """
         level = _validate.fraction("level", level)
         _validate.choice("target", target, ("sample", "population"))
-        parts = 1 if target == "sample" else 2
-        if not self.relation.count_is_public and not simultaneous:
-            # A value is a ratio of two counts, and both must be within their widths.
-            parts += 1
-        noise_level = 1 - (1 - level) / parts
-        widths = half_widths(self.mechanism, noise_level, simultaneous=simultaneous, draws=draws)
-        low, high = self.noisy_counts - widths, self.noisy_counts + widths
-        if simultaneous:
-            low = np.maximum.accumulate(low)
-            high = np.minimum.accumulate(high[::-1])[::-1]
-        if self.relation.count_is_public:
-            most = least = self.total
-        else:
-            least = max(float(self.noisy_counts[-1] - widths[-1]), 1.0)
-            most = max(float(self.noisy_counts[-1] + widths[-1]), 1.0)
-        low, high = np.clip(low, 0.0, None) / most, np.clip(high, 0.0, None) / least
+        # Noise and sampling may each miss with half of what the level leaves.
+        part = level if target == "sample" else (1 + level) / 2
+        factors = critical_values(self.mechanism, part, simultaneous=simultaneous, draws=draws)
+        low, high, records = self._limits(factors)
         if target == "population":
-            margin = population_margin(least, noise_level)
+            margin = population_margin(records, part)
             low, high = low - margin, high + margin
         low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
         low[-1] = high[-1] = 1.0
+        if simultaneous:
+            low = np.maximum.accumulate(low)
+            high = np.minimum.accumulate(high[::-1])[::-1]
         return Band(Steps(self.thresholds, low), Steps(self.thresholds, high), level, simultaneous)
+
+    def _limits(self, factors: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """Limits of the values, and a lower limit of the number of records."""
+        widths = factors * np.sqrt(self.mechanism.variance)
+        low, high = self.noisy_counts - widths, self.noisy_counts + widths
+        total = float(self.noisy_counts[-1])
+        if self.relation.count_is_public:
+            return low / total, high / total, total
+        excess = factors * ratio_deviations(self.mechanism) - widths
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low = np.where(total + excess > 0, low / (total + excess), 0.0)
+            high = np.where(total - excess > 0, high / (total - excess), 1.0)
+        return low, high, total - float(widths[-1])
 
     # --------------------------------------------------------------------- output
 

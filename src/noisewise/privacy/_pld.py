@@ -29,6 +29,7 @@ _ACCURATE = 0.02
 _WIDEST_FOR_ACCURACY = 1e-3
 #: Mass put aside for the rounding of the FFT and for the tails that composing cuts off.
 _ROUNDING = 1e-14
+_ONE_STAGE = 100_000
 _TAIL = 10.0  # exp(-50), dp-accounting's truncation, is ten deviations out
 
 
@@ -49,9 +50,24 @@ def _composed(history: History, relation: Relation) -> Any:
     for event in history:
         part = _one(_with_count(event, 1), relation.name, width, _shared(event))
         if event.count > 1 and not _shared(event):
-            part = part.self_compose(event.count)
+            part = _repeat(part, event.count)
         total = part if total is None else total.compose(part)
     return total
+
+
+def _repeat(part: Any, count: int) -> Any:
+    """Compose a distribution with itself, in two stages where the count is large.
+
+    dp-accounting raises the number of points of a small distribution to the power of the
+    count, as a whole number, to decide how to store it; beyond about 10^6 that never ends.
+    The first stage gives up so little of the tails that all stages together stay within
+    the mass put aside for it.
+    """
+    if count <= _ONE_STAGE:
+        return part.self_compose(count)
+    blocks, rest = divmod(count, _ONE_STAGE)
+    total = part.self_compose(_ONE_STAGE, 1e-15 / blocks).self_compose(blocks)
+    return total.compose(part.self_compose(rest)) if rest else total
 
 
 def _shared(event: Event) -> int:
@@ -93,8 +109,8 @@ def _pure(epsilon: float, width: float) -> Any:
     """
     cells = math.ceil(epsilon / width * (1 + 1e-12))
     raised = cells * width
-    truth = 1.0 / (1.0 + math.exp(-raised))
-    mass = {cells: truth, -cells: 1.0 / (1.0 + math.exp(raised))}
+    rare = math.exp(-raised)
+    mass = {cells: 1.0 / (1.0 + rare), -cells: rare / (1.0 + rare)}
     return pld.PrivacyLossDistribution.create_from_rounded_probability(mass, 0.0, width)
 
 
@@ -107,8 +123,8 @@ def _width(history: History, relation: Relation) -> float:
     only where the arrays would become too long.
     """
     steps = sum(event.count for event in history)
-    total = _rdp.size(history, relation)
     reach = max(_reach(event, relation) for event in history)
+    total = min(_rdp.size(history, relation), steps * reach)
     accurate = min(_ACCURATE * total / math.sqrt(steps), _WIDEST_FOR_ACCURACY)
     affordable = max(reach / _ONE_STEP_POINTS, total / _COMPOSED_POINTS)
     return FINEST * 2.0 ** math.floor(math.log2(max(accurate, affordable, FINEST) / FINEST))

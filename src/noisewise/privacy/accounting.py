@@ -29,6 +29,7 @@ from noisewise.privacy.events import (
     Pure,
     ZeroConcentrated,
     as_history,
+    total_variation,
     with_count,
 )
 from noisewise.privacy.relation import Relation
@@ -97,6 +98,36 @@ def epsilon_of(
     pure = pure_epsilon(events)
     if delta == 0.0:
         return pure
+    variation = total_variation(events)
+    if variation > 0.0:
+        return with_variation(
+            lambda left: _epsilon(events, pure, left, relation, accountant), delta, variation
+        )
+    return _epsilon(events, pure, delta, relation, accountant)
+
+
+def with_variation(cost: Callable[[float], float], delta: float, variation: float) -> float:
+    """Epsilon of releases that are within `variation` of ones whose epsilon is `cost(delta)`.
+
+    If A and A' are within total variation v of B and B', and B is (e, d)-close to B', then A is
+    (e, d + (1 + e^e) v)-close to A'. The search rises from the epsilon without v until
+    (1 + e^e) v fits into delta beside it; answers are checked, not assumed.
+    """
+    reached = cost(delta)
+    for _ in range(200):
+        left = delta - (1 + math.exp(min(reached, 700.0))) * variation
+        if left <= 0.0:
+            return math.inf
+        needed = cost(left)
+        if needed <= reached:
+            return reached
+        reached = needed * (1 + 1e-9)
+    return math.inf
+
+
+def _epsilon(
+    events: History, pure: float, delta: float, relation: Relation, accountant: str
+) -> float:
     if all(isinstance(event, Gaussian) for event in events):
         # The privacy loss of Gaussian noise is itself Gaussian, so several
         # releases are exactly one and the closed form of Balle and Wang applies.
@@ -121,10 +152,11 @@ def delta_of(
     _validate.choice("accountant", accountant, ACCOUNTANTS)
     if not events or pure_epsilon(events) <= epsilon:
         return 0.0
+    extra = (1 + math.exp(min(epsilon, 700.0))) * total_variation(events)
     if accountant == "rdp":
-        return _rdp.delta(events, epsilon, relation)
+        return min(1.0, _rdp.delta(events, epsilon, relation) + extra)
     _check_pld(events, None)
-    return min(1.0, _pld.delta(events, epsilon, relation))
+    return min(1.0, _pld.delta(events, epsilon, relation) + extra)
 
 
 def epsilon(

@@ -36,6 +36,7 @@ __all__ = [
     "event_to_dict",
     "simplify",
     "split_noise",
+    "total_variation",
     "with_count",
 ]
 
@@ -88,14 +89,20 @@ class Gaussian(_Counted):
         Noise deviation over the function's l2 sensitivity under the relation.
     count : int
         Number of such releases.
+    variation : float
+        Total variation distance between the release and one with real Gaussian noise,
+        for noise on a fine grid. Each release then costs (1 + e^epsilon) times as much
+        in delta, whatever else it is composed with.
     """
 
     noise_multiplier: float
     count: int = 1
+    variation: float = 0.0
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
         _freeze(self, "noise_multiplier", _validate.positive, self.noise_multiplier, hint=_NO_NOISE)
+        _freeze(self, "variation", _validate.probability, self.variation, zero=True, one=False)
         self._check_count(self.count)
 
 
@@ -177,6 +184,11 @@ def simplify(history: Iterable[Event]) -> History:
 def with_count(event: Event, count: int) -> Event:
     """Return the same kind of release, done `count` times."""
     return replace(event, count=count)
+
+
+def total_variation(history: Iterable[Event]) -> float:
+    """How far, in total variation, all releases together are from those accounted for."""
+    return math.fsum(e.count * e.variation for e in history if isinstance(e, Gaussian))
 
 
 def event_to_dict(event: Event) -> dict[str, Any]:

@@ -18,14 +18,17 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from noisewise.privacy import _rdp, _validate
+from noisewise.privacy.accounting import with_variation
 from noisewise.privacy.events import (
     Event,
     Gaussian,
+    History,
     Laplace,
     PoissonGaussian,
     Pure,
     ZeroConcentrated,
     as_history,
+    total_variation,
 )
 from noisewise.privacy.relation import Relation
 
@@ -57,6 +60,13 @@ def estimate_epsilon(
         if len(concentrated) < len(events):
             raise ValueError("concentrated releases cannot be verified together with others")
         return _concentrated(math.fsum(event.rho * event.count for event in concentrated), delta)
+    variation = total_variation(events)
+    if variation > 0.0:
+        return with_variation(lambda left: _estimate(events, left, relation), delta, variation)
+    return _estimate(events, delta, relation)
+
+
+def _estimate(events: History, delta: float, relation: Relation) -> float:
     reach = 1.5 * _rdp.size(events, relation) + 1.0
     grid: Array = 2 * reach / _GRID * np.arange(-_GRID // 2, _GRID // 2, dtype=np.float64)
     return max(_solve(grid, _compose(events, way, relation, grid), delta) for way in (0, 1))

@@ -398,7 +398,8 @@ def _check_shape(fields: Any) -> None:
 def _describe(event: Event) -> str:
     fields = event_to_dict(event)
     kind, count = fields.pop("kind"), fields.pop("count")
-    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in fields.items())
+    shown = {name: value for name, value in fields.items() if name != "variation" or value}
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in shown.items())
     return f"{count:,} x {kind} ({numbers})"
 
 

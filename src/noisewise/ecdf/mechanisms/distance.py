@@ -13,6 +13,7 @@ one correlation for all s at once. Floating-point errors are covered by a relati
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +22,7 @@ from scipy.ndimage import minimum_filter1d
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 
-__all__ = ["longest_column", "longest_difference"]
+__all__ = ["block_bound", "longest_column", "longest_difference"]
 
 SLACK = 1e-9
 
@@ -41,6 +42,36 @@ def longest_column(coefficients: IntArray, rows: IntArray, columns: IntArray) ->
     if coefficients.size == 0:
         return 1.0
     return float(_squared_lengths(coefficients, rows, columns).max() * (1 + SLACK))
+
+
+def block_bound(
+    coefficients: IntArray, rows: IntArray, columns: IntArray
+) -> Callable[[int, int], float]:
+    """Return the function that bounds |c_s - c_t|^2 over s < t, t in a block first..last."""
+    count = coefficients.size
+    lengths = _squared_lengths(coefficients, rows, columns)
+    size = next_fast_len(2 * count, real=True)
+    series = coefficients.astype(np.float64)
+    spectrum = rfft(series, size)
+    squares = rows.astype(np.float64) ** 2
+    scales = columns.astype(np.float64)
+    slack = SLACK * float(lengths.max())
+
+    def bound(first: int, last: int) -> float:
+        """Bound of |c_s - c_t|^2 over t in first..last and s < t."""
+        width = last - first + 1
+        lowest = squares[first:]
+        if width > 1:
+            # Position k of the filter sees rows first + k, ..., last + k.
+            lowest = minimum_filter1d(lowest, width, origin=-(width // 2), mode="nearest")
+        kept = count - last
+        product = irfft(spectrum * rfft(lowest[:kept] * series[:kept], size).conj(), size)[:count]
+        lag = np.maximum(last - np.arange(last), width - 1)
+        inner = scales[:last] * scales[first : last + 1].min() * np.maximum(product[lag], 0.0)
+        value = lengths[:last] + lengths[first : last + 1].max() - 2 * inner
+        return float(value.max()) + slack
+
+    return bound
 
 
 def longest_difference(
@@ -67,35 +98,14 @@ def longest_difference(
         return 0.0
     if np.any(np.diff(coefficients) > 0) or coefficients[-1] < 0:
         raise ValueError("coefficients must be non-negative and not increasing")
-    lengths = _squared_lengths(coefficients, rows, columns)
-    size = next_fast_len(2 * count, real=True)
-    series = coefficients.astype(np.float64)
-    spectrum = rfft(series, size)
     if rows.min() == rows.max() and columns.min() == columns.max():
         # Pairs with equal t - s look alike, and the first one is the longest.
+        lengths = _squared_lengths(coefficients, rows, columns)
+        size = next_fast_len(2 * count, real=True)
+        spectrum = rfft(coefficients.astype(np.float64), size)
         lags = irfft(spectrum * spectrum.conj(), size)[1:count] * float(rows[0] * columns[0]) ** 2
         return float((lengths[0] + lengths[1:] - 2 * lags).max()) + SLACK * float(lengths[0])
-    squares = rows.astype(np.float64) ** 2
-    scales = columns.astype(np.float64)
-    slack = SLACK * float(lengths.max())
-
-    def bound(first: int, last: int) -> float:
-        """Bound of |c_s - c_t|^2 over t in first..last and s < t."""
-        width = last - first + 1
-        lowest = squares[first:]
-        if width > 1:
-            # Position k of the filter sees rows first + k, ..., last + k.
-            lowest = minimum_filter1d(lowest, width, origin=-(width // 2), mode="nearest")
-            # An even window reaches one step too far to one side; both give valid minima
-            # only if they contain the whole window, so widen by one.
-            lowest = np.minimum(lowest, np.append(lowest[1:], lowest[-1]))
-        kept = count - last
-        product = irfft(spectrum * rfft(lowest[:kept] * series[:kept], size).conj(), size)[:count]
-        lag = np.maximum(last - np.arange(last), width - 1)
-        inner = scales[:last] * scales[first : last + 1].min() * np.maximum(product[lag], 0.0)
-        value = lengths[:last] + lengths[first : last + 1].max() - 2 * inner
-        return float(value.max()) + slack
-
+    bound = block_bound(coefficients, rows, columns)
     best = max(bound(t, t) for t in np.unique(np.linspace(1, count - 1, 24).astype(int)).tolist())
     edges = np.unique(np.linspace(1, count, 33).astype(int)).tolist()
     heap = [(-bound(a, b - 1), a, b - 1) for a, b in pairwise(edges)]

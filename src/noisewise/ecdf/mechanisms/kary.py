@@ -252,21 +252,44 @@ def kary_mechanism(
     """
     kind = kind or ("laplace" if budget.kind == "pure" else "gaussian")
     nodes = 1 if (change or setting.change) == "suffix" else 2
-    if fanouts is None:
-        fanouts, shares = choose_tree(setting.bins, setting.total_is_public, nodes, kind, objective)
-    else:
+    if fanouts is not None:
         if math.prod(fanouts) < setting.bins:
             raise ValueError(f"fanouts {fanouts} hold fewer than {setting.bins} bins")
         shares = (1 / len(fanouts),) * len(fanouts)
+        return _calibrated(setting, budget, kind, change, fanouts, shares)
+    # The search looks at some thresholds only; the two results are compared at all of them.
+    goals: tuple[Objective, ...] = ("mean", "max")
+    found = [
+        _calibrated(
+            setting,
+            budget,
+            kind,
+            change,
+            *choose_tree(setting.bins, setting.total_is_public, nodes, kind, goal),
+        )
+        for goal in goals
+    ]
+    return min(found, key=lambda m: m.mean_variance if objective == "mean" else m.max_variance)
+
+
+def _calibrated(
+    setting: Setting,
+    budget: Budget,
+    kind: Kind,
+    change: Change | None,
+    fanouts: tuple[int, ...],
+    shares: tuple[float, ...],
+) -> Mechanism:
     # The shares must not sum to more than one after rounding.
     shares = tuple(share * (1 - 1e-12) for share in shares)
     tree = CountTree(setting, fanouts, shares, (1.0,) * len(fanouts))
     if kind == "gaussian":
+        nodes = 1 if (change or setting.change) == "suffix" else 2
         deviation = math.sqrt(nodes) / budget.ratio
         finest = budget.least_deviation(2 * sum(tree.blocks)) / deviation
         tree = replace(tree, resolution=power_of_two(finest))
     mechanism = calibrate(tree, budget, kind, change=change)
-    weights = tuple(block.variance for block in mechanism.noise)
+    weights = tuple(max(block.variance, 1e-100) for block in mechanism.noise)
     return replace(mechanism, strategy=replace(tree, variances=weights))
 
 

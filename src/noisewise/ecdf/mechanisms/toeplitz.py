@@ -223,7 +223,9 @@ def choose_strategy(
     options: list[Profile | None] = [None]
     if setting.points >= 4 and (bins <= MOST_SCALED or change == "suffix"):
         relation = "add-remove" if change == "suffix" else "replace"
-        options += stored_profiles(relation, objective, bins)
+        goals: tuple[Objective, ...] = ("mean", "max") if bins <= 4096 else (objective,)
+        for goal in goals:
+            options += stored_profiles(relation, goal, bins)
 
     def error(strategy: ScaledToeplitz) -> float:
         (square,) = strategy.shift(change, "l2-squared")

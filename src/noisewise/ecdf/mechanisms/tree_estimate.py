@@ -35,7 +35,8 @@ def subtree_variances(
     upward = [variances[0]]
     for fanout, variance in zip(fanouts, variances[1:], strict=False):
         below = fanout * upward[-1]
-        upward.append(variance * below / (variance + below))
+        # Both are zero where noise is so rare that its variance underflows.
+        upward.append(variance * below / (variance + below) if variance + below else 0.0)
     return upward, 0.0 if root_known else fanouts[-1] * upward[-1]
 
 

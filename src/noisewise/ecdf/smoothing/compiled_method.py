@@ -47,7 +47,7 @@ def _edges_transposed(height, y, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
 def _add_chain_transposed(leaves, rows, y, sign, out):  # type: ignore[no-untyped-def]
     out[0] -= sign * y[0]
-    for i in range(1, leaves):
+    for i in range(1, min(rows, leaves)):
         out[i - 1] += sign * y[i]
         out[i] -= sign * y[i]
     if rows > leaves:
@@ -96,6 +96,7 @@ def least_squares(height, weights, limits, most, tolerance):  # type: ignore[no-
     slack, dual, primal = np.maximum(limits, 1.0), np.ones(rows), np.empty(rows)
     target, work, ratio = np.empty(rows), np.empty(rows), np.zeros(leaves + 1)
     d_slack, d_dual = np.empty(rows), np.empty(rows)
+    size = 1.0 + np.abs(limits).max()
     for _ in range(most):
         _edges(height, s, differences)
         objective = 0.0
@@ -108,7 +109,7 @@ def least_squares(height, weights, limits, most, tolerance):  # type: ignore[no-
         gap, worst = _residuals(leaves, rows, s, slack, dual, limits, primal, ratio)
         for v in range(nodes):
             worst = max(worst, abs(stationary[v]))
-        if gap <= tolerance * max(1.0, objective) and worst <= 1e-9:
+        if gap <= tolerance * max(1.0, objective) and worst <= 1e-9 * size:
             break
         factor(height, weights, ratio, reduced, kept)
         length = 1.0
@@ -165,6 +166,7 @@ def least_absolute(height, weights, limits, most, tolerance):  # type: ignore[no
     slack, dual, primal = np.maximum(limits, 1.0), np.ones(rows), np.empty(rows)
     target, work, ratio = np.empty(rows), np.empty(rows), np.zeros(leaves + 1)
     d_slack, d_dual = np.empty(rows), np.empty(rows)
+    size = 1.0 + np.abs(limits).max()
     up, down, y = np.ones(nodes), np.ones(nodes), np.zeros(nodes)
     high, low = np.ones(nodes), np.ones(nodes)
     d_up, d_down, d_y = np.zeros(nodes), np.zeros(nodes), np.zeros(nodes)
@@ -188,7 +190,7 @@ def least_absolute(height, weights, limits, most, tolerance):  # type: ignore[no
                 gap += up[v] * high[v] + down[v] * low[v]
                 objective += up[v] + down[v]
                 edges[v] = 1 / (up[v] / high[v] + down[v] / low[v])
-        if gap <= tolerance * max(1.0, objective) and worst <= 1e-8:
+        if gap <= tolerance * max(1.0, objective) and worst <= 1e-8 * size:
             break
         factor(height, edges, ratio, reduced, kept)
         centre = 0.0

@@ -35,10 +35,11 @@ def compiled_available() -> bool:
 class _Tree:
     """Differences along the edges of the tree and along the chain of leaves."""
 
-    def __init__(self, height: int, limited: bool) -> None:
+    def __init__(self, height: int, rows: int) -> None:
         self.leaves = 1 << height
         self.nodes = 2 * self.leaves - 1
-        self.rows = self.leaves + 1 if limited else self.leaves
+        self.rows = rows
+        self.inner = min(rows, self.leaves)
         self.counts = [self.leaves >> level for level in range(height)]
 
     def edges(self, s: FloatArray) -> FloatArray:
@@ -65,7 +66,7 @@ class _Tree:
         """Rows -s_0, s_i - s_(i+1), and s_last if there is an upper limit."""
         out = np.empty(self.rows)
         out[0] = -s[0]
-        np.subtract(s[: self.leaves - 1], s[1 : self.leaves], out=out[1 : self.leaves])
+        np.subtract(s[: self.inner - 1], s[1 : self.inner], out=out[1 : self.inner])
         if self.rows > self.leaves:
             out[-1] = s[self.leaves - 1]
         return out
@@ -73,10 +74,10 @@ class _Tree:
     def chain_transposed(self, y: FloatArray) -> FloatArray:
         """Apply the transpose of :meth:`chain`."""
         out = np.zeros(self.nodes)
-        inner = y[1 : self.leaves]
+        between = y[1 : self.inner]
         out[0] = -y[0]
-        out[: self.leaves - 1] += inner
-        out[1 : self.leaves] -= inner
+        out[: self.inner - 1] += between
+        out[1 : self.inner] -= between
         if self.rows > self.leaves:
             out[self.leaves - 1] += y[-1]
         return out
@@ -113,21 +114,23 @@ def smooth_tree(
         return np.clip(noisy, 0.0, np.inf if total is None else total)
     height = (points - 1).bit_length()
     leaves = 1 << height
-    # Leaves beyond the last point have no noise to explain: their corrections are free.
-    padded = np.full(leaves, noisy[-1] if total is None else total, np.float64)
-    padded[:points] = noisy
+    steps = np.diff(noisy)
+    scale = max(float(np.maximum(-steps, 0.0).max()), -float(noisy[0]), 1.0)
     weights = np.ones(2 * leaves - 1)
-    weights[points:leaves] = 0.0
-    steps = np.diff(padded)
-    scale = max(float(np.maximum(-steps, 0.0).max()), -float(padded[0]), 1.0)
-    limits = np.concatenate([padded[:1], steps] + ([] if total is None else [[total - padded[-1]]]))
+    limits = np.concatenate([noisy[:1], steps])
+    if total is not None:
+        # Leaves beyond the last point carry the chain on to the limit. They have no noise to
+        # explain, so their own corrections are free.
+        weights[points:leaves] = 0.0
+        beyond = np.diff(np.full(leaves - points + 1, total), prepend=noisy[-1])
+        limits = np.concatenate([limits, beyond])
     limits = limits / scale
     if compiled_available() if compiled is None else compiled:
         from noisewise.ecdf.smoothing.compiled_method import solve_tree
 
         s = solve_tree(norm, height, weights, limits, MOST_ITERATIONS, GAP)
     else:
-        tree = _Tree(height, total is not None)
+        tree = _Tree(height, limits.size)
         method = _least_squares if norm == 2 else _least_absolute
         s = method(tree, TreeSystem(height), weights, limits)
     curve = np.maximum.accumulate(noisy + scale * s[:points])
@@ -142,7 +145,7 @@ def _step(values: FloatArray, changes: FloatArray) -> float:
 
 
 def _chain_weights(tree: _Tree, ratio: FloatArray) -> FloatArray:
-    return ratio if tree.rows > tree.leaves else np.append(ratio, 0.0)
+    return np.append(ratio, np.zeros(tree.leaves + 1 - tree.rows))
 
 
 def _least_squares(
@@ -151,6 +154,7 @@ def _least_squares(
     """Minimise half the weighted sum of squared edge differences, chain(s) <= limits."""
     s = np.zeros(tree.nodes)
     slack, dual = np.maximum(limits, 1.0), np.ones(tree.rows)
+    size = 1.0 + float(np.abs(limits).max())
     for _ in range(MOST_ITERATIONS):
         differences = tree.edges(s)
         primal = tree.chain(s) + slack - limits
@@ -158,7 +162,7 @@ def _least_squares(
         gap = float(slack @ dual)
         objective = 0.5 * float(weights @ differences**2)
         residual = max(float(np.abs(primal).max()), float(np.abs(stationary).max()))
-        if gap <= GAP * max(1.0, objective) and residual <= 1e-9:
+        if gap <= GAP * max(1.0, objective) and residual <= 1e-9 * size:
             break
         system.factor(weights, _chain_weights(tree, dual / slack))
 
@@ -202,6 +206,7 @@ def _least_absolute(
     count = int(held.sum())
     s = np.zeros(tree.nodes)
     slack, dual = np.maximum(limits, 1.0), np.ones(tree.rows)
+    size = 1.0 + float(np.abs(limits).max())
     up, down, y = np.ones(count), np.ones(count), np.zeros(count)
     high, low = np.ones(count), np.ones(count)
     pairs = tree.rows + 2 * count
@@ -220,7 +225,7 @@ def _least_absolute(
         gap = float(slack @ dual + up @ high + down @ low)
         objective = float(up.sum() + down.sum())
         residual = max(float(np.abs(part).max()) for part in (primal, split, stationary))
-        if gap <= GAP * max(1.0, objective) and residual <= 1e-8:
+        if gap <= GAP * max(1.0, objective) and residual <= 1e-8 * size:
             break
         conductance = 1 / (up / high + down / low)
         edges[held] = conductance

@@ -51,7 +51,7 @@ def gaussian_deviation(epsilon: float, delta: float, sensitivity: float = 1.0) -
     Examples
     --------
     >>> round(gaussian_deviation(1.0, 1e-5), 3)
-    3.73
+    3.731
     """
     epsilon = _validate.positive("epsilon", epsilon)
     delta = _validate.fraction("delta", delta)
@@ -252,4 +252,4 @@ def _rho(epsilon: float, delta: float) -> float:
     def cost(inverse: float) -> float:
         return epsilon_of(ZeroConcentrated(1.0 / inverse), delta=delta, accountant="rdp")
 
-    return 1.0 / calibrate(cost, epsilon, "noise", low=1e-6, high=1e12)
+    return 1.0 / calibrate(cost, epsilon, "noise", low=1e-6, high=1e30)

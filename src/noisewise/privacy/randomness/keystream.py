@@ -52,7 +52,8 @@ class _Forks:
     def __init__(self) -> None:
         self.count = 0
         self.streams: weakref.WeakSet[Keystream] = weakref.WeakSet()
-        os.register_at_fork(before=self._before, after_in_child=self._in_child)
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
+            os.register_at_fork(before=self._before, after_in_child=self._in_child)
 
     def _before(self) -> None:
         self.count += 1

@@ -1,0 +1,74 @@
+"""What users compose: layers and losses about which bounds are proven."""
+
+from noisewise.nn import effective as effective  # registers rules of reparametrised layers
+from noisewise.nn import losses
+from noisewise.nn.activations import (
+    AbsoluteValue,
+    CReLU,
+    GroupSort,
+    HouseholderActivation,
+    MaxMin,
+    TemperedSigmoid,
+)
+from noisewise.nn.conv import (
+    SpectralConv1d,
+    SpectralConv2d,
+    SpectralConv3d,
+    SpectralConvTranspose1d,
+    SpectralConvTranspose2d,
+    SpectralConvTranspose3d,
+)
+from noisewise.nn.gradient import ClipGradient
+from noisewise.nn.input import BoundedInput
+from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
+from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
+from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
+from noisewise.nn.projections import (
+    ProjectionReport,
+    bjorck_,
+    clip_absolute_sums,
+    clip_singular_values,
+    clip_weights,
+    fix_weights,
+    project,
+)
+from noisewise.nn.repair import fix
+from noisewise.nn.residual import ConvexMix, LipschitzResidual
+from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
+
+__all__ = [
+    "AbsoluteValue",
+    "BoundedInput",
+    "CReLU",
+    "ClipGradient",
+    "ConvexMix",
+    "FrobeniusLinear",
+    "GroupSort",
+    "HouseholderActivation",
+    "LayerCentering",
+    "LipschitzGroupNorm",
+    "LipschitzLayerNorm",
+    "LipschitzResidual",
+    "MaxMin",
+    "ProjectionReport",
+    "ScaledAvgPool2d",
+    "ScaledL2Pool2d",
+    "SpectralConv1d",
+    "SpectralConv2d",
+    "SpectralConv3d",
+    "SpectralConvTranspose1d",
+    "SpectralConvTranspose2d",
+    "SpectralConvTranspose3d",
+    "SpectralLinear",
+    "StandardisedConv2d",
+    "StandardisedLinear",
+    "TemperedSigmoid",
+    "bjorck_",
+    "clip_absolute_sums",
+    "clip_singular_values",
+    "clip_weights",
+    "fix",
+    "fix_weights",
+    "losses",
+    "project",
+]

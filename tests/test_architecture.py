@@ -1,0 +1,91 @@
+"""Dependencies point downward only: who may import whom, read from the source itself."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import noisewise
+
+ROOT = Path(noisewise.__file__).parent
+
+#: What each subpackage may import besides itself; errors and the version are free to all.
+ALLOWED = {
+    "privacy": set(),
+    "datasets": {"privacy"},
+    "bounds": {"privacy"},
+    "nn": {"privacy", "bounds"},
+    "gradients": {"privacy", "bounds"},
+    "training": {"privacy", "bounds", "nn", "gradients", "datasets"},
+    "estimators": {"privacy", "bounds", "nn", "gradients", "training", "datasets"},
+    "ecdf": {"privacy"},
+    "federated": {"privacy", "ecdf"},
+    "debugging": {"privacy"},
+    "auditing": {"privacy"},
+    "analysis": {"privacy", "bounds", "nn", "gradients", "training", "ecdf"},
+    "reports": {"privacy"},
+}
+FREE = {"errors", "_version"}
+
+
+def imports(path):
+    """(module, at top level?) for every import of noisewise in a file."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            if node.module == "noisewise":
+                yield from (f"noisewise.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def offences(package, allowed):
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for module in imports(path):
+            parts = module.split(".")
+            if parts[0] != "noisewise" or len(parts) < 2:
+                continue
+            if parts[1] not in allowed | {package} | FREE:
+                yield f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize(
+    "package", sorted(p.name for p in ROOT.iterdir() if (p / "__init__.py").is_file())
+)
+def test_dependencies_point_downward(package):
+    if package in ("cli",):  # the commands stand on everything
+        return
+    assert package in ALLOWED, f"say in this test what {package} may import"
+    assert list(offences(package, ALLOWED[package])) == []
+
+
+def test_the_check_notices_an_upward_import():
+    assert any("noisewise.privacy" in line for line in offences("datasets", set()))
+
+
+def test_no_module_outgrows_a_reader():
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in ROOT.rglob("*.py")
+        if (count := len(path.read_text("utf-8").splitlines())) > 420
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.py")
+        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+    assert silent == []
+
+
+def test_the_public_names_exist():
+    for name in noisewise.__all__:
+        assert getattr(noisewise, name) is not None
+    for name in noisewise.privacy.__all__:
+        assert getattr(noisewise.privacy, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        noisewise.nonsense  # noqa: B018
