@@ -437,3 +437,24 @@ def test_frames_plots_and_bands() -> None:
         roc.auc_interval(method="band", target="population")
     with pytest.raises(ValueError, match="q must"):
         roc.score_quantile(1.5)
+
+
+def test_the_band_holds_both_true_rates_at_all_thresholds() -> None:
+    # 60 bands at level 0.8, guaranteed; 27 hits or fewer would have probability below 1e-6.
+    y, score = sample(1500, 12)
+    grid = mirrored_grid((0, 1), 32)
+    truth = [np.cumsum(grid.count(-score[y == label])) / (y == label).sum() for label in (0, 1)]
+    hits, hits_of_one_threshold = 0, 0
+    for seed in range(60):
+        roc = private_roc(y, score, epsilon=0.5, bins=32, rng=seed)
+        band = roc.confidence_band(0.8, draws=100)
+        inside = (
+            (band.fpr_low[1:] <= truth[0])
+            & (truth[0] <= band.fpr_high[1:])
+            & (band.tpr_low[1:] <= truth[1])
+            & (truth[1] <= band.tpr_high[1:])
+        )
+        hits += inside.all()
+        hits_of_one_threshold += inside[10]
+    assert hits > 27
+    assert hits <= hits_of_one_threshold

@@ -85,7 +85,7 @@ def evaluate(
     summary = found.summary()
     truth = (y, values, positive) if show_true else None
     if report is not None:
-        from noisewise.reports.evaluation import write_report
+        from noisewise.cli.evaluation_report import write_report
 
         write_report(found, summary, report, source=predictions.name, truth=truth)
     if statement is not None:
@@ -169,8 +169,8 @@ def charge(path: Path, promise: Statement, note: str) -> None:
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:
+    from noisewise.cli.evaluation_report import rows_of
     from noisewise.privacy.statement import round_up
-    from noisewise.reports.evaluation import rows_of
 
     promise = found.statement()
     title = f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, {promise.relation}"

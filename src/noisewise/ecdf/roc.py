@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from noisewise.ecdf.auc import area_under, fieller_interval
-from noisewise.ecdf.bands import half_widths
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
 from noisewise.privacy import _validate
 from noisewise.privacy.statement import Statement
@@ -26,28 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["PrivateROC", "RateBand", "dp_roc_auc_score", "dp_roc_curve", "private_roc"]
-
-
-@dataclass(frozen=True, eq=False)
-class RateBand:
-    """Limits of both rates at every threshold, all at once.
-
-    The ROC curve lies below the points (fpr_low, tpr_high) and above (fpr_high, tpr_low).
-    """
-
-    thresholds: FloatArray
-    fpr_low: FloatArray
-    fpr_high: FloatArray
-    tpr_low: FloatArray
-    tpr_high: FloatArray
-    level: float
-
-    @property
-    def auc(self) -> tuple[float, float]:
-        """Areas under the lowest and the highest curve."""
-        low = area_under(self.fpr_high, self.tpr_low)
-        return low, area_under(self.fpr_low, self.tpr_high)
+__all__ = ["PrivateROC", "dp_roc_auc_score", "dp_roc_curve", "private_roc"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,20 +124,8 @@ class PrivateROC:
     def confidence_band(self, level: float = 0.95, *, draws: int = 500) -> RateBand:
         """Return limits that hold for both rates at all thresholds at once."""
         level = _validate.fraction("level", level)
-        release = self.release
-        widths = half_widths(release.mechanism, level, simultaneous=True, draws=draws)
-        widths = widths.reshape(2, -1)
-        rates = []
-        for row in (0, 1):
-            low = np.maximum.accumulate(np.maximum(release.noisy[row] - widths[row], 0.0))
-            high = np.minimum.accumulate((release.noisy[row] + widths[row])[::-1])[::-1]
-            high = np.maximum(high, 0.0)
-            most, least = max(float(high[-1]), 1.0), max(float(low[-1]), 1.0)
-            low_rate, high_rate = np.clip(low / most, 0, 1), np.clip(high / least, 0, 1)
-            low_rate[-1] = high_rate[-1] = 1.0
-            rates.append((np.append(0.0, low_rate), np.append(0.0, high_rate)))
-        (fpr_low, fpr_high), (tpr_low, tpr_high) = rates
-        return RateBand(self.thresholds, fpr_low, fpr_high, tpr_low, tpr_high, level)
+        draws = _validate.integer("draws", draws, minimum=1)
+        return rate_band(self.release, level, draws)
 
     def score_quantile(self, q: ArrayLike) -> FloatArray:
         """Return quantiles of the scores of all records, to the width of a bin."""
