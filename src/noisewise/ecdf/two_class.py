@@ -242,7 +242,7 @@ def count_two_classes(
     epsilon: float,
     delta: float = 0.0,
     bounds: tuple[float, float] = (0.0, 1.0),
-    bins: int = 2**12,
+    bins: int = 2**10,
     pos_label: Any = None,
     neighbors: str = "replace",
     mechanism: str = "auto",
