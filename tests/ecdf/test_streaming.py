@@ -224,6 +224,13 @@ def test_the_state_is_written_before_a_value_is_returned(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
         counter.update(1)
+    assert counter.value == 0.0  # what is not on disk is not shown in any other way either
+    monkeypatch.undo()
+    with pytest.raises(LedgerError):
+        counter.update(1)
+    resumed = StreamingCounter.resume(tmp_path / "visits.json")
+    assert resumed.position == 0
+    resumed.close()
 
 
 def test_misuse_is_refused(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ class StreamingCounter:
             return np.zeros(0)
         released = []
         done = 0
+        before = (self._value, self._variance)
         while done < numbers.size:
             segment = self._current()
             part = numbers[done : done + segment.length - self._inside]
@@ -194,7 +195,13 @@ class StreamingCounter:
             self._value = float(released[-1][-1])
             self._variance = self._base_variance + segment.variance_at(self._inside)
             done += part.size
-        self._save()
+        try:
+            self._save()
+        except BaseException:
+            # Not on disk, so not released, not even as `value`; resume from the file.
+            self._value, self._variance = before
+            self.close()
+            raise
         return np.concatenate(released)
 
     def _checked(self, items: Iterable[int] | IntArray) -> IntArray:
