@@ -1,0 +1,355 @@
+"""Private calibration: how often events of predicted probability p happen.
+
+Per group of predictions three sums are released (:mod:`noisewise.ecdf.group_sums`): the number
+of records, the residual sum(y - p), and where in the group the predictions lie. The residual
+is measured itself, not as a difference of two noisy sums, so it carries one noise instead of
+two. The expected calibration error is sum_g |residual_g| / n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.curve import PrivateECDF
+from noisewise.ecdf.estimate import dp_ecdf
+from noisewise.ecdf.group_sums import (
+    UNIT,
+    Family,
+    GroupSums,
+    group_of,
+    release_sums,
+    to_units,
+)
+from noisewise.ecdf.labelled import as_labelled
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation
+from noisewise.privacy.statement import Statement
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "PrivateCalibration",
+    "as_predictions",
+    "dp_calibration_curve",
+    "dp_expected_calibration_error",
+    "private_calibration",
+    "quantile_cuts",
+]
+
+# Parts of the budget of the group sums: number of records, residual, place in the group.
+COUNT_SHARE, RESIDUAL_SHARE, PLACE_SHARE = 0.3, 0.6, 0.1
+# Part of the whole budget for the cut points of quantile groups.
+CUT_SHARE = 0.25
+
+
+def as_predictions(y: Any, p: Any, pos_label: Any = None) -> tuple[FloatArray, FloatArray]:
+    """Return labels as 0.0 and 1.0, and predicted probabilities, checked."""
+    rows = as_labelled(y, p, pos_label, name="p")
+    labels, predictions = rows[:, 0], rows[:, 1]
+    if np.any((predictions < 0) | (predictions > 1)):
+        raise ValueError(
+            "p must hold probabilities in [0, 1]; turn scores into probabilities by a public "
+            "rule first, for example 1 / (1 + exp(-score))"
+        )
+    return labels, predictions
+
+
+def quantile_cuts(curve: PrivateECDF, groups: int) -> FloatArray:
+    """Return cut points between groups of nearly equal size, from a private curve.
+
+    Thresholds may coincide where many predictions are equal; then there are fewer groups.
+    """
+    cuts = np.unique(curve.quantile(np.arange(1, groups) / groups))
+    return np.asarray(cuts[cuts < curve.grid.upper])
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateCalibration:
+    """Private reliability of predicted probabilities. Made by :func:`private_calibration`.
+
+    Parameters
+    ----------
+    sums : GroupSums
+        Columns "count", "residual" and "place".
+    curve : PrivateECDF or None
+        Where the cut points came from, if not from the user.
+    budget : Budget
+    records : int or None
+        Their number, if it is public.
+    """
+
+    sums: GroupSums
+    curve: PrivateECDF | None
+    budget: Budget
+    records: int | None
+
+    @cached_property
+    def edges(self) -> FloatArray:
+        """Limits of the groups, from 0 to 1."""
+        return np.concatenate([[0.0], self.sums.cuts, [1.0]])
+
+    @cached_property
+    def counts(self) -> FloatArray:
+        """Noisy numbers of records in the groups, made to sum to n if that is public."""
+        counts = self.sums.columns["count"]
+        if self.records is not None:
+            counts = counts + (self.records - counts.sum()) / counts.size
+        return np.asarray(counts)
+
+    @property
+    def residuals(self) -> FloatArray:
+        """Noisy sums of y - p."""
+        return self.sums.columns["residual"]
+
+    @property
+    def total(self) -> float:
+        """Number of records, public or noisy, at least 1."""
+        return max(float(self.counts.sum()), 1.0)
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Which groups have more records than three deviations of the noise."""
+        deviation = math.sqrt(2) * self.sums.scales["count"]
+        return np.asarray(self.counts >= max(1.0, 3 * deviation), np.bool_)
+
+    @cached_property
+    def prob_pred(self) -> FloatArray:
+        """Mean prediction in each group."""
+        middle = (self.edges[1:] + self.edges[:-1]) / 2
+        half = np.diff(self.edges) / 2
+        place = self.sums.columns["place"] / np.maximum(self.counts, 1.0)
+        return np.asarray(middle + half * np.clip(place, -1.0, 1.0))
+
+    @cached_property
+    def prob_true(self) -> FloatArray:
+        """Share of positives in each group."""
+        share = self.prob_pred + self.residuals / np.maximum(self.counts, 1.0)
+        return np.clip(share, 0.0, 1.0)
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error over these groups; noise makes it too large on average."""
+        return float(np.abs(self.residuals).sum() / self.total)
+
+    def ece_interval(
+        self, level: float = 0.95, *, draws: int = 10_000, seed: int = 0
+    ) -> tuple[float, float]:
+        """Return limits for the records' own ECE over these groups.
+
+        The error of the sum of absolute residuals is at most the sum of the absolute noises,
+        whose quantile is simulated. With a private number of records its own noise is
+        allowed for too, each with half of the error probability.
+        """
+        level = _validate.fraction("level", level)
+        generator = np.random.default_rng(seed)
+        parts = 1 if self.records is not None else 2
+        rank = math.ceil((draws + 1) * (1 - (1 - level) / parts))
+        if rank > draws:
+            raise ValueError(f"level={level!r} needs more than {draws} draws")
+
+        def limit(column: str, total: bool) -> float:
+            noise = generator.laplace(0.0, self.sums.scales[column], (draws, self.sums.groups))
+            size = np.abs(noise.sum(1)) if total else np.abs(noise).sum(1)
+            return float(np.partition(size, rank - 1)[rank - 1])
+
+        slack = limit("residual", False)
+        most = least = self.total
+        if self.records is None:
+            margin = limit("count", True)
+            most, least = self.total + margin, max(self.total - margin, 1.0)
+        found = float(np.abs(self.residuals).sum())
+        return max(0.0, (found - slack) / most), min(1.0, (found + slack) / least)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each group."""
+        import pandas as pd
+
+        frame: pd.DataFrame = pd.DataFrame(
+            {
+                "low": self.edges[:-1],
+                "high": self.edges[1:],
+                "count": self.counts,
+                "prob_pred": self.prob_pred,
+                "prob_true": self.prob_true,
+                "residual": self.residuals,
+                "standard_error": self.standard_errors(),
+                "usable": self.usable,
+            }
+        )
+        return frame
+
+    def standard_errors(self) -> FloatArray:
+        """Return the deviation of `prob_true` by the noise of the residual."""
+        deviation = math.sqrt(2) * self.sums.scales["residual"]
+        return np.asarray(deviation / np.maximum(self.counts, 1.0))
+
+    def plot(self, ax: Axes | None = None, **line: Any) -> Axes:
+        """Draw the reliability diagram with bars of two standard errors of the noise."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots()[1]
+        keep = self.usable
+        style = {"marker": "o", "capsize": 3, "label": f"private, ECE {self.ece:.3f}", **line}
+        bars = 2 * self.standard_errors()[keep]
+        ax.errorbar(self.prob_pred[keep], self.prob_true[keep], yerr=bars, **style)
+        ax.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--")
+        ax.set(xlabel="mean predicted probability", ylabel="share of positives")
+        ax.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
+        ax.legend(loc="upper left")
+        return ax
+
+    def statement(self) -> Statement:
+        """Return what was promised."""
+        sums = self.sums.statement("calibration", self._assumptions())
+        if self.curve is None:
+            return sums
+        return Statement.compose([self.curve.statement(), sums], delta=self.budget.delta)
+
+    def _assumptions(self) -> list[str]:
+        said = ["cut points are public or come from the private curve"]
+        if self.records is not None:
+            said.append("the number of records is public")
+        return said
+
+
+def private_calibration(
+    y: Any,
+    p: Any,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    n_bins: int = 10,
+    strategy: Literal["uniform", "quantile"] = "uniform",
+    cuts: Any = None,
+    bins: int = 2**10,
+    pos_label: Any = None,
+    neighbors: str = "replace",
+    rng: Randomness | int | None = None,
+) -> PrivateCalibration:
+    """Release the calibration of predicted probabilities with differential privacy.
+
+    Parameters
+    ----------
+    y, p : array
+        Labels and predicted probabilities of the positive class.
+    epsilon, delta : float
+        The whole budget. `delta` is used by the cut points of quantile groups only.
+    n_bins : int
+        Number of groups.
+    strategy : {"uniform", "quantile"}
+        Groups of equal width (public, costs nothing), or of nearly equal size: their cut points
+        take a quarter of the budget.
+    cuts : array, optional
+        Public cut points inside (0, 1) instead of a strategy.
+    bins : int
+        Grid of the curve from which quantile cuts are read.
+    pos_label, neighbors, rng
+        See :func:`noisewise.ecdf.private_roc`.
+    """
+    relation, budget, source = Relation.of(neighbors), Budget(epsilon, delta), resolve(rng)
+    n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
+    _validate.choice("strategy", strategy, ("uniform", "quantile"))
+    labels, predictions = as_predictions(y, p, pos_label)
+    records = public_count(labels.size, relation)
+    curve = None
+    rest = budget.epsilon
+    if cuts is not None:
+        points = checked_cuts(cuts)
+    elif strategy == "uniform":
+        points = np.arange(1, n_bins) / n_bins
+    else:
+        curve = dp_ecdf(
+            predictions,
+            bounds=(0.0, 1.0),
+            epsilon=budget.epsilon * CUT_SHARE,
+            delta=delta,
+            bins=bins,
+            neighbors=neighbors,
+            rng=source,
+        )
+        points = quantile_cuts(curve, n_bins)
+        rest = budget.epsilon * (1 - CUT_SHARE)
+    sums = measure_calibration(labels, predictions, points, rest, relation, source)
+    return PrivateCalibration(sums, curve, budget, records)
+
+
+def measure_calibration(
+    labels: FloatArray,
+    predictions: FloatArray,
+    cuts: FloatArray,
+    epsilon: float,
+    relation: Relation,
+    rng: Randomness,
+) -> GroupSums:
+    """Release count, residual and place of the predictions in each group."""
+    group = group_of(predictions, cuts)
+    edges = np.concatenate([[0.0], cuts, [1.0]])
+    half = np.diff(edges) / 2
+    place = np.clip((predictions - edges[group]) / half[group] - 1, -1.0, 1.0)
+    ones = np.full((labels.size, 1), UNIT, np.int64)
+    families = [
+        Family(("count",), ones, UNIT, COUNT_SHARE),
+        Family(("residual",), to_units(labels - predictions)[:, None], UNIT, RESIDUAL_SHARE),
+        Family(("place",), to_units(place)[:, None], UNIT, PLACE_SHARE),
+    ]
+    return release_sums(group, families, cuts, epsilon=epsilon, relation=relation, rng=rng)
+
+
+def public_count(records: int, relation: Relation) -> int | None:
+    """Return the number of records if it is public, or raise if there are none."""
+    if not relation.count_is_public:
+        return None
+    if records == 0:
+        raise ValueError(
+            "y and p are empty: nothing can be calibrated. If the number of records is private, "
+            "use neighbors='add-remove'."
+        )
+    return records
+
+
+def checked_cuts(cuts: Any) -> FloatArray:
+    """Return public cut points as an increasing array inside (0, 1)."""
+    points = np.array(cuts, dtype=np.float64).ravel()
+    inside = np.isfinite(points).all() and np.all((points > 0) & (points < 1))
+    if not inside or np.any(np.diff(points) <= 0):
+        raise ValueError(f"cuts must increase strictly inside (0, 1), got {cuts!r}")
+    return points
+
+
+def dp_calibration_curve(
+    y: Any, p: Any, *, epsilon: float, n_bins: int = 5, **options: Any
+) -> tuple[FloatArray, FloatArray]:
+    """Return ``(prob_true, prob_pred)`` as ``sklearn.calibration.calibration_curve`` does.
+
+    Groups whose noisy number of records is lost in the noise are left out. Arguments as in
+    :func:`private_calibration`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.random(20_000)
+    >>> y = rng.random(20_000) < p
+    >>> prob_true, prob_pred = dp_calibration_curve(y, p, epsilon=1.0, rng=1)
+    >>> bool(np.abs(prob_true - prob_pred).max() < 0.05)
+    True
+    """
+    found = private_calibration(y, p, epsilon=epsilon, n_bins=n_bins, **options)
+    keep = found.usable
+    return found.prob_true[keep], found.prob_pred[keep]
+
+
+def dp_expected_calibration_error(y: Any, p: Any, *, epsilon: float, **options: Any) -> float:
+    """Return the expected calibration error; see :func:`private_calibration` for its interval."""
+    return private_calibration(y, p, epsilon=epsilon, **options).ece

@@ -1,0 +1,171 @@
+"""Evaluate a classifier's predictions privately: everything from one budget, one statement.
+
+Two releases. The joint class curves (:mod:`noisewise.ecdf.two_class`) give ROC, AUC, precision
+and recall, quantiles of the scores and the cut points of the calibration groups. Sums over
+these groups give calibration, its error and the Hosmer-Lemeshow test; they need scores that
+are probabilities. Each number is read from the release that knows it best, and none costs more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.calibration import PrivateCalibration, measure_calibration
+from noisewise.ecdf.hosmer_lemeshow_null import Groups, NullResult, p_values, statistic_of
+from noisewise.ecdf.labelled import as_labelled
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.roc import PrivateROC, private_roc
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.statement import Statement
+
+__all__ = ["Evaluation", "private_evaluation"]
+
+# Part of epsilon for the curves when calibration is measured too.
+CURVE_SHARE = 0.6
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A private evaluation. Made by :func:`private_evaluation`.
+
+    Parameters
+    ----------
+    roc : PrivateROC
+    calibration : PrivateCalibration or None
+        None if the scores are not probabilities.
+    budget : Budget
+    """
+
+    roc: PrivateROC
+    calibration: PrivateCalibration | None
+    budget: Budget
+
+    def quantiles(self, q: Any = (0.1, 0.25, 0.5, 0.75, 0.9)) -> FloatArray:
+        """Return quantiles of the scores; as many as wanted."""
+        return self.roc.score_quantile(q)
+
+    @cached_property
+    def _groups(self) -> Groups:
+        found = self.calibration
+        assert found is not None
+        counts = np.maximum(found.counts, 0.0)
+        return Groups(
+            expected_1=np.maximum(counts * found.prob_pred, 1.0),
+            expected_0=np.maximum(counts * (1 - found.prob_pred), 1.0),
+            residual_1=found.residuals,
+            residual_0=-found.residuals,
+            variance=counts * found.prob_pred * (1 - found.prob_pred),
+            residual_scale=found.sums.scales["residual"],
+            expected_scale=0.0,
+        )
+
+    @property
+    def hosmer_lemeshow(self) -> float:
+        """The Hosmer-Lemeshow statistic over the calibration groups."""
+        return statistic_of(self._groups)
+
+    def hosmer_lemeshow_test(self, *, draws: int = 10_000, seed: int = 0) -> NullResult:
+        """Return p-values, with sampling and noise simulated (for held-out records)."""
+        return p_values(self._groups, fitted=False, draws=draws, seed=seed)
+
+    def summary(self, level: float = 0.95) -> dict[str, Any]:
+        """Return the main numbers, with intervals, as plain values."""
+        wanted = (0.05, 0.25, 0.5, 0.75, 0.95)
+        quantiles = self.quantiles(wanted).tolist()
+        found: dict[str, Any] = {
+            "auc": self.roc.auc,
+            "auc_interval": list(self.roc.auc_interval(level)),
+            "positives": self.roc.release.positives,
+            "negatives": self.roc.release.negatives,
+            "score_quantiles": dict(zip(map(str, wanted), quantiles, strict=True)),
+        }
+        if self.calibration is not None:
+            test = self.hosmer_lemeshow_test()
+            found["ece"] = self.calibration.ece
+            found["ece_interval"] = list(self.calibration.ece_interval(level))
+            found["hosmer_lemeshow"] = {
+                "statistic": self.hosmer_lemeshow,
+                "p_value": test.plain,
+                "noise_aware_p_value": test.noise_aware,
+            }
+        return found
+
+    def statement(self) -> Statement:
+        """Return one statement for everything here."""
+        parts = [self.roc.statement()]
+        if self.calibration is not None:
+            parts.append(self.calibration.statement())
+        return Statement.compose(parts, delta=self.budget.delta)
+
+
+def private_evaluation(
+    y: Any,
+    score: Any,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    bins: int = 2**10,
+    groups: int = 10,
+    pos_label: Any = None,
+    neighbors: str = "replace",
+    rng: Randomness | int | None = None,
+) -> Evaluation:
+    """Release ROC, AUC, calibration and score quantiles within one budget.
+
+    Parameters
+    ----------
+    y, score : array
+        Labels and scores; if `bounds` is (0, 1) scores are taken as probabilities.
+    epsilon, delta : float
+        The budget of everything.
+    bounds : pair of float
+        Public range of the scores. Other than (0, 1): no calibration.
+    bins, groups : int
+        Thresholds of the curves, groups of the calibration.
+    pos_label, neighbors, rng
+        See :func:`noisewise.ecdf.private_roc`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.random(5000)
+    >>> found = private_evaluation(rng.random(5000) < p, p, epsilon=1.0, rng=1)
+    >>> found.statement().epsilon <= 1.0
+    True
+    """
+    budget, source = Budget(epsilon, delta), resolve(rng)
+    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 12)
+    rows = as_labelled(y, score, pos_label)
+    calibrated = tuple(bounds) == (0.0, 1.0) if bounds is not None else False
+    share = CURVE_SHARE if calibrated else 1.0
+    roc = private_roc(
+        rows[:, 0],
+        rows[:, 1],
+        epsilon=budget.epsilon * share,
+        delta=delta,
+        bounds=bounds,
+        bins=bins,
+        neighbors=neighbors,
+        rng=source,
+    )
+    if not calibrated:
+        return Evaluation(roc, None, budget)
+    release = roc.release
+    wanted = np.unique(roc.score_quantile(np.arange(1, groups) / groups))
+    cuts = wanted[(wanted > 0) & (wanted < 1)]
+    sums = measure_calibration(
+        rows[:, 0],
+        np.clip(rows[:, 1], 0.0, 1.0),
+        cuts,
+        budget.epsilon * (1 - share),
+        release.relation,
+        source,
+    )
+    return Evaluation(roc, PrivateCalibration(sums, None, budget, release.records), budget)

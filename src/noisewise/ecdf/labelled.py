@@ -1,0 +1,80 @@
+"""Labels and scores as the private curves need them: two classes, no missing values.
+
+What counts as positive is decided by a public rule (`pos_label`), never by which labels happen
+to be there: a dataset that has only one class is a neighbour of one that has two, so it
+gets noise like any other and not an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.ecdf.grid import as_records
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+
+__all__ = ["as_labelled", "as_parties", "as_positive"]
+
+
+def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bool_]:
+    """Return which records are positive.
+
+    Parameters
+    ----------
+    y : array
+        Labels: booleans, 0 and 1, -1 and 1, or anything if `pos_label` is given.
+    pos_label : object, optional
+        The positive label; all others are negative. By default 1 (or True).
+    name : str
+        For messages.
+    """
+    if hasattr(y, "detach"):
+        y = y.detach().cpu().numpy()
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {labels.shape}")
+    if labels.dtype.kind == "O":
+        missing = [label is None or label != label for label in labels.tolist()]
+        if any(missing):
+            raise ValueError(f"{name} holds {sum(missing)} missing labels; drop or impute them")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError(f"{name} holds NaN; drop or impute records without a label first")
+    if pos_label is not None:
+        return np.asarray(labels == pos_label, np.bool_)
+    if labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} holds labels of type {labels.dtype}: say which one is positive, "
+            "for example pos_label='yes'"
+        )
+    negatives = set(np.unique(labels).tolist()) - {1}
+    if len(negatives) > 1 or not negatives <= {0, -1}:
+        shown = sorted(negatives)[:3]
+        raise ValueError(
+            f"{name} must hold 0 and 1, or -1 and 1, got also {shown}: give pos_label to say "
+            "which label is positive"
+        )
+    return np.asarray(labels == 1, np.bool_)
+
+
+def as_labelled(y: Any, score: Any, pos_label: Any = None, name: str = "score") -> FloatArray:
+    """Return records of two columns: whether positive (0 or 1), and the score."""
+    positive = as_positive(y, pos_label)
+    scores = as_records(score, name)
+    if positive.size != scores.size:
+        raise ValueError(
+            f"y and {name} must have one entry for each record, got {positive.size} labels "
+            f"and {scores.size} scores"
+        )
+    return np.column_stack([positive.astype(np.float64), scores])
+
+
+def as_parties(y: Any, score: Any, pos_label: Any = None) -> list[FloatArray]:
+    """Return the records of several parties, from a list of labels and a list of scores."""
+    if len(y) != len(score):
+        raise ValueError(
+            f"with an aggregator, y and score are lists with one array for each party, got "
+            f"{len(y)} and {len(score)}"
+        )
+    return [as_labelled(a, b, pos_label) for a, b in zip(y, score, strict=True)]

@@ -1,0 +1,320 @@
+"""Two distribution functions, one for each class, released together with one noise scale.
+
+A record is in one class. So replacing it either moves it within its class (one curve changes
+on an interval) or flips its label (each curve changes on a suffix), never both at worst; and
+adding or removing it changes one curve only. The noise has to hide the worse of the two
+cases, not their sum: for the tree of Barczewski (2025, Section 6.5.1) the l1 shift is
+max(L, 2 ceil((L+1)/2)) instead of 2 (L+1), which is what two releases with half of epsilon
+each would pay. The sizes of the classes are private, and are part of the release.
+
+If the number of records n is public, the two totals must sum to it. Both curves are corrected
+by least squares: with k = cov(curve, total) / var(total), equal for both curves, and
+independent noise, each curve gets k times half of what is missing from n. This is
+post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.ecdf.aggregation import Aggregator, LocalSum
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.estimate import SMOOTHINGS, smooth_counts
+from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.labelled import as_labelled, as_parties
+from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms.protocol import (
+    Block,
+    Change,
+    FloatArray,
+    IntArray,
+    Mechanism,
+    Norm,
+    Setting,
+    Strategy,
+)
+from noisewise.ecdf.promise import state
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation
+from noisewise.privacy.statement import Statement
+
+__all__ = ["TwoClassCounts", "TwoCurves", "count_two_classes", "two_curve_mechanism"]
+
+
+@dataclass(frozen=True, eq=False)
+class TwoCurves:
+    """The same strategy for two curves side by side: a histogram of 2 x bins cells.
+
+    Parameters
+    ----------
+    single : Strategy
+        What is measured of each curve; its total is private.
+    records_are_public : bool
+        Whether the sum of both totals is known.
+    pull : array
+        How far each count follows a correction of its total: cov(count, total) / var(total).
+    """
+
+    single: Strategy
+    records_are_public: bool
+    pull: FloatArray
+
+    @property
+    def name(self) -> str:
+        """The single strategy's name."""
+        return self.single.name
+
+    @property
+    def description(self) -> str:
+        """One line."""
+        return f"two curves with one joint scale, each: {self.single.description}"
+
+    @property
+    def setting(self) -> Setting:
+        """Both histograms, one after the other."""
+        return Setting(2 * self.single.setting.bins, False)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Each block holds the noise of both curves."""
+        return tuple(2 * size for size in self.single.blocks)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """As for one curve."""
+        return self.single.shares
+
+    def shift(self, change: Change, norm: Norm) -> tuple[Fraction, ...]:
+        """As the single strategy answers for a joint change."""
+        return self.single.shift(change, norm)
+
+    def measure(self, counts: IntArray) -> IntArray:
+        """Measure one curve, then the other."""
+        return np.concatenate([self.single.measure(part) for part in np.split(counts, 2)])
+
+    def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Sort the noise by curve."""
+        ends = np.cumsum(self.blocks)[:-1]
+        halves = [np.split(block, 2, axis=-1) for block in np.split(noise, ends, axis=-1)]
+        curves = [
+            self.single.spread(np.concatenate([half[curve] for half in halves], axis=-1))
+            for curve in (0, 1)
+        ]
+        return np.concatenate(curves, axis=-1)
+
+    def reconstruct(self, measurements: NDArray[np.generic], total: float) -> FloatArray:
+        """Return the counts of one curve, then of the other."""
+        curves = [self.single.reconstruct(part, 0.0) for part in np.split(measurements, 2, axis=-1)]
+        if self.records_are_public:
+            missing = total - curves[0][..., -1:] - curves[1][..., -1:]
+            curves = [curve + self.pull * missing / 2 for curve in curves]
+        return np.concatenate(curves, axis=-1)
+
+    def variance(self, blocks: tuple[float, ...]) -> FloatArray:
+        """Variance of each count, smaller by what the public total tells."""
+        variance = self.single.variance(blocks)
+        if self.records_are_public:
+            covariance = self.single.total_covariance(blocks)
+            variance = variance - self.pull * covariance / 2
+        return np.tile(np.maximum(variance, 0.0), 2)
+
+    def total_covariance(self, blocks: tuple[float, ...]) -> FloatArray:
+        """Covariance with the last count, the total of the second curve."""
+        covariance = self.single.total_covariance(blocks)
+        if self.records_are_public:
+            return np.concatenate([-covariance / 2, covariance / 2])
+        return np.concatenate([np.zeros_like(covariance), covariance])
+
+
+def two_curve_mechanism(
+    bins: int,
+    relation: Relation | str,
+    budget: Budget,
+    *,
+    mechanism: str = "auto",
+    objective: Literal["mean", "max"] = "mean",
+) -> Mechanism:
+    """Return the mechanism of least closed-form variance for two curves with one budget.
+
+    Examples
+    --------
+    >>> two_curve_mechanism(64, "replace", Budget(1.0)).epsilon <= 1.0
+    True
+    """
+    relation = Relation.of(relation)
+    # Adding or removing a record changes one curve only, on a suffix.
+    change: Change = "joint" if relation.count_is_public else "suffix"
+    single = plan(bins, relation, budget, mechanism=mechanism, objective=objective, change=change)
+    return join(single, change, relation.count_is_public)
+
+
+def join(single: Mechanism, change: Change, records_are_public: bool) -> Mechanism:
+    """Give two curves the noise that `single` gives to one, which must allow for `change`."""
+    covariance = single.total_covariance
+    strategy = TwoCurves(single.strategy, records_are_public, covariance / covariance[-1])
+    noise = tuple(Block(block.kind, block.scale, 2 * block.size) for block in single.noise)
+    return Mechanism(strategy, noise, change, single.reason)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoClassCounts:
+    """Noisy numbers of negatives and positives with a score of at least each threshold.
+
+    Made by :func:`count_two_classes`. Thresholds decrease, as in scikit-learn; the last one is
+    the lower bound of the scores, where everything is counted.
+
+    Parameters
+    ----------
+    grid : Grid
+        Thresholds of the *negated* scores, so that a bin is closed below in the score.
+    noisy : array
+        Two rows as released: negatives, positives.
+    counts : array
+        The same, each row made monotone.
+    mechanism : Mechanism
+        Of both curves together.
+    budget : Budget
+    relation : Relation
+    smoothing : str
+    randomness : str
+    records : int or None
+        Their number, if it is public.
+    """
+
+    grid: Grid
+    noisy: FloatArray
+    counts: FloatArray
+    mechanism: Mechanism
+    budget: Budget
+    relation: Relation
+    smoothing: str
+    randomness: str
+    records: int | None
+
+    @property
+    def thresholds(self) -> FloatArray:
+        """Decreasing thresholds of the score."""
+        return -self.grid.thresholds
+
+    @property
+    def upper(self) -> float:
+        """Upper bound of the scores."""
+        return -self.grid.lower
+
+    @property
+    def negatives(self) -> float:
+        """Noisy number of negatives."""
+        return float(self.counts[0, -1])
+
+    @property
+    def positives(self) -> float:
+        """Noisy number of positives."""
+        return float(self.counts[1, -1])
+
+    @cached_property
+    def variance(self) -> FloatArray:
+        """Variance of the released counts, two rows."""
+        return self.mechanism.variance.reshape(2, -1)
+
+    def statement(self, what: str) -> Statement:
+        """Return the privacy statement of this one release."""
+        return state(
+            self.mechanism,
+            self.budget,
+            self.relation,
+            randomness=self.randomness,
+            what=f"{what} on {self.grid.bins} thresholds",
+            assumptions=("bounds and thresholds were chosen without looking at the data",),
+        )
+
+
+def count_two_classes(
+    y: Any,
+    score: Any,
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    bins: int = 2**10,
+    pos_label: Any = None,
+    neighbors: str = "replace",
+    mechanism: str = "auto",
+    smooth: str | None = "auto",
+    aggregator: Aggregator | None = None,
+    rng: Randomness | int | None = None,
+    objective: Literal["mean", "max"] = "mean",
+) -> TwoClassCounts:
+    """Release both class distributions of the scores. All arguments as in `private_roc`."""
+    relation = Relation.of(neighbors)
+    budget = Budget(epsilon, delta)
+    grid = mirrored_grid(bounds, bins)
+    if smooth is not None:
+        _validate.choice("smooth", smooth, SMOOTHINGS)
+    source = resolve(rng)
+    joint = two_curve_mechanism(
+        grid.bins, relation, budget, mechanism=mechanism, objective=objective
+    )
+    if smooth == "l1" and joint.name != "thesis":
+        raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
+    summer: Aggregator
+    data: Any
+    if aggregator is None:
+        summer, data = LocalSum(), as_labelled(y, score, pos_label)
+    else:
+        summer, data = aggregator, as_parties(y, score, pos_label)
+    records = summer.count(data) if relation.count_is_public else None
+    if records == 0:
+        raise ValueError(
+            "y and score are empty: no curve is defined. If the number of records is private, "
+            "use neighbors='add-remove'."
+        )
+
+    def statistic(part: Any) -> IntArray:
+        rows = np.asarray(part, np.float64).reshape(-1, 2)
+        positive = rows[:, 0] > 0
+        histogram = [grid.count(-rows[which, 1]) for which in (~positive, positive)]
+        return joint.strategy.measure(np.concatenate(histogram))
+
+    measured = np.asarray(summer.noisy_sum(data, statistic, joint.draw, source), np.int64)
+    noisy = joint.strategy.reconstruct(measured, float(records or 0)).reshape(2, -1)
+    return TwoClassCounts(
+        grid=grid,
+        noisy=noisy,
+        counts=smooth_both(noisy, joint, smooth, records),
+        mechanism=joint,
+        budget=budget,
+        relation=relation,
+        smoothing="none" if smooth is None else smooth,
+        randomness=source.description,
+        records=records,
+    )
+
+
+def mirrored_grid(bounds: Any, bins: int) -> Grid:
+    """Return a grid for negated scores: thresholds of the score decrease from `bounds[1]`."""
+    grid = Grid.of(bounds, bins)
+    edges = -grid.edges[::-1]
+    return Grid(float(edges[0]), edges[1:])
+
+
+def smooth_both(
+    noisy: FloatArray, joint: Mechanism, smooth: str | None, records: int | None
+) -> FloatArray:
+    """Make each row monotone, between 0 and its own (noisy) total."""
+    if smooth is None:
+        return noisy
+    strategy = joint.strategy
+    assert isinstance(strategy, TwoCurves)
+    halves = tuple(Block(b.kind, b.scale, b.size // 2) for b in joint.noise)
+    single = replace(joint, strategy=strategy.single, noise=halves)
+    limited = noisy.copy()
+    if records is not None:
+        limited[:, -1] = np.clip(limited[:, -1], 0.0, records)
+    return np.stack([smooth_counts(row, single, smooth) for row in limited])
