@@ -11,6 +11,7 @@ from noisewise._version import __version__
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
 from noisewise.cli.datasets import app as datasets
+from noisewise.cli.evaluate import evaluate
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(budget)
 app.command()(verify)
 app.command()(certify)
+app.command()(evaluate)
 app.add_typer(datasets, name="datasets")
 
 
