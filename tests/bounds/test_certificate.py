@@ -15,6 +15,11 @@ from noisewise import nn as nw
 from noisewise.bounds import certify
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(

@@ -21,6 +21,11 @@ from noisewise.bounds.norms import conv_norm, spectral_norm
 PLAIN = Improvements.none()
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def bounds(model: nn.Module, shape: tuple[int, ...], norm: float = 1.0):
     return propagate(trace(model.double(), shape), norm, 1.0, improvements=PLAIN)
 

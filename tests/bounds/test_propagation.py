@@ -20,6 +20,11 @@ PLAIN = Improvements.none()
 RELATIVE = 1e-9
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def dense(*sizes: int, between: type[nn.Module] = nn.ReLU, seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     layers: list[nn.Module] = []

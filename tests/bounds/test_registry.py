@@ -7,10 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from noisewise import nn as nw
 from noisewise.bounds import LayerRule, certify, register, registered, trace
 from noisewise.errors import UnsupportedModelError
 
 LOSS = nn.L1Loss()
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
 
 
 def refusal(model: nn.Module, shape: tuple[int, ...] = (4,), loss: object = LOSS) -> str:
@@ -154,6 +160,29 @@ def test_a_buffer_may_be_used_as_a_public_constant() -> None:
     assert certify(Shifted(), (4,), 2.0, nn.L1Loss(reduction="sum")).gradients[
         "layer.weight"
     ] == pytest.approx(3.0 * 2.0)
+
+
+def test_a_layer_called_with_more_than_its_rule_knows_is_refused() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nw.ConvexMix()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.mix(first=x, second=x)
+
+    assert "other arguments" in refusal(Mixed())
+
+    class Offsets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.EmbeddingBag(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.bag(x, None)
+
+    with pytest.raises(UnsupportedModelError, match="other arguments"):
+        trace(Offsets(), (4,), torch.long)
 
 
 def test_data_dependent_control_flow_is_refused() -> None:

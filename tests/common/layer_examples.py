@@ -236,10 +236,21 @@ EXAMPLES: Examples = {
         Example(lambda: nn.LogSoftmax(-1), (4,), 100.0, hints=lambda m: [torch.eye(4)[0] * 100]),
         Example(lambda: nn.LogSoftmax(1), (4, 2), 0.01),
     ],
-    # Slope and size are not largest at the same gate, sigmoid(b) -> 1 against sigmoid'(b) = 1/4.
     nn.GLU: [
-        Example(nn.GLU, (2,), 1.0, {"output": 0.5, "lipschitz": 0.6}),
-        Example(nn.GLU, (2,), 80.0, hints=lambda m: [torch.tensor([79.0, 6.0])]),
+        Example(nn.GLU, (2,), 2.0, {"output": 0.0, "lipschitz": 0.8}),
+        Example(
+            nn.GLU,
+            (2,),
+            80.0,
+            hints=lambda m: [torch.tensor([79.7, 6.0]), torch.tensor([80.0, 0.0])],
+        ),
+        Example(
+            nn.GLU,
+            (2,),
+            4.0,
+            {"output": 0.0},
+            hints=lambda m: [torch.tensor([3.9, b / 10]) for b in range(12)],
+        ),
     ],
     # --- normalisation -------------------------------------------------------------------
     nn.GroupNorm: [
@@ -469,6 +480,32 @@ EXAMPLES: Examples = {
     ],
     nw.StandardisedConv2d: [
         convolution(lambda: nw.StandardisedConv2d(1, 2, 2, 2), (1, 4, 4), twin=plain_convolution),
+    ],
+    nw.LipschitzResidual: [
+        # Branch and shortcut cannot both be followed at once by one direction of every input.
+        Example(lambda: nw.LipschitzResidual(nn.ReLU(), mix="sum"), (3,)),
+        Example(
+            lambda: nw.LipschitzResidual(nw.SpectralLinear(3, 3), learn=True, coefficient=0.2),
+            (3,),
+            known={"output": 0.6, "lipschitz": 0.6, "raw": 0.6},
+        ),
+    ],
+    nw.SpectralConv1d: [
+        convolution(lambda: nw.SpectralConv1d(2, 2, 3, padding=1, limit=2.0), (2, 8))
+    ],
+    nw.SpectralConv2d: [
+        convolution(lambda: nw.SpectralConv2d(1, 2, 2, stride=2, limit=0.5), (1, 4, 4)),
+        convolution(lambda: nw.SpectralConv2d(2, 1, 3, padding=1, groups=1), (2, 4, 4)),
+    ],
+    nw.SpectralConv3d: [convolution(lambda: nw.SpectralConv3d(1, 1, 2, stride=2), (1, 2, 2, 2))],
+    nw.SpectralConvTranspose1d: [
+        convolution(lambda: nw.SpectralConvTranspose1d(1, 1, 2, stride=2), (1, 4))
+    ],
+    nw.SpectralConvTranspose2d: [
+        convolution(lambda: nw.SpectralConvTranspose2d(1, 1, 2, stride=2), (1, 2, 2))
+    ],
+    nw.SpectralConvTranspose3d: [
+        convolution(lambda: nw.SpectralConvTranspose3d(1, 1, 2, stride=2), (1, 1, 2, 2))
     ],
     nw.SpectralLinear: [Example(lambda: nw.SpectralLinear(4, 3, limit=1.5), (4,))],
     nw.FrobeniusLinear: [Example(lambda: nw.FrobeniusLinear(4, 3, limit=0.5), (4,))],

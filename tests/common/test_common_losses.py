@@ -26,6 +26,11 @@ TOLERANCE = 1e-9
 CLASSES = 5
 
 
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    torch.manual_seed(0)
+
+
 @dataclass(frozen=True)
 class LossExample:
     make: Callable[[], Any]

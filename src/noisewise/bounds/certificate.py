@@ -219,7 +219,7 @@ class Certificate:
         from rich.table import Table
 
         table = Table(title=f"Bounds for one record, loss {self.loss}", caption=self._caption())
-        for heading in ("layer", "type", "parameter"):
+        for heading in ("layer", "type", "rule", "parameter"):
             table.add_column(heading, overflow="fold")
         for heading in ("output norm", "Lipschitz", "cotangent", "gradient"):
             table.add_column(heading, justify="right")
@@ -228,6 +228,7 @@ class Certificate:
             table.add_row(
                 row["layer"],
                 row["type"],
+                row["rule"].removesuffix("Rule"),
                 row["parameter"].rpartition(".")[2],
                 *(_number(row[key]) for key in numbers),
                 style="bold" if row["layer"] == "total" else None,

@@ -60,7 +60,7 @@ def functions() -> Mapping[Any, Handler]:
 def _elementwise(module: type[nn.Module], *targets: Any) -> None:
     """Activations whose function takes the module's arguments in the same order."""
 
-    def read(x: Signal, *args: Any, inplace: bool = False, **kwargs: Any) -> nn.Module:
+    def read(x: Signal, *args: Any, **kwargs: Any) -> nn.Module:
         return module(*args, **kwargs)
 
     register_function(*targets)(read)
@@ -86,9 +86,6 @@ for _module, _targets in (
     (nn.LogSigmoid, (functional.logsigmoid,)),
     (nn.Tanhshrink, (functional.tanhshrink,)),
     (nn.Softshrink, (functional.softshrink,)),
-    (nn.MaxPool1d, (functional.max_pool1d, torch.max_pool1d)),
-    (nn.MaxPool2d, (functional.max_pool2d, torch.max_pool2d)),
-    (nn.MaxPool3d, (functional.max_pool3d, torch.max_pool3d)),
     (nn.AvgPool1d, (functional.avg_pool1d,)),
     (nn.AvgPool2d, (functional.avg_pool2d,)),
     (nn.AvgPool3d, (functional.avg_pool3d,)),
@@ -104,6 +101,25 @@ for _module, _targets in (
     _elementwise(_module, *_targets)
 
 
+def _max_pool(module: type[nn.Module], *targets: Any) -> None:
+    """Maximum pooling, whose function has ceil_mode where the module has return_indices."""
+
+    def read(
+        x: Signal, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        ceil_mode: bool = False, return_indices: bool = False,
+    ) -> nn.Module:  # fmt: skip
+        return module(
+            kernel_size, stride or kernel_size, padding, dilation, return_indices, ceil_mode
+        )
+
+    register_function(*targets)(read)
+
+
+_max_pool(nn.MaxPool1d, functional.max_pool1d, torch.max_pool1d)
+_max_pool(nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d)
+_max_pool(nn.MaxPool3d, functional.max_pool3d, torch.max_pool3d)
+
+
 @register_function(functional.softmax, torch.softmax, "softmax")
 def _softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Reading:
     return nn.Softmax(dim)
@@ -115,8 +131,10 @@ def _log_softmax(x: Signal, dim: int | None = None, **kwargs: Any) -> Reading:
 
 
 @register_function(functional.dropout, torch.dropout)
-def _dropout(x: Signal, p: float = 0.5, *args: Any, **kwargs: Any) -> Reading:
-    return nn.Dropout(p)
+def _dropout(
+    x: Signal, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool = True
+) -> Reading:
+    return nn.Dropout(p, inplace)
 
 
 @register_function(torch.abs, operator.abs, "abs", torch.neg, operator.neg, "neg")
@@ -134,7 +152,8 @@ def _rearrangement(x: Signal, *args: Any, **kwargs: Any) -> Reading:
     return IdentityRule()
 
 
-@register_function("float", "double", "half", "bfloat16", "detach")
+# Not half or bfloat16: their rounding alone may lift a norm above its bound.
+@register_function("float", "double", "detach")
 def _conversion(x: Signal) -> Reading:
     return IdentityRule()
 

@@ -17,14 +17,23 @@ from torch import Tensor, fx, nn
 
 from noisewise.bounds import functions as read_functions
 from noisewise.bounds.layer import Call, LayerRule, NormMemory, Shape, Signal, own_parameters
-from noisewise.bounds.registry import is_known, rule_for
+from noisewise.bounds.recording import (
+    BATCHES,
+    Recorder,
+    ancestors,
+    attribute,
+    caller_of,
+    function_name,
+    path_of,
+    record,
+    strip,
+)
+from noisewise.bounds.registry import rule_for
 from noisewise.bounds.rules.linear import IdentityRule
 from noisewise.errors import UnsupportedModelError
 
 __all__ = ["Graph", "Node", "trace"]
 
-_BATCHES = (2, 3)
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _IN_PLACE = frozenset({"relu_", "add_", "sub_", "mul_", "div_", "clamp_"})
 _IN_PLACE_FUNCTIONS = frozenset({"iadd", "isub", "imul", "itruediv", "relu_"})
 
@@ -71,40 +80,6 @@ class Graph:
         ]
 
 
-class _Root(nn.Module):
-    """Lets a model that is itself a leaf be traced like any other."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Any:
-        return self.model(x)
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if is_known(m):
-            return True
-        return m.__module__.startswith("torch.nn") and not isinstance(m, _CONTAINERS)
-
-
-class _Recorder(fx.Interpreter):
-    """Runs the graph and keeps what every node received and returned."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)
-        self.received: dict[fx.Node, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-        self.returned: dict[fx.Node, Any] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        with self._set_current_node(n):
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            self.received[n] = (args, kwargs)
-            self.returned[n] = getattr(self, n.op)(n.target, args, kwargs)
-        return self.returned[n]
-
-
 def trace(model: nn.Module, input_shape: Shape, dtype: torch.dtype | None = None) -> Graph:
     """Read a model as a graph of ruled layers.
 
@@ -128,78 +103,20 @@ def trace(model: nn.Module, input_shape: Shape, dtype: torch.dtype | None = None
 
 class _Builder:
     def __init__(self, model: nn.Module, shape: Shape, dtype: torch.dtype | None) -> None:
-        self.root, self.shape, self.dtype = _Root(model), shape, dtype
+        self.model, self.shape = model, shape
+        self.recording = record(model, shape, dtype)
         self.canonical = {id(value): name for name, value in model.named_parameters()}
         self.trainable = {id(value) for value in model.parameters() if value.requires_grad}
         self.nodes: list[Node] = []
         self.position: dict[fx.Node, int] = {}
 
     def build(self) -> Graph:
-        traced = self._trace()
-        for node in traced.nodes:
-            if node.op == "call_module":
-                rule_for(self._module(node), _path(node))
-        first, second = self._run(traced)
-        for node in traced.nodes:
-            self._add(node, first, second)
-        learnt = tuple(
-            name for name, value in self.root.model.named_parameters() if value.requires_grad
-        )
+        for node in self.recording.graph.nodes:
+            self._add(node, self.recording.first, self.recording.second)
+        learnt = tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
         return Graph(tuple(self.nodes), learnt)
 
-    def _trace(self) -> fx.Graph:
-        try:
-            return _Tracer().trace(self.root)
-        except UnsupportedModelError:
-            raise
-        except Exception as error:
-            raise UnsupportedModelError(
-                f"{type(self.root.model).__name__} has a forward that cannot be read symbolically "
-                f"({error}). Data must not steer Python's if and for: build the model of modules, "
-                "or register a rule for the module that does this."
-            ) from error
-
-    def _module(self, node: fx.Node) -> nn.Module:
-        return self.root.get_submodule(str(node.target))
-
-    def _run(self, graph: fx.Graph) -> list[_Recorder]:
-        """Run on zeros with both batch sizes; random layers leave the generator as it was."""
-        recorders = []
-        for batch in _BATCHES:
-            recorder = _Recorder(fx.GraphModule(self.root, graph))
-            zeros = torch.zeros(
-                (batch, *self.shape), dtype=self._dtype(graph), device=self._device()
-            )
-            try:
-                with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                    recorder.run(zeros)
-            except UnsupportedModelError:
-                raise
-            except Exception as error:
-                raise UnsupportedModelError(
-                    f"{type(self.root.model).__name__} fails on a batch of {batch} records of "
-                    f"shape {self.shape}: {error}. Check input_shape, which has no batch axis."
-                ) from error
-            recorders.append(recorder)
-        return recorders
-
-    def _device(self) -> torch.device:
-        return next((p.device for p in self.root.parameters()), torch.device("cpu"))
-
-    def _dtype(self, graph: fx.Graph) -> torch.dtype:
-        if self.dtype is not None:
-            return self.dtype
-        start = next(node for node in graph.nodes if node.op == "placeholder")
-        if any(
-            user.op == "call_module"
-            and isinstance(self._module(user), (nn.Embedding, nn.EmbeddingBag))
-            for user in start.users
-        ):
-            return torch.long
-        floating = (p.dtype for p in self.root.parameters() if p.is_floating_point())
-        return next(floating, torch.get_default_dtype())
-
-    def _add(self, node: fx.Node, first: _Recorder, second: _Recorder) -> None:
+    def _add(self, node: fx.Node, first: Recorder, second: Recorder) -> None:
         if node.op == "placeholder":
             self._append(node, Node("input", "input", IdentityRule(), None, (), self.shape, {}))
             return
@@ -214,7 +131,7 @@ class _Builder:
         values = (first.returned[node], second.returned[node])
         if not _is_tensor(values[0]):
             return
-        path = _path(node)
+        path = path_of(node)
         rule, module, kind = self._reading(node, first, second)
         own = {}
         if node.op == "call_module":
@@ -236,22 +153,25 @@ class _Builder:
         self.nodes.append(read)
 
     def _reading(
-        self, node: fx.Node, first: _Recorder, second: _Recorder
+        self, node: fx.Node, first: Recorder, second: Recorder
     ) -> tuple[LayerRule[Any], Any, str]:
-        path = _path(node)
+        path = path_of(node)
         if node.op == "call_module":
-            module = self._module(node)
-            if node.kwargs or any(not isinstance(argument, fx.Node) for argument in node.args):
+            module = self.recording.module(node)
+            rule = rule_for(module, path)
+            of_record = [argument for argument in node.args if argument in self.position]
+            if node.kwargs or len(of_record) != len(node.args) or len(of_record) != rule.inputs:
                 raise UnsupportedModelError(
-                    f'{type(module).__name__} at "{path}" is called with more than tensors. Give '
-                    "constants to its constructor."
+                    f'{type(module).__name__} at "{path}" is called with other arguments than the '
+                    f"{rule.inputs} tensor(s) of a record that its rule knows of. Give constants "
+                    "to its constructor, and nothing else to its forward."
                 )
-            return rule_for(module, path), module, type(module).__name__
-        name = node.target if isinstance(node.target, str) else _function_name(node.target)
+            return rule, module, type(module).__name__
+        name = node.target if isinstance(node.target, str) else function_name(node.target)
         handler = read_functions.functions().get(node.target)
         if handler is None:
             raise UnsupportedModelError(
-                f'{name} at "{path}"{_caller(node)} has no rule. Use the module of the same '
+                f'{name} at "{path}"{caller_of(node)} has no rule. Use the module of the same '
                 "meaning if there is one, or put the computation into a module and register a "
                 "rule for it (noisewise.bounds.register)."
             )
@@ -279,7 +199,7 @@ class _Builder:
         return rule_for(reading, path), reading, name
 
     def _public(
-        self, node: fx.Node, recorder: _Recorder, path: str, name: str
+        self, node: fx.Node, recorder: Recorder, path: str, name: str
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments with records' tensors as signals and constants as they are."""
 
@@ -297,11 +217,11 @@ class _Builder:
         return tuple(args), dict(kwargs)
 
     def _check_constant(self, source: fx.Node, path: str, name: str) -> None:
-        for attribute in _ancestors(source):
-            tensor = _attribute(self.root, str(attribute.target))
+        for origin in ancestors(source):
+            tensor = attribute(self.recording.root, str(origin.target))
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 raise UnsupportedModelError(
-                    f'{name} at "{path}" uses the parameter "{_strip(str(attribute.target))}" '
+                    f'{name} at "{path}" uses the parameter "{strip(str(origin.target))}" '
                     "directly, so its gradient has no bound. Put both into a module and register "
                     "a rule for it (noisewise.bounds.register)."
                 )
@@ -325,24 +245,23 @@ class _Builder:
         shapes = [tuple(value.shape) for value in values]
         kept = all(
             len(shape) > 0 and shape[0] == batch
-            for shape, batch in zip(shapes, _BATCHES, strict=True)
+            for shape, batch in zip(shapes, BATCHES, strict=True)
         )
         if not kept or shapes[0][1:] != shapes[1][1:]:
             raise UnsupportedModelError(
                 f'{kind} at "{path}" does not keep the batch as its first axis (shape '
-                f"{shapes[0]} for {_BATCHES[0]} records), so records would mix. Leave the first "
+                f"{shapes[0]} for {BATCHES[0]} records), so records would mix. Leave the first "
                 "axis alone, for example x.flatten(1)."
             )
         return shapes[0][1:]
 
     def _check_in_place(self, node: fx.Node, read: Node) -> None:
         """Refuse to overwrite a tensor that has another reader, directly or through a view."""
-        name = node.target if isinstance(node.target, str) else _function_name(node.target)
+        name = node.target if isinstance(node.target, str) else function_name(node.target)
         overwrites = (
             (node.op == "call_method" and name in _IN_PLACE)
             or (node.op == "call_function" and name in _IN_PLACE_FUNCTIONS)
-            or (node.op == "call_function" and node.kwargs.get("inplace") is True)
-            or (node.op == "call_module" and getattr(read.module, "inplace", False) is True)
+            or getattr(read.module, "inplace", False) is True
         )
         source = node.all_input_nodes[0]
         while overwrites:
@@ -360,7 +279,7 @@ class _Builder:
         result = node.args[0]
         if not isinstance(result, fx.Node) or result not in self.position:
             raise UnsupportedModelError(
-                f"{type(self.root.model).__name__} must return one tensor that depends on its "
+                f"{type(self.model).__name__} must return one tensor that depends on its "
                 "input; several outputs or none have no rule."
             )
         last = self.position[result]
@@ -369,42 +288,6 @@ class _Builder:
             self.nodes.append(
                 Node(path, "output", IdentityRule(), None, (last,), self.nodes[last].shape, {})
             )
-
-
-def _path(node: fx.Node) -> str:
-    return _strip(str(node.target)) if node.op == "call_module" else node.name
-
-
-def _caller(node: fx.Node) -> str:
-    """Which module's forward made the call, for error messages."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return ""
-    path, kind = stack[-1]
-    return f', in the forward of {getattr(kind, "__name__", kind)} at "{_strip(str(path))}",'
-
-
-def _strip(target: str) -> str:
-    return "(model)" if target == "model" else target.removeprefix("model.")
-
-
-def _ancestors(node: fx.Node) -> Iterator[fx.Node]:
-    """Attributes from which a constant is computed."""
-    if node.op == "get_attr":
-        yield node
-    for source in node.all_input_nodes:
-        yield from _ancestors(source)
-
-
-def _attribute(root: nn.Module, target: str) -> Any:
-    value: Any = root
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _function_name(target: Any) -> str:
-    return str(getattr(target, "__name__", target))
 
 
 def _tensor_inputs(node: fx.Node) -> Iterator[fx.Node]:

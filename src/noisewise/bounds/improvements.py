@@ -23,7 +23,7 @@ from noisewise.bounds.graph import Graph
 from noisewise.bounds.layer import Call, LayerRule, NormMemory
 from noisewise.bounds.norms import spectral_norm
 from noisewise.bounds.rules.linear import LinearRule
-from noisewise.bounds.rules.vectors import largest_row, vector_norm
+from noisewise.bounds.rules.vectors import largest_row, vector_norm, wide
 
 __all__ = ["Balance", "Head", "Improvements", "find_chains", "find_head"]
 
@@ -53,28 +53,28 @@ class Head:
 
     def centred_norm(self) -> float:
         """Norm of the matrix after its mean row is taken away."""
-        wide = self.matrix.detach().to(torch.float64)
+        matrix = wide(self.matrix)
         # Removing the mean again leaves the rounding error of the first removal, which the
         # certified norm of the stored result does not see; it is below this slack.
-        centred = wide - wide.mean(dim=0, keepdim=True)
-        slack = 1e-15 * wide.shape[0] * float(wide.abs().sum())
+        centred = matrix - matrix.mean(dim=0, keepdim=True)
+        slack = 1e-15 * matrix.shape[0] * float(matrix.abs().sum())
         return total(spectral_norm(centred).value, slack)
 
     def centred_bias(self) -> float:
         """Norm of the bias after its mean is taken away."""
         if self.bias is None:
             return 0.0
-        wide = self.bias.detach().to(torch.float64)
-        slack = 1e-15 * wide.shape[0] * float(wide.abs().sum())
-        return total(vector_norm(wide - wide.mean()), slack)
+        bias = wide(self.bias)
+        slack = 1e-15 * bias.shape[0] * float(bias.abs().sum())
+        return total(vector_norm(bias - bias.mean()), slack)
 
     def widest_gap(self) -> float:
         """Largest distance between two rows, max ||w_j - w_y||."""
-        wide = self.matrix.detach().to(torch.float64)
-        slack = 1e-15 * float(wide.abs().amax(dim=0).sum())
+        matrix = wide(self.matrix)
+        slack = 1e-15 * float(matrix.abs().amax(dim=0).sum())
         widest = 0.0
-        for row in wide:
-            widest = max(widest, largest_row(wide - row))
+        for row in matrix:
+            widest = max(widest, largest_row(matrix - row))
         return total(widest, slack)
 
 
@@ -166,7 +166,7 @@ class Balance:
         """Certified norm of R^-1 W, W R' or R^-1 W R', R' the scales of the layer below."""
 
         def compute() -> float:
-            scaled = matrix.detach().to(torch.float64)
+            scaled = wide(matrix)
             if left:
                 scaled = scaled / self.scales[position].to(scaled.device)[:, None]
             if right:
@@ -180,8 +180,8 @@ class Balance:
     def _spread(self, position: int, vector: Tensor | None) -> float:
         if vector is None:
             return 0.0
-        wide = vector.detach().to(torch.float64)
-        return product(1 + 4e-16, vector_norm(wide / self.scales[position].to(wide.device)))
+        long = wide(vector)
+        return product(1 + 4e-16, vector_norm(long / self.scales[position].to(long.device)))
 
     def output_norm(self, position: int, call: Call[object], rule: LinearRule) -> float:
         """Bound on a dense layer's output; remembers the weighted one."""
@@ -246,8 +246,8 @@ def _matrix(graph: Graph, position: int) -> Tensor:
 
 def _scales(first: Tensor, second: Tensor) -> Tensor:
     """sqrt(row norm above / column norm below), one where either vanishes; any choice is sound."""
-    rows = torch.linalg.vector_norm(first.to(torch.float64), dim=1)
-    columns = torch.linalg.vector_norm(second.to(torch.float64), dim=0)
+    rows = torch.linalg.vector_norm(wide(first), dim=1)
+    columns = torch.linalg.vector_norm(wide(second), dim=0)
     ratio = (rows / columns).sqrt()
     usable = torch.isfinite(ratio) & (ratio > 0)
     middle = ratio[usable].log().mean().exp() if bool(usable.any()) else torch.tensor(1.0)

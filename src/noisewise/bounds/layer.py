@@ -25,7 +25,8 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from torch import Tensor, nn
 
 from noisewise.bounds.arithmetic import product
-from noisewise.bounds.norms import spectral_norm
+from noisewise.bounds.cache import NormCache
+from noisewise.bounds.norms import conv_norm, spectral_norm
 from noisewise.errors import UnsupportedModelError
 
 __all__ = ["Call", "Diagonal", "LayerBounds", "LayerRule", "NormMemory", "Shape", "Signal"]
@@ -49,8 +50,12 @@ class Signal:
 
 @dataclass
 class NormMemory:
-    """Certified norms of the current weights, each computed once per propagation."""
+    """Certified norms of the current weights, each computed once per propagation.
 
+    A cache that outlives the propagation serves weights that moved little since.
+    """
+
+    cache: NormCache | None = None
     known: dict[Hashable, float] = field(default_factory=dict)
 
     def of(self, key: Hashable, compute: Callable[[], float]) -> float:
@@ -61,7 +66,26 @@ class NormMemory:
 
     def matrix(self, owner: object, weight: Callable[[], Tensor]) -> float:
         """Certified spectral norm of the matrix that a module applies."""
-        return self.of(("matrix", id(owner)), lambda: spectral_norm(weight().detach()).value)
+
+        def compute() -> float:
+            matrix = weight()
+            # An effective weight is made anew each time; only a parameter can be remembered.
+            if self.cache is not None and isinstance(matrix, nn.Parameter):
+                return self.cache.spectral_norm(matrix).value
+            return spectral_norm(matrix.detach()).value
+
+        return self.of(("matrix", id(owner)), compute)
+
+    def convolution(self, owner: object, kernel: Callable[[], Tensor], **settings: Any) -> float:
+        """Certified operator norm of the convolution that a module applies."""
+
+        def compute() -> float:
+            weight = kernel()
+            if self.cache is not None and isinstance(weight, nn.Parameter):
+                return self.cache.conv_norm(weight, **settings).value
+            return conv_norm(weight.detach(), **settings).value
+
+        return self.of(("convolution", id(owner), settings["input_size"]), compute)
 
 
 @dataclass(frozen=True)
@@ -118,11 +142,14 @@ class LayerRule(Generic[M]):
     aligned : bool
         The output is the input, and the cotangent that leaves is a multiple between 0
         and 1 of the one that arrives.
+    inputs : int
+        How many tensors of a record the layer takes.
     """
 
     parameters: ClassVar[tuple[str, ...]] = ()
     effective: ClassVar[tuple[str, ...]] = ()
     aligned: ClassVar[bool] = False
+    inputs: ClassVar[int] = 1
 
     @property
     def name(self) -> str:

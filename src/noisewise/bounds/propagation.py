@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.bounds.arithmetic import product, total
+from noisewise.bounds.cache import NormCache
 from noisewise.bounds.graph import Graph
 from noisewise.bounds.improvements import (
     Balance,
@@ -50,6 +51,7 @@ def propagate(
     *,
     improvements: Improvements | None = None,
     loss_clip: float | None = None,
+    cache: NormCache | None = None,
 ) -> Propagation:
     """Bound every layer's output, cotangent and gradients for one record.
 
@@ -63,9 +65,11 @@ def propagate(
         The loss with its rule, or a bound on its gradient with respect to the output.
     loss_clip : float, optional
         A limit to which each record's loss gradient is clipped before it is propagated.
+    cache : NormCache, optional
+        Remembers certified norms from one propagation to the next, for training steps.
     """
     improvements = Improvements() if improvements is None else improvements
-    return _Pass(graph, input_norm, loss, improvements, loss_clip).run()
+    return _Pass(graph, input_norm, loss, improvements, loss_clip, cache).run()
 
 
 class _Pass:
@@ -76,11 +80,12 @@ class _Pass:
         loss: tuple[LossRule[Any], Any] | float,
         improvements: Improvements,
         loss_clip: float | None,
+        cache: NormCache | None,
     ) -> None:
         self.graph, self.loss, self.use, self.loss_clip = graph, loss, improvements, loss_clip
         if not math.isinf(input_norm):
             _validate.positive("input_norm", input_norm, zero=True)
-        self.norms = NormMemory()
+        self.norms = NormMemory(cache)
         self.signals: list[Signal] = [Signal(graph.input_shape, float(input_norm))]
         self.calls: list[Call[Any]] = [graph.nodes[0].call((), self.norms)]
         chains: list[Chain] = find_chains(graph) if improvements.balancing else []

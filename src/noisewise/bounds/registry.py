@@ -19,7 +19,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from noisewise.bounds.layer import LayerRule
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["Refusal", "is_known", "refuse_type", "register", "registered", "rule_for"]
+__all__ = ["Refusal", "is_known", "lookup", "refuse_type", "register", "registered", "rule_for"]
 
 RuleType = TypeVar("RuleType", bound=type[LayerRule[Any]])
 
@@ -101,7 +101,8 @@ def _redefined(module_type: type[nn.Module], base: type[nn.Module]) -> set[str]:
     }
 
 
-def _lookup(module_type: type[nn.Module]) -> LayerRule[Any] | None:
+def lookup(module_type: type[nn.Module]) -> LayerRule[Any] | None:
+    """Return the rule that holds for a type, its own or one it inherits unchanged."""
     for base in module_type.__mro__:
         if base in _RULES:
             return None if _redefined(module_type, base) else _RULES[base]
@@ -115,7 +116,7 @@ def _refusal(module_type: type[nn.Module]) -> Refusal | None:
 def is_known(module: nn.Module) -> bool:
     """Whether the module is judged as a whole, by a rule or by a stated refusal."""
     kind = type(module)
-    return _lookup(kind) is not None or _refusal(kind) is not None
+    return lookup(kind) is not None or _refusal(kind) is not None
 
 
 def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
@@ -131,7 +132,7 @@ def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
     refusal = _refusal(kind)
     if refusal is not None:
         raise UnsupportedModelError(f'{kind.__name__} at "{path}" {refusal.reason} {refusal.fix}')
-    rule = _lookup(kind)
+    rule = lookup(kind)
     if rule is None:
         _no_rule(module, path)
     if "forward" in vars(module):
@@ -139,11 +140,17 @@ def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
             f'{kind.__name__} at "{path}" had its forward replaced on the instance, so its rule '
             "says nothing about it. Make it a module type of its own and register a rule."
         )
-    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    hooks = [
+        *module._forward_hooks.values(),
+        *module._forward_pre_hooks.values(),
+        *module._backward_hooks.values(),
+        *module._backward_pre_hooks.values(),
+    ]
     if hooks:
         raise UnsupportedModelError(
-            f'{kind.__name__} at "{path}" carries a forward hook ({_name(hooks[0])}), which may '
-            "change what the layer computes. Remove the hook, or certify before you attach it."
+            f'{kind.__name__} at "{path}" carries a hook ({_name(hooks[0])}), which may change '
+            "what the layer computes or sends back. Remove the hook, or certify before you "
+            "attach it."
         )
     learnt = {name for name, value in module.named_parameters() if value.requires_grad}
     unknown = learnt - set(rule.parameters)

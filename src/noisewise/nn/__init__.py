@@ -23,6 +23,7 @@ from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
+from noisewise.nn.repair import fix
 from noisewise.nn.residual import ConvexMix, LipschitzResidual
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
@@ -52,5 +53,6 @@ __all__ = [
     "StandardisedConv2d",
     "StandardisedLinear",
     "TemperedSigmoid",
+    "fix",
     "losses",
 ]

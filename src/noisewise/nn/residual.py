@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds import Call, LayerRule, register
 from noisewise.bounds.arithmetic import loose, product, total
+from noisewise.bounds.rules.vectors import wide
 from noisewise.privacy import _validate
 
 __all__ = ["ConvexMix", "LipschitzResidual"]
@@ -44,7 +45,7 @@ class ConvexMix(nn.Module):
     @property
     def coefficient(self) -> float:
         """Present weight of the second input."""
-        return float(torch.sigmoid(self.raw.detach().to(torch.float64)))
+        return float(torch.sigmoid(wide(self.raw)))
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Mix two tensors of equal shape."""
@@ -108,6 +109,7 @@ class ConvexMixRule(LayerRule[ConvexMix]):
     """(1 - c) X_a + c X_b. The raw coefficient has derivative c (1 - c) (b - a)."""
 
     parameters = ("raw",)
+    inputs = 2
 
     def lipschitz(self, call: Call[ConvexMix]) -> float:
         """Largest of both shares."""

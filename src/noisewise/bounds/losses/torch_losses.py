@@ -13,7 +13,7 @@ from noisewise.bounds.arithmetic import loose, product, root, total
 from noisewise.bounds.layer import Signal
 from noisewise.bounds.losses import constants
 from noisewise.bounds.losses.rule import LossRule, refuse_loss, register_loss
-from noisewise.bounds.rules.vectors import largest_entry
+from noisewise.bounds.rules.vectors import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 
 __all__ = ["reduce_entries", "to_simplex"]
@@ -207,9 +207,9 @@ class BinaryCrossEntropyRule(LossRule[nn.BCEWithLogitsLoss]):
     def lipschitz(self, loss: nn.BCEWithLogitsLoss, output: Signal) -> float:
         slopes = torch.ones(output.shape or (1,), dtype=torch.float64)
         if loss.pos_weight is not None:
-            slopes = torch.maximum(slopes, loss.pos_weight.detach().to(slopes).cpu())
+            slopes = torch.maximum(slopes, wide(loss.pos_weight).cpu())
         if loss.weight is not None:
-            slopes = slopes * loss.weight.detach().to(torch.float64).cpu()
+            slopes = slopes * wide(loss.weight).cpu()
         return constants.entrywise(slopes.flatten().tolist(), output.size, loss.reduction)
 
     def losses(self, loss: nn.BCEWithLogitsLoss, output: Tensor, target: Tensor) -> Tensor:

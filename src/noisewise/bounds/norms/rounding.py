@@ -77,10 +77,10 @@ def scale(weight: Tensor) -> Scaled | None:
     values = weight.detach()
     if values.device.type == "mps":  # has no binary64
         values = values.cpu()
-    values = values.to(torch.float64)
     if values.numel() == 0:
         return None
-    largest = float(values.abs().max())
+    low, high = (float(end) for end in torch.aminmax(values))  # both NaN if one entry is
+    largest = max(-low, high)
     if not math.isfinite(largest):
         count = int((~torch.isfinite(values)).sum())
         raise ValueError(
@@ -92,5 +92,6 @@ def scale(weight: Tensor) -> Scaled | None:
     exponent = math.frexp(largest)[1]
     # Two factors, since 2**1074 itself is not a binary64 number.
     half = -exponent // 2
-    values = values * math.ldexp(1.0, half) * math.ldexp(1.0, -exponent - half)
+    values = values.to(torch.float64, copy=True)
+    values.mul_(math.ldexp(1.0, half)).mul_(math.ldexp(1.0, -exponent - half))
     return Scaled(values, exponent)

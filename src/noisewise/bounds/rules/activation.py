@@ -341,14 +341,24 @@ class LogSoftmaxRule(_AlongAxis):
 
 @register(nn.GLU)
 class GLURule(LayerRule[nn.GLU]):
-    """a * sigmoid(b): each entry's Jacobian is (sigmoid(b), a sigmoid'(b))."""
+    """a * sigmoid(b): each entry's Jacobian is (s, a s (1 - s)) with s = sigmoid(b).
+
+    Its squared norm s^2 (1 + a^2 (1 - s)^2) is largest at s = 1, where it is 1, or, if
+    a^2 >= 8, at s = (3 - sqrt(1 - 8/a^2))/4, the smaller root of its derivative.
+    """
 
     def check(self, call: Call[nn.GLU]) -> None:
         if call.module.dim == 0 or call.module.dim == -len(call.shape) - 1:
             call.refuse("splits the batch.", "Use an axis of the record, for example dim=-1.")
 
     def lipschitz(self, call: Call[nn.GLU]) -> float:
-        return hypotenuse(1.0, product(0.25, call.norm))
+        largest = call.norm * call.norm
+        if math.isinf(largest):
+            return math.inf
+        if largest < 8.0:
+            return 1.0
+        gate = (3.0 - math.sqrt(1.0 - 8.0 / largest)) / 4.0
+        return max(1.0, loose(gate * math.sqrt(1.0 + largest * (1.0 - gate) ** 2)))
 
     def output_norm(self, call: Call[nn.GLU]) -> float:
         return call.norm

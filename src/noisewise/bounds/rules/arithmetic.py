@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noisewise.bounds.arithmetic import hypotenuse, loose, product, quotient, root, total
 from noisewise.bounds.layer import Call, Diagonal, LayerRule
-from noisewise.bounds.rules.vectors import vector_norm
+from noisewise.bounds.rules.vectors import vector_norm, wide
 
 __all__ = [
     "Choice",
@@ -104,7 +104,7 @@ class Scale(LayerRule[Any]):
     factor: float | Tensor
 
     def lipschitz(self, call: Call[Any]) -> float:
-        factor = torch.as_tensor(self.factor).detach().to(torch.float64)
+        factor = wide(torch.as_tensor(self.factor))
         return product(_spread(call, 0), loose(float(factor.abs().max())))
 
 
@@ -118,7 +118,7 @@ class Shift(LayerRule[Any]):
         return _spread(call, 0)
 
     def output_norm(self, call: Call[Any]) -> float:
-        constant = torch.as_tensor(self.constant).detach().to(torch.float64)
+        constant = wide(torch.as_tensor(self.constant))
         repeated = root(call.size / max(constant.numel(), 1))
         return total(product(_spread(call, 0), call.norm), product(repeated, vector_norm(constant)))
 

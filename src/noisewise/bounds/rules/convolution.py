@@ -17,7 +17,6 @@ from torch.nn.modules.conv import _ConvNd
 
 from noisewise.bounds.arithmetic import product, root, total
 from noisewise.bounds.layer import Call, LayerRule, Shape
-from noisewise.bounds.norms import conv_norm
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.vectors import vector_norm
 from noisewise.bounds.rules.windows import largest_count, padding_sources, sliding_windows
@@ -78,20 +77,17 @@ class ConvolutionRule(_ConvolutionBase):
     """Convolution with any stride, dilation, grouping and padding mode."""
 
     def operator_norm(self, call: Call[_ConvNd]) -> float:
-        module, size = call.module, call.shape[1:]
-
-        def compute() -> float:
-            return conv_norm(
-                self.kernel(call).detach(),
-                stride=module.stride,
-                padding=module.padding,
-                dilation=module.dilation,
-                groups=module.groups,
-                padding_mode=module.padding_mode,
-                input_size=size,
-            ).value
-
-        return call.norms.of(("convolution", id(module), size), compute)
+        module = call.module
+        return call.norms.convolution(
+            module,
+            lambda: self.kernel(call),
+            stride=module.stride,
+            padding=module.padding,
+            dilation=module.dilation,
+            groups=module.groups,
+            padding_mode=module.padding_mode,
+            input_size=call.shape[1:],
+        )
 
     def reads(self, call: Call[_ConvNd]) -> int:
         module = call.module
@@ -119,20 +115,17 @@ class ConvTransposeRule(_ConvolutionBase):
     """Adjoint of a convolution: the same operator norm and the same reuse, seen from the output."""
 
     def operator_norm(self, call: Call[_ConvNd]) -> float:
-        module, size = call.module, call.shape[1:]
-
-        def compute() -> float:
-            return conv_norm(
-                self.kernel(call).detach(),
-                stride=module.stride,
-                padding=cast("tuple[int, ...]", module.padding),
-                dilation=module.dilation,
-                groups=module.groups,
-                transposed=True,
-                input_size=size,
-            ).value
-
-        return call.norms.of(("transposed", id(module), size), compute)
+        module = call.module
+        return call.norms.convolution(
+            module,
+            lambda: self.kernel(call),
+            stride=module.stride,
+            padding=cast("tuple[int, ...]", module.padding),
+            dilation=module.dilation,
+            groups=module.groups,
+            transposed=True,
+            input_size=call.shape[1:],
+        )
 
     def reads(self, call: Call[_ConvNd]) -> int:
         module = call.module

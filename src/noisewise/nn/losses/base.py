@@ -80,7 +80,7 @@ def public_weights(weight: float | Sequence[float] | Tensor | None) -> Tensor | 
     """Return constants that a user gave, as a tensor."""
     if weight is None:
         return None
-    values = torch.as_tensor(weight, dtype=torch.float64).detach().clone().reshape(-1)
+    values = torch.as_tensor(weight, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
     if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
         raise ValueError(f"weights must be finite and >= 0, got {weight!r}")
     return values

@@ -13,7 +13,7 @@ from noisewise.bounds import Signal, register_loss
 from noisewise.bounds.arithmetic import loose, product, quotient, root
 from noisewise.bounds.losses import constants
 from noisewise.bounds.losses.torch_losses import reduce_entries, to_simplex
-from noisewise.bounds.rules.vectors import largest_entry
+from noisewise.bounds.rules.vectors import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import (
     EntryLoss,
@@ -52,8 +52,8 @@ class CrossEntropy(RecordLoss):
     Examples
     --------
     >>> import torch
-    >>> CrossEntropy()(torch.zeros(1, 4), torch.tensor([2])).exp()
-    tensor([4.0000])
+    >>> CrossEntropy()(torch.zeros(1, 2), torch.tensor([1]))
+    tensor([0.6931])
     """
 
     weight: Tensor | None
@@ -265,5 +265,5 @@ class BinaryCrossEntropyRule(RecordLossRule):
         """Root of the sum of squared slopes."""
         if loss.pos_weight is None:
             return constants.entrywise(1.0, output.size, loss.over)
-        slopes = [max(1.0, float(value)) for value in loss.pos_weight.double().flatten()]
+        slopes = [max(1.0, float(value)) for value in wide(loss.pos_weight).flatten()]
         return constants.entrywise(slopes, output.size, loss.over)

@@ -35,7 +35,7 @@ class KantorovichRubinstein(RecordLoss):
         super().__init__(reduction)
         given = [priors] if isinstance(priors, (int, float)) else list(priors)
         values = [_validate.fraction("priors", prior) for prior in given]
-        self.register_buffer("priors", torch.tensor(values, dtype=torch.float64))
+        self.register_buffer("priors", torch.tensor(values))
 
     def weights(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the factors before the outputs: 1/p for the class, -1/(1 - p) for others."""

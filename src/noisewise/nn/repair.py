@@ -1,0 +1,76 @@
+"""Replace layers that mix records by ones that do not.
+
+Batch normalisation makes one record's gradient depend on the others, so no sensitivity
+exists. Group normalisation does a similar job within one record.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from noisewise.nn.normalisation import LipschitzGroupNorm
+from noisewise.privacy import _validate
+
+__all__ = ["fix"]
+
+
+def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int = 32) -> nn.Module:
+    """Return a copy of a model in which no normalisation mixes records.
+
+    Parameters
+    ----------
+    model : Module
+        Left as it is.
+    norm : {"group", "lipschitz"}
+        `group`: torch's GroupNorm, for estimators that measure. `lipschitz`:
+        LipschitzGroupNorm, whose slope is at most 1/alpha, for estimators that propagate.
+    alpha : float
+        Of LipschitzGroupNorm.
+    groups : int
+        Largest number of groups; the largest divisor of both it and the channels is used.
+
+    Examples
+    --------
+    >>> type(fix(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]).__name__
+    'GroupNorm'
+    """
+    _validate.choice("norm", norm, ("group", "lipschitz"))
+    groups = _validate.integer("groups", groups, minimum=1)
+
+    def replacement(layer: nn.Module) -> nn.Module | None:
+        if isinstance(layer, _InstanceNorm):
+            if not layer.track_running_stats:
+                return None
+            count = layer.num_features
+        elif isinstance(layer, _BatchNorm):
+            count = math.gcd(groups, layer.num_features)
+        else:
+            return None
+        channels, affine = layer.num_features, layer.affine
+        made: nn.Module
+        if norm == "group":
+            made = nn.GroupNorm(count, channels, eps=layer.eps, affine=affine)
+        else:
+            made = LipschitzGroupNorm(count, channels, alpha=alpha, affine=affine)
+        if affine:
+            with torch.no_grad():
+                made.weight.copy_(layer.weight)  # type: ignore[union-attr]
+                made.bias.copy_(layer.bias)  # type: ignore[union-attr]
+            made.to(device=layer.weight.device, dtype=layer.weight.dtype)
+        return made.train(layer.training)
+
+    def walk(module: nn.Module) -> nn.Module:
+        new = replacement(module)
+        if new is not None:
+            return new
+        for name, child in module.named_children():
+            setattr(module, name, walk(child))
+        return module
+
+    return walk(copy.deepcopy(model))
