@@ -1,7 +1,7 @@
 """What all ready models share: which activation, pooling, norm, weights and input bound.
 
 The defaults keep gradients as long as a Lipschitz constant of one allows: MaxMin has an
-orthogonal Jacobian, the Euclidean pooling keeps norms, weights start orthogonal on the limit.
+orthogonal Jacobian, the Euclidean pooling keeps norms, linear layers start as isometries.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from noisewise.nn.activations import (
@@ -48,6 +49,31 @@ _POOLINGS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+def start_as_isometry_(layer: SpectralConv1d | SpectralConv2d) -> None:
+    """Make a convolution keep norms: an orthogonal matrix between pixels and outputs.
+
+    Delta-orthogonal kernels (Xiao et al., 2018); with stride s, blocks of s pixels a side take
+    the place of single pixels. Tap t reads pixel ``i stride - padding + t``, so the block
+    starts at the tap of number `padding`. Random kernels of norm one shrink most signals, and
+    gradients with them, by half or more in every layer.
+    """
+    outputs, inputs = layer.weight.shape[:2]
+    kernel = layer.weight.shape[2:]
+    block = [min(s, k) for s, k in zip(layer.stride, kernel, strict=True)]
+    padding = [int(p) for p in layer.padding]
+    first = [min(p, k - b) for p, k, b in zip(padding, kernel, block, strict=True)]
+    matrix = torch.empty(outputs, inputs * math.prod(block))
+    if outputs == matrix.shape[1]:
+        nn.init.eye_(matrix)
+    else:
+        nn.init.orthogonal_(matrix)
+    taps = (slice(None), slice(None), *(slice(a, a + b) for a, b in zip(first, block, strict=True)))
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[taps] = layer.limit * matrix.view(outputs, inputs, *block)
+    layer.project_()
+
+
 @dataclass(frozen=True)
 class Options:
     """Settings that every ready model takes as keyword arguments.
@@ -70,6 +96,10 @@ class Options:
         norm then is about `limit` at the start, and certified as it is at any time).
     limit : float
         Largest operator norm of every constrained layer.
+    start : {"isometry", "random"}
+        How constrained convolutions begin. `isometry`: an orthogonal matrix (the identity
+        where it is square) at the tap, or block of taps, that reads each pixel once, zero
+        elsewhere; it keeps norms exactly. `random`: every tap at random.
     projection : str, optional
         How it is kept, see `noisewise.nn.projections`; each layer's own default if None.
     bias : bool, optional
@@ -85,6 +115,7 @@ class Options:
     alpha: float = 1.0
     weights: str = "spectral"
     limit: float = 1.0
+    start: str = "isometry"
     projection: str | None = None
     bias: bool | None = None
     input_norm: float = 1.0
@@ -101,6 +132,7 @@ class Options:
         _validate.positive("alpha", self.alpha)
         _validate.choice("weights", self.weights, ("spectral", "standardised"))
         _validate.positive("limit", self.limit)
+        _validate.choice("start", self.start, ("isometry", "random"))
         if self.projection is not None:
             _validate.choice("projection", self.projection, PROJECTIONS)
 
@@ -155,14 +187,17 @@ class Options:
 
     def positionwise(self, inputs: int, outputs: int) -> nn.Module:
         """Linear layer over the channels of a sequence, the same at each position."""
-        return SpectralConv1d(inputs, outputs, 1, **self._constrained())
+        return self._started(SpectralConv1d(inputs, outputs, 1, **self._constrained()))
 
     def conv(
         self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0
     ) -> nn.Module:
         """2-d convolution within the limit, or standardised."""
         if self.weights == "spectral":
-            return SpectralConv2d(inputs, outputs, kernel, stride, padding, **self._constrained())
+            settings = self._constrained()
+            return self._started(
+                SpectralConv2d(inputs, outputs, kernel, stride, padding, **settings)
+            )
         # A random kernel with channels of length one has norm about 1 + sqrt(outputs/inputs).
         # A function of the shape only, so that a saved model is the same after loading.
         gain = self.limit / (1.0 + math.sqrt(outputs / inputs))
@@ -170,6 +205,11 @@ class Options:
         layer = StandardisedConv2d(inputs, outputs, kernel, stride, padding, bias=bias, gain=gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+        return layer
+
+    def _started(self, layer: SpectralConv1d | SpectralConv2d) -> nn.Module:
+        if self.start == "isometry":
+            start_as_isometry_(layer)
         return layer
 
     def refuse_standardised(self, model: str) -> None:
