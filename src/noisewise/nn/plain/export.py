@@ -26,13 +26,21 @@ Exporter = Callable[[Any, "Export"], nn.Module]
 _EXPORTERS: dict[type[nn.Module], Exporter] = {}
 
 
-def to_plain(module: nn.Module) -> nn.Module:
+def to_plain(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Return an ordinary torch module with the same outputs and its own copy of the weights.
 
     Layers of torch are copied. Modules of your own that hold other layers are copied with
     their layers replaced, and keep their class. Tied layers and weights stay tied, except
     that an effective weight is a new one. `ClipGradient` becomes the identity, and input
     checks that only raise errors are dropped.
+
+    Parameters
+    ----------
+    module : Module
+        Left as it is.
+    dtype : torch.dtype, optional
+        Type in which the model computes, by default that of its weights; some layers have
+        constants of rounding that depend on it.
 
     Raises
     ------
@@ -46,8 +54,10 @@ def to_plain(module: nn.Module) -> nn.Module:
     >>> type(plain[0])
     <class 'torch.nn.modules.linear.Linear'>
     """
-    floating = (p.dtype for p in module.parameters() if p.is_floating_point())
-    return Export(next(floating, torch.get_default_dtype())).module(module)
+    if dtype is None:
+        floating = (p.dtype for p in module.parameters() if p.is_floating_point())
+        dtype = next(floating, torch.get_default_dtype())
+    return Export(dtype).module(module)
 
 
 def register_plain(*module_types: type[nn.Module]) -> Callable[[Exporter], Exporter]:

@@ -227,7 +227,9 @@ def _bounded_input(layer: bounded.BoundedInput, export: Export) -> nn.Module:
 
     if layer.matrix is None:
         return traced(bound)
-    return traced(bound, matrix=export.tensor(layer.matrix))
+    plain = traced(bound, matrix=export.tensor(layer.matrix))
+    plain._non_persistent_buffers_set.add("matrix")  # a constant, as in the layer: not saved
+    return plain
 
 
 @register_plain(residual.ConvexMix)
