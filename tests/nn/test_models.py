@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from noisewise.bounds import Certificate, certify
-from noisewise.nn import LayerCentering, LipschitzGroupNorm, losses
+from noisewise.nn import LayerCentering, losses
 from noisewise.nn.models import (
     MLP,
     ConvNet,
@@ -98,7 +98,10 @@ def gradient_norms(plain: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> d
         return loss(output, target[None]).sum()
 
     gradients = torch.func.vmap(torch.func.grad(one), (None, 0, 0))(parameters, x, y)
-    return {name: g.flatten(1).square().sum(1).add(1e-300).sqrt() for name, g in gradients.items()}
+    return {
+        name: g.reshape(len(x), -1).square().sum(1).add(1e-300).sqrt()
+        for name, g in gradients.items()
+    }
 
 
 def records(shape: tuple[int, ...]) -> Tensor:
@@ -115,7 +118,7 @@ def records(shape: tuple[int, ...]) -> Tensor:
 
 
 def worst(
-    plain: nn.Module, loss: nn.Module, shape: tuple[int, ...], steps: int = 6
+    plain: nn.Module, loss: nn.Module, shape: tuple[int, ...], steps: int = 3
 ) -> dict[str, float]:
     """Largest norms over given records and over some improved by gradient ascent."""
     x = records(shape)
@@ -152,8 +155,15 @@ def check(model: LipschitzModel, loss: nn.Module) -> tuple[Certificate, dict[str
     return certificate, found
 
 
-@pytest.mark.parametrize("regime", ["start", "noisy", "boundary"])
-@pytest.mark.parametrize("name", TINY)
+# Every model after noisy steps; at the start and on the boundary those that differ there.
+REGIMES = [(name, "noisy") for name in TINY] + [
+    (name, regime)
+    for name in ("mlp-limit", "convnet", "convnet-standardised", "resnet-learn", "mixer")
+    for regime in ("start", "boundary")
+]
+
+
+@pytest.mark.parametrize(("name", "regime"), REGIMES)
 def test_no_record_exceeds_the_certificate(name: str, regime: str) -> None:
     check(prepared(TINY[name], regime), losses.CrossEntropy(temperature=8.0))
 
@@ -165,33 +175,26 @@ def test_the_measurement_would_notice_a_bound_that_is_too_small() -> None:
     assert found["head.weight"] > 0.99 * bound
 
 
-@pytest.mark.parametrize("regime", ["start", "noisy", "boundary"])
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(("name", "regime"), REGIMES)
 def test_slopes_stay_below_the_certified_lipschitz_constant(name: str, regime: str) -> None:
     model = prepared(TINY[name], regime)
     bound, body = model.lipschitz(), model[1:]
-    bounded = model.input(records(model.input_shape)[:5])
+    bounded = model.input(records(model.input_shape)[[0, 2, 6]])
     for record in bounded.detach():
         jacobian = torch.func.jacrev(lambda x: body(x[None])[0])(record)
-        slope = float(torch.linalg.matrix_norm(jacobian.flatten(1), 2))
+        slope = float(torch.linalg.matrix_norm(jacobian.detach().flatten(1), 2))
         assert slope <= bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in TINY if "sum" not in n and "standard" not in n and "group" not in n]
+    "name",
+    ["mlp", "convnet", "convnet-sphere", "convnet-gray", "convnet-global", "resnet", "mixer"],
 )
-def test_convex_models_stay_within_the_product_of_their_limits(name: str) -> None:
-    for regime in ("noisy", "boundary"):
-        model = prepared(TINY[name], regime)
-        layers = [m for m in model.modules() if hasattr(m, "norm_bound")]
-        assert all(layer.norm_bound().value <= layer.limit for layer in layers)
-        depth = sum(1 for child in model.children() if hasattr(child, "norm_bound"))
-        steepest = 2.0 if name == "resnet-learn" else 1.0  # alpha = 0.5
-        # Behind a residual connection the branch with the most layers counts.
-        inside = 2 * (len(layers) - depth)
-        norms = sum(1 for m in model.modules() if isinstance(m, LipschitzGroupNorm))
-        allowed = max(model.options.limit, 1.0) ** (depth + inside) * steepest**norms
-        assert model.lipschitz() <= allowed * (1 + 1e-5)
+def test_projected_models_with_limit_one_are_1_lipschitz(name: str) -> None:
+    model = prepared(TINY[name], "boundary")
+    layers = [layer for layer in model.modules() if hasattr(layer, "norm_bound")]
+    assert all(layer.norm_bound().value <= layer.limit == 1.0 for layer in layers)
+    assert 0.5 < model.lipschitz() <= 1.0 + 1e-5
 
 
 def test_without_projection_the_limit_is_broken_and_the_certificate_says_so() -> None:
@@ -278,10 +281,8 @@ def test_wide_resnets_have_the_parameters_of_their_definition() -> None:
     assert wide_resnet_parameters(16, 4) == 2_747_530
     # What paper 004 prints for 16-4 is the number of 40-4.
     assert wide_resnet_parameters(40, 4) == 8_944_266
-    for depth, widening in ((10, 1), (16, 1), (10, 2)):
-        model = wide_resnet(depth, widening)
-        # A stage of unchanged width needs no shortcut layer.
-        assert count(model) == wide_resnet_parameters(depth, widening)
+    # Widening one: the first stage keeps its width and needs no shortcut layer.
+    assert count(wide_resnet(10, 1)) == wide_resnet_parameters(10, 1)
 
 
 @pytest.mark.slow
@@ -302,7 +303,20 @@ def test_resnet_20_is_1_lipschitz() -> None:
     assert model.lipschitz() <= 1.0 + 1e-5
 
 
-@settings(max_examples=20, deadline=None)
+def test_models_are_built_in_several_sizes() -> None:
+    small, large = MLP(5, 2, hidden=(2,)), MLP(5, 2, hidden=(64, 32, 16))
+    assert count(small) == 5 * 2 + 2 + 2 * 2 + 2
+    assert count(large) == 5 * 64 + 64 + 64 * 32 + 32 + 32 * 16 + 16 + 16 * 2 + 2
+    for width in (2, 8):
+        assert benchmark_cnn(width)(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+    for size in (8, 12):
+        model = Mixer((1, size, size), 4, patch=4, width=4, token_width=2, channel_width=2)
+        assert model(torch.rand(2, 1, size, size)).shape == (2, 4)
+        model = ResNet((1, size, size), 4, blocks=(1, 1), widths=(2, 4), stem=2)
+        assert model(torch.rand(2, 1, size, size)).shape == (2, 4)
+
+
+@settings(max_examples=15, deadline=None)
 @given(
     inputs=st.integers(1, 4),
     outputs=st.integers(1, 24),
@@ -317,10 +331,14 @@ def test_convolutions_start_as_isometries_where_that_is_possible(
     layer = Options(limit=2.0).conv(inputs, outputs, kernel, stride, (kernel - 1) // 2)
     assert float(layer.norm_bound()) <= 2.0
     x = torch.randn(3, inputs, 8, 8)
-    ratio = layer(x).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
+    output = layer(x).detach()
+    ratio = output.flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)
     assert float(ratio.max()) <= 2.0 * (1 + 1e-5)
-    if kernel >= stride and outputs >= inputs * stride**2:
-        assert float(ratio.min()) >= 2.0 * (1 - 1e-3)
+    every_pixel_is_read = kernel >= stride and output.shape[-1] * stride == 8
+    if every_pixel_is_read and outputs >= inputs * stride**2:
+        # Up to a factor: certificates of small kernels lie some percent above their norm.
+        assert float(ratio.min()) >= 0.9 * 2.0
+        torch.testing.assert_close(ratio, ratio[:1].expand(3), rtol=1e-4, atol=0)
 
 
 def test_isometric_start_passes_on_more_of_the_gradient_than_a_random_one() -> None:
@@ -328,8 +346,8 @@ def test_isometric_start_passes_on_more_of_the_gradient_than_a_random_one() -> N
     for start in ("isometry", "random"):
         torch.manual_seed(0)
         model = tiny_resnet(norm=None, bias=False, start=start)
-        x = torch.randn(20, *IMAGE)
-        table = model.certify(losses.CrossEntropy()).tightness(x, torch.arange(20) % 3)
+        x = torch.randn(6, *IMAGE)
+        table = model.certify(losses.CrossEntropy()).tightness(x, torch.arange(6) % 3)
         shares[start] = float(table["median_ratio"].iloc[0])
     assert shares["isometry"] > 2 * shares["random"]
 
