@@ -281,6 +281,15 @@ def test_a_leading_bounded_input_needs_no_promise() -> None:
     assert promised.gradients == certificate.gradients
 
 
+def test_a_model_that_bounds_its_input_otherwise_needs_no_promise_either() -> None:
+    model = nn.Sequential(nn.Tanh(), nn.Linear(4, 3, bias=False)).double()
+    certificate = certify(model, (4,), loss=nn.L1Loss(reduction="sum"))
+    assert certificate.enforced
+    x = torch.full((1, 4), 50.0, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(model(x).sum(), model[1].weight)
+    assert float(gradient.norm()) <= certificate.gradients["1.weight"] * (1 + RELATIVE)
+
+
 def test_without_bounded_input_the_norm_is_one_by_default_and_a_promise() -> None:
     certificate = certify(nn.Linear(4, 3), (4,), loss=nn.L1Loss(reduction="sum"))
     assert not certificate.enforced

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from noisewise.bounds.norms import conv_norm
 from noisewise.bounds.norms.convolution import riesz_grid
 from noisewise.bounds.norms.geometry import space_to_depth
 from noisewise.errors import UnsupportedModelError
@@ -87,6 +88,16 @@ def test_whatever_the_kernel_was_the_projected_layer_is_within_its_limit(
     bound = layer.project_()
     assert exact(layer, 2, size) * (1 - 1e-12) <= bound.value <= limit
     assert layer.norm_bound() == bound
+    fresh = conv_norm(
+        layer.weight,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        transposed=transposed,
+        padding_mode=layer.padding_mode,
+    )
+    assert float(fresh) <= limit
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS)

@@ -42,6 +42,7 @@ def test_whatever_the_weights_were_the_projected_layer_is_within_its_limit(
     bound = layer.project_()
     assert exact(layer) * (1 - 1e-13) <= bound.value <= limit
     assert layer.norm_bound() == bound
+    assert float(spectral_norm(layer.weight)) <= limit
     if projection == "fix":
         assert bound.value >= 0.999 * limit
 
@@ -59,6 +60,18 @@ def test_a_training_run_stays_within_the_limit(projection: str) -> None:
         layer.project_()
         assert exact(layer) <= layer.norm_bound().value <= 1.5
         assert float(spectral_norm(layer.weight, method="eigenvalue")) <= 1.5
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_a_larger_layer_is_within_its_limit_by_a_fresh_certificate(projection: str) -> None:
+    torch.manual_seed(0)
+    layer = SpectralLinear(200, 150, projection=projection)
+    for _ in range(4):
+        with torch.no_grad():
+            layer.weight.add_(torch.randn_like(layer.weight), alpha=0.02)
+        layer.project_()
+        assert float(spectral_norm(layer.weight)) <= 1.0
+        assert exact(layer) >= 0.99
 
 
 def test_initial_weights_are_orthogonal_on_the_limit() -> None:

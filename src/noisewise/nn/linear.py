@@ -80,7 +80,7 @@ class SpectralLinear(nn.Linear):
                 self.bias.zero_()
 
     def _norm(self, weight: Tensor) -> NormBound:
-        return self.norms.spectral_norm(weight, tolerance=1e-3)
+        return self.norms.spectral_norm(weight)
 
     def norm_bound(self) -> NormBound:
         """Return a proven upper bound on the norm of the stored weight."""

@@ -53,11 +53,6 @@ def _multiply(weight: Tensor, factor: float) -> None:
         weight.mul_(factor)
 
 
-def tight_norm(weight: Tensor) -> NormBound:
-    """Certify to a thousandth, so that the final rescaling does not undo a projection."""
-    return spectral_norm(weight, tolerance=1e-3)
-
-
 def clip_weights(
     weight: Tensor, limit: float, norm: Norm = spectral_norm, *, rescale: Rescale = _multiply
 ) -> NormBound:
@@ -88,6 +83,8 @@ def clip_weights(
     limit = _validate.positive("limit", limit)
     bound = norm(weight)
     margin = float(torch.finfo(weight.dtype).eps)
+    if margin < 1e-4:  # a few roundings of room, so that a fresh certificate agrees
+        margin *= 32.0
     while bound.value > limit:
         # In two factors, since one could leave the range of binary64 or of the weight.
         ratio = limit / bound.value * max(0.0, 1.0 - margin)
@@ -119,11 +116,12 @@ def fix_weights(
 
 
 def clip_singular_values(
-    weight: Tensor, limit: float, norm: Norm = tight_norm, *, rescale: Rescale = _multiply
+    weight: Tensor, limit: float, norm: Norm = spectral_norm, *, rescale: Rescale = _multiply
 ) -> NormBound:
     """Cut the singular values of a matrix at `limit`, in place: the nearest such matrix.
 
-    Nearest in the Frobenius norm, up to the tightness of `norm` (a thousandth by default).
+    Nearest in the Frobenius norm, up to the tightness of `norm`: rounding for up to 128 rows or
+    columns, beyond that about a thousandth.
 
     Examples
     --------
@@ -145,7 +143,7 @@ def clip_singular_values(
 def bjorck_(
     weight: Tensor,
     limit: float = 1.0,
-    norm: Norm = tight_norm,
+    norm: Norm = spectral_norm,
     *,
     iterations: int = 20,
     rescale: Rescale = _multiply,

@@ -77,7 +77,9 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
             return orthogonal, "orthogonal"
         # Every row and column is a lower bound, so this over-estimate is itself proven.
         longest = max(float(P[0].diagonal().max()) - error, 0.0)
-        enough = math.sqrt(longest) * (1.0 + tolerance)
+        # Held to a part of the tolerance, as the first Cholesky guess is: a projection that
+        # rescales by this bound then stays the nearest point to that part.
+        enough = math.sqrt(longest) * (1.0 + tolerance / 16.0)
         if root(mass) <= enough:
             return root(mass), "frobenius"
         if orthogonal <= enough:
