@@ -1,0 +1,107 @@
+"""Epsilon through the noise multiplier, for mechanisms that add Gaussian noise.
+
+The error rates of an attack bound the noise multiplier; the accountant gives
+epsilon at it. Far stronger than :mod:`.direct`, because a moderate threshold, where
+rates are known well, speaks for the whole trade-off curve. The price is an
+assumption. A *refuted claim* needs no such assumption: if the claim is itself
+Gaussian noise, rates below its trade-off curve contradict it, whatever the truth.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from noisewise.auditing.bounds.bound import Bound
+from noisewise.auditing.bounds.direct import epsilon_from_rates, perfect_threshold
+from noisewise.auditing.bounds.thresholds import Rates, Threshold, rates, rule_sentence
+from noisewise.auditing.noise_model import NoiseModel
+from noisewise.auditing.scores import Scores
+
+__all__ = ["gaussian"]
+
+REFUTED = (
+    "no noise explains these scores at the claimed sampling rate: the model is refuted and the "
+    "bound uses the error rates alone"
+)
+
+
+def gaussian(
+    scores: Scores,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    model: NoiseModel | None = None,
+    threshold: Threshold = "all",
+) -> Bound:
+    """Lower bound on epsilon of a mechanism that adds Gaussian noise.
+
+    Parameters
+    ----------
+    scores : Scores
+        Independent scores, or orthogonal canaries of one step.
+    delta : float
+        > 0.
+    confidence : float
+    model : NoiseModel, optional
+        Sampling rate, number of steps and what one score was computed from. Default:
+        one step on the whole data.
+    threshold : "all", "split" or float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> scores = Scores(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500), midpoint=0.5)
+    >>> bound = gaussian(scores, delta=1e-5)
+    >>> 3.5 < bound.epsilon < 4.377                     # the truth is 4.377
+    True
+    """
+    family = NoiseModel(relation=scores.relation) if model is None else model
+    error = 1 - confidence
+    found, noise, at = _from_rates(rates(scores, threshold, error), family, delta)
+    ideal = rates(scores.perfect(), perfect_threshold(scores, threshold), error)
+    largest, _, _ = _from_rates(ideal, family, delta)
+    refuted = (REFUTED,) if noise is None else ()
+    return Bound(
+        epsilon=found,
+        largest=max(found, largest),
+        method="gaussian",
+        kind="confidence",
+        threshold=at,
+        noise_multiplier=noise,
+        rule=rule_sentence(scores, threshold),
+        assumptions=(*family.sentences, *refuted),
+    )
+
+
+def _from_rates(
+    bounds: Rates, family: NoiseModel, delta: float
+) -> tuple[float, float | None, float]:
+    """Epsilon, noise multiplier and threshold of the strongest pair of rates."""
+    quick = family.observed == "batch" or family.sample_rate == 1.0 or family.observed == "step"
+    chosen = bounds if quick else _few(bounds)
+    noises = [
+        family.noise_upper_bound(float(fp), float(fn))
+        for fp, fn in zip(chosen.false_positive, chosen.false_negative, strict=True)
+    ]
+    for index, noise in enumerate(noises):
+        if noise is None:
+            alone, at = bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
+            return alone, None, at if alone > 0 else float(chosen.thresholds[index])
+    known = [noise for noise in noises if noise is not None]
+    least = min(known)
+    at = float(chosen.thresholds[known.index(least)])
+    if math.isinf(least):
+        return 0.0, math.inf, at
+    return family.epsilon(least, delta), least, at
+
+
+def _few(bounds: Rates, count: int = 40) -> Rates:
+    """Some of the thresholds, evenly spread over the frontier: each costs a search."""
+    size = bounds.thresholds.size
+    if size <= count:
+        return bounds
+    keep = np.unique(np.linspace(0, size - 1, count).round().astype(int))
+    return Rates(bounds.thresholds[keep], bounds.false_positive[keep], bounds.false_negative[keep])
