@@ -99,17 +99,19 @@ class NoiseModel:
         ``inf`` if every multiplier allows it; None if none does, so that the
         sampling rate itself, or the whole model, is refuted.
         """
-        if false_positive + false_negative >= 1.0:
-            return math.inf
-        if self.observed == "batch" or self._whole_batches:
-            return self.noise_of_separation(float(-ndtri(false_positive) - ndtri(false_negative)))
-        if self.observed == "step" and self.relation == ADD_REMOVE:
-            return self._one_sampled_step(false_positive, false_negative)
+        return self.tightest(np.array([false_positive]), np.array([false_negative]))[0]
 
-        def violated(noise: float) -> bool:
-            return false_negative < self._least_miss(noise, false_positive)
-
-        return _smallest(violated)
+    def tightest(self, false_positive: Array, false_negative: Array) -> tuple[float | None, int]:
+        """Smallest of the upper bounds that several pairs of rates give, and its index."""
+        pairs = list(zip(false_positive.tolist(), false_negative.tolist(), strict=True))
+        if self.observed != "batch" and not self._whole_batches and not self._closed_form:
+            return self._search(pairs)
+        found: list[float | None] = [self._in_closed_form(p, n) for p, n in pairs]
+        refuting = [index for index, noise in enumerate(found) if noise is None]
+        if refuting:
+            return None, refuting[0]
+        best = min(range(len(found)), key=lambda index: found[index] or 0.0)
+        return found[best], best
 
     def noise_of_separation(self, deviations: float) -> float:
         """Noise multiplier if scores in and out are normal, so many deviations apart."""
@@ -176,6 +178,31 @@ class NoiseModel:
         """How far a canary moves the sum, in units of one record's largest contribution."""
         return float(self.relation.sum_factor)
 
+    @property
+    def _closed_form(self) -> bool:
+        return self.observed == "step" and self.relation == ADD_REMOVE
+
+    def _in_closed_form(self, false_positive: float, false_negative: float) -> float | None:
+        if false_positive + false_negative >= 1.0:
+            return math.inf
+        if self.observed == "batch" or self._whole_batches:
+            return self.noise_of_separation(float(-ndtri(false_positive) - ndtri(false_negative)))
+        return self._one_sampled_step(false_positive, false_negative)
+
+    def _search(self, pairs: list[tuple[float, float]]) -> tuple[float | None, int]:
+        useful = [index for index, (p, n) in enumerate(pairs) if p + n < 1.0]
+        if not useful:
+            return math.inf, 0
+
+        def slack(noise: float, index: int) -> float:
+            false_positive, false_negative = pairs[index]
+            return self._least_miss(noise, false_positive) - false_negative
+
+        noise = _smallest(lambda noise: any(slack(noise, index) > 0 for index in useful))
+        if noise is None or math.isinf(noise):
+            return noise, useful[0]
+        return noise, max(useful, key=lambda index: slack(noise, index))
+
     def _one_sampled_step(self, false_positive: float, false_negative: float) -> float | None:
         # The power of the best test at level a is (1-q) a + q Phi(1/sigma - z(1-a)).
         rate = self.sample_rate
@@ -236,29 +263,30 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _composed_epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) -> float:
-    """Lower bound of epsilon: losses rounded down on a grid that costs about one per cent."""
+    """Lower bound of epsilon: losses rounded down on a grid that costs at most two per cent."""
     above = accountant_epsilon(
         noise_multiplier=noise, sample_rate=rate, steps=steps, delta=delta, relation=relation
     )
     reach = _reach(noise, relation)
-    # Rounding down shifts the loss of each step by half a cell on average.
-    width = min(1e-3, max(0.02 * above / steps, reach / 2e5))
+    # Rounding down shifts the loss of each step by half a cell on average, by one at most.
+    width = min(0.02, max(0.02 * above / steps, reach / 2e5, 1e-5))
     composed = _distribution(noise, rate, relation, width, pessimistic=False)
     if steps > 1:
         composed = composed.self_compose(steps)
     return min(above, float(composed.get_epsilon_for_delta(delta)))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _privacy_profile(noise: float, rate: float, steps: int, relation: str) -> tuple[Array, Array]:
     reach = _reach(noise, relation)
-    width = min(1e-3, max(1e-4, reach / 1e5)) if reach < 100 else reach / 1e5
+    # Connecting the dots errs by the square of the width, and upwards.
+    width = max(1e-4, reach / 1e4)
     composed = _distribution(noise, rate, relation, width, pessimistic=True)
     if steps > 1:
         composed = composed.self_compose(steps)
     # Beyond 600 the slopes overflow; leaving lines out only lowers the curve.
     largest = min(600.0, max(1e-3, float(composed.get_epsilon_for_delta(1e-9))))
-    positive = np.concatenate([np.linspace(0.0, largest, 300), largest * np.geomspace(1e-4, 1, 60)])
+    positive = np.concatenate([np.linspace(0.0, largest, 100), largest * np.geomspace(1e-4, 1, 30)])
     deltas = np.asarray(composed.get_delta_for_epsilon(np.sort(positive)), dtype=np.float64)
     slopes = np.exp(np.sort(positive))
     # Symmetry of neighbours: delta(-eps) = 1 - e^-eps (1 - delta(eps)).

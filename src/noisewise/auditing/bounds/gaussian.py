@@ -9,8 +9,6 @@ Gaussian noise, rates below its trade-off curve contradict it, whatever the trut
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from noisewise.auditing.bounds.bound import Bound
@@ -80,26 +78,17 @@ def _from_rates(
     bounds: Rates, family: NoiseModel, delta: float
 ) -> tuple[float, float | None, float]:
     """Epsilon, noise multiplier and threshold of the strongest pair of rates."""
-    quick = family.observed == "batch" or family.sample_rate == 1.0 or family.observed == "step"
-    chosen = bounds if quick else _few(bounds)
-    noises = [
-        family.noise_upper_bound(float(fp), float(fn))
-        for fp, fn in zip(chosen.false_positive, chosen.false_negative, strict=True)
-    ]
-    for index, noise in enumerate(noises):
-        if noise is None:
-            alone, at = bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
-            return alone, None, at if alone > 0 else float(chosen.thresholds[index])
-    known = [noise for noise in noises if noise is not None]
-    least = min(known)
-    at = float(chosen.thresholds[known.index(least)])
-    if math.isinf(least):
-        return 0.0, math.inf, at
-    return family.epsilon(least, delta), least, at
+    chosen = _few(bounds)
+    noise, index = family.tightest(chosen.false_positive, chosen.false_negative)
+    at = float(chosen.thresholds[index])
+    if noise is None:
+        alone, best = bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
+        return alone, None, best
+    return family.epsilon(noise, delta), noise, at
 
 
-def _few(bounds: Rates, count: int = 40) -> Rates:
-    """Some of the thresholds, evenly spread over the frontier: each costs a search."""
+def _few(bounds: Rates, count: int = 300) -> Rates:
+    """Some of the thresholds, evenly spread over the frontier; more would gain nothing."""
     size = bounds.thresholds.size
     if size <= count:
         return bounds

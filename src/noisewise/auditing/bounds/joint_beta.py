@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -23,7 +24,7 @@ from noisewise.auditing.scores import Scores
 
 __all__ = ["joint_beta"]
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(400)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def joint_beta(
@@ -44,8 +45,8 @@ def joint_beta(
     at, *counts = chosen_counts(scores, threshold)
     _, *ideal = chosen_counts(scores.perfect(), perfect_threshold(scores, threshold))
     return Bound(
-        epsilon=_quantile(counts, delta, confidence),
-        largest=_quantile(ideal, delta, confidence),
+        epsilon=_quantile(tuple(counts), delta, confidence),
+        largest=_quantile(tuple(ideal), delta, confidence),
         method="joint-beta",
         kind="credible",
         threshold=at,
@@ -54,7 +55,8 @@ def joint_beta(
     )
 
 
-def _quantile(counts: Sequence[int], delta: float, level: float) -> float:
+@lru_cache(maxsize=1024)
+def _quantile(counts: tuple[int, ...], delta: float, level: float) -> float:
     def surplus(epsilon: float) -> float:
         return _outside(counts, epsilon, delta) - level
 
@@ -63,7 +65,7 @@ def _quantile(counts: Sequence[int], delta: float, level: float) -> float:
     high = 1.0
     while surplus(high) > 0.0:
         high *= 2
-    return float(brentq(surplus, 0.0, high, xtol=1e-9))
+    return float(brentq(surplus, 0.0, high, xtol=1e-7))
 
 
 def _outside(counts: Sequence[int], epsilon: float, delta: float) -> float:

@@ -18,10 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import expit
-from scipy.stats import binom
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, expit
 
 from noisewise.auditing.bounds.bound import Bound
 from noisewise.auditing.noise_model import NoiseModel
@@ -113,13 +115,17 @@ def one_run_tradeoff(
 
 
 def p_value(guess: Guesses, epsilon: float, delta: float) -> float:
-    """Probability of as many right guesses under (epsilon, delta)-DP, at most."""
+    """Probability of as many right guesses under (epsilon, delta)-DP, at most.
+
+    P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i, with B binomial over the guesses
+    that were made, at the rate e^eps / (1 + e^eps).
+    """
     rate = float(expit(epsilon))
-    tail = float(binom.sf(guess.right - 1, guess.made, rate))
+    tail = float(_at_least(np.array([guess.right]), guess.made, rate)[0])
     if delta == 0.0 or guess.right == 0:
         return tail
     steps = np.arange(1, guess.right + 1)
-    lost = binom.sf(guess.right - 1 - steps, guess.made, rate) - tail
+    lost = _at_least(guess.right - steps, guess.made, rate) - tail
     return min(1.0, tail + 2 * guess.canaries * delta * float(np.max(lost / steps)))
 
 
@@ -148,16 +154,24 @@ def refutes(guess: Guesses, blow_up_inverse: Callable[[float], float], error: fl
     return hits + misses > total
 
 
+def _at_least(count: NDArray[np.int64], total: int, rate: float) -> NDArray[np.float64]:
+    """P[binomial >= count]."""
+    positive = np.maximum(count, 1)
+    return np.where(count <= 0, 1.0, betainc(positive, total - positive + 1.0, rate))
+
+
+@lru_cache(maxsize=1024)
 def _largest_epsilon(guess: Guesses, delta: float, error: float) -> float:
-    if p_value(guess, 0.0, delta) > error:
+    def surplus(epsilon: float) -> float:
+        return math.log(error) - math.log(max(p_value(guess, epsilon, delta), 1e-300))
+
+    if surplus(0.0) < 0.0:
         return 0.0
-    low, high = 0.0, 1.0
-    while p_value(guess, high, delta) <= error:
-        low, high = high, 2 * high
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if p_value(guess, middle, delta) <= error else (low, middle)
-    return low
+    high = 1.0
+    while surplus(high) > 0.0:
+        high *= 2
+    # The root is found to 1e-7; stepping back keeps the answer on the side that is refuted.
+    return max(0.0, float(brentq(surplus, 0.0, high, xtol=1e-8)) - 1e-7)
 
 
 def _noise(guess: Guesses, family: NoiseModel, error: float) -> float:
