@@ -27,7 +27,6 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from noisewise.auditing.scores import OBSERVED
 from noisewise.privacy import _validate
-from noisewise.privacy import epsilon as accountant_epsilon
 from noisewise.privacy.events import Gaussian, PoissonGaussian
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement
@@ -264,16 +263,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 @lru_cache(maxsize=256)
 def _composed_epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) -> float:
     """Lower bound of epsilon: losses rounded down on a grid that costs at most two per cent."""
-    above = accountant_epsilon(
-        noise_multiplier=noise, sample_rate=rate, steps=steps, delta=delta, relation=relation
-    )
     reach = _reach(noise, relation)
+    rough = _composed(noise, rate, relation, steps, reach / 4e3, pessimistic=True)
+    above = float(rough.get_epsilon_for_delta(delta))
     # Rounding down shifts the loss of each step by half a cell on average, by one at most.
-    width = min(0.02, max(0.02 * above / steps, reach / 2e5, 1e-5))
-    composed = _distribution(noise, rate, relation, width, pessimistic=False)
-    if steps > 1:
-        composed = composed.self_compose(steps)
-    return min(above, float(composed.get_epsilon_for_delta(delta)))
+    width = max(0.02 * above / steps, reach / 2e5, 1e-5)
+    fine = _composed(noise, rate, relation, steps, width, pessimistic=False)
+    return min(above, float(fine.get_epsilon_for_delta(delta)))
 
 
 @lru_cache(maxsize=512)
@@ -281,9 +277,7 @@ def _privacy_profile(noise: float, rate: float, steps: int, relation: str) -> tu
     reach = _reach(noise, relation)
     # Connecting the dots errs by the square of the width, and upwards.
     width = max(1e-4, reach / 1e4)
-    composed = _distribution(noise, rate, relation, width, pessimistic=True)
-    if steps > 1:
-        composed = composed.self_compose(steps)
+    composed = _composed(noise, rate, relation, steps, width, pessimistic=True)
     # Beyond 600 the slopes overflow; leaving lines out only lowers the curve.
     largest = min(600.0, max(1e-3, float(composed.get_epsilon_for_delta(1e-9))))
     positive = np.concatenate([np.linspace(0.0, largest, 100), largest * np.geomspace(1e-4, 1, 30)])
@@ -294,13 +288,15 @@ def _privacy_profile(noise: float, rate: float, steps: int, relation: str) -> tu
     return np.concatenate([slopes, 1.0 / slopes]), np.concatenate([deltas, mirrored])
 
 
-def _distribution(noise: float, rate: float, relation: str, width: float, pessimistic: bool) -> Any:
+def _composed(
+    noise: float, rate: float, relation: str, steps: int, width: float, *, pessimistic: bool
+) -> Any:
     neighbours = (
         NeighboringRelation.ADD_OR_REMOVE_ONE
         if relation == "add-remove"
         else NeighboringRelation.REPLACE_ONE
     )
-    return pld.from_gaussian_mechanism(
+    once = pld.from_gaussian_mechanism(
         noise,
         sampling_prob=rate,
         pessimistic_estimate=pessimistic,
@@ -308,6 +304,7 @@ def _distribution(noise: float, rate: float, relation: str, width: float, pessim
         use_connect_dots=pessimistic,
         neighboring_relation=neighbours,
     )
+    return once.self_compose(steps) if steps > 1 else once
 
 
 def _reach(noise: float, relation: str) -> float:

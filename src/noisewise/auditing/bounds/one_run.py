@@ -32,6 +32,9 @@ from noisewise.auditing.scores import Scores
 __all__ = ["Guesses", "guesses", "one_run", "one_run_tradeoff"]
 
 
+_SHRINK = 0.7
+
+
 @dataclass(frozen=True)
 class Guesses:
     """Guesses of coins: so many were made, so many were right."""
@@ -44,8 +47,9 @@ class Guesses:
 def guesses(scores: Scores, seed: int = 0) -> list[Guesses]:
     """Guess "in" for the largest scores and "out" for the smallest ones.
 
-    All canaries, half of them, a quarter, and so on; each time both kinds of guesses
-    in equal number, and "in" only. Ties are broken at random, without the coins.
+    All canaries, 70 per cent of them, 70 per cent of those, and so on; each time both
+    kinds of guesses in equal number, and "in" only. Ties are broken at random, without
+    the coins.
     """
     _require_coins(scores)
     values = np.concatenate([scores.inside, scores.outside])
@@ -61,7 +65,7 @@ def guesses(scores: Scores, seed: int = 0) -> list[Guesses]:
         found.append(Guesses(values.size, size, right_high))
         if size <= 8:
             break
-        size //= 2
+        size = int(_SHRINK * size)
     return found
 
 
@@ -82,7 +86,7 @@ def one_run(scores: Scores, *, delta: float, confidence: float = 0.95) -> Bound:
     found = guesses(scores)
     return Bound(
         epsilon=best(found),
-        largest=best([Guesses(g.canaries, g.made, g.made) for g in found]),
+        largest=best(guesses(scores.perfect())),
         method="one-run",
         kind="confidence",
         rule=_rule(found),
@@ -102,7 +106,7 @@ def one_run_tradeoff(
 
     found = guesses(scores)
     epsilon, noise = best(found)
-    largest, _ = best([Guesses(g.canaries, g.made, g.made) for g in found])
+    largest, _ = best(guesses(scores.perfect()))
     return Bound(
         epsilon=epsilon,
         largest=max(largest, epsilon),
