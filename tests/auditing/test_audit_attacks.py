@@ -246,7 +246,7 @@ def test_the_likelihood_ratio_is_fitted_on_runs_that_are_not_scored() -> None:
 
 def test_a_loss_that_is_already_reduced_is_refused() -> None:
     options = black_box(1.0)
-    options["loss_fn"] = torch.nn.MSELoss()
+    options["loss_fn"] = lambda output, target: squared(output, target).mean()
     with pytest.raises(ValueError, match="one loss per record"):
         one_run_losses(fixed_rate, **options)
 

@@ -76,7 +76,7 @@ def one_run(scores: Scores, *, delta: float, confidence: float = 0.95) -> Bound:
     --------
     >>> perfect = Scores([1.0] * 50, [0.0] * 50, design="one-run", coins=True)
     >>> round(one_run(perfect, delta=1e-5).epsilon, 1)
-    2.8
+    2.9
     """
 
     def best(candidates: list[Guesses]) -> float:
