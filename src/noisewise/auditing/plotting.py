@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 if TYPE_CHECKING:
     from noisewise.auditing.result import AuditResult
@@ -68,6 +69,13 @@ def _roc(axes: Any, result: AuditResult) -> None:
     rate = np.geomspace(floor, 1.0, 400)
     axes.plot(rate, rate, color="#aaaaaa", linewidth=1, label="guessing")
     lines = [(result.epsilon_lower_bound, _BOUND, "lower bound", "--")]
+    noise = result.bound.noise_multiplier
+    if result.scores.observed == "batch" and noise is not None and math.isfinite(noise):
+        # Through the noise the bound speaks for a whole curve, which says more than a line.
+        curve = ndtr(ndtri(rate) + result.relation.sum_factor / noise)
+        label = f"Gaussian noise of multiplier {noise:.3g} (lower bound)"
+        axes.plot(rate, curve, color=_BOUND, linestyle="--", label=label)
+        lines = []
     if result.claimed_epsilon is not None:
         lines.insert(0, (result.claimed_epsilon, _CLAIM, "claim", "-"))
     for epsilon, colour, name, style in lines:
