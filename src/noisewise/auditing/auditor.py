@@ -144,6 +144,7 @@ def audit(
         assumptions=tuple(dict.fromkeys((*scores.assumptions, *bound.assumptions))),
         scores=scores,
         estimate=_estimate(chosen, scores, model, delta, confidence),
+        noise=model if chosen in _NEED_NOISE else None,
     )
 
 

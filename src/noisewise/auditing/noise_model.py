@@ -158,6 +158,11 @@ class NoiseModel:
                 f"batches are Poisson samples at rate {self.sample_rate:g}, as claimed: the "
                 "audit chose the batches itself and did not check the sampler"
             )
+        elif not self._whole_batches:
+            parts.append(
+                f"batches are Poisson samples at rate {self.sample_rate:g}, as claimed; a wrong "
+                "rate shows as noise that is too small"
+            )
         if self.steps > 1 and self.observed != "run":
             parts.append(
                 f"all {self.steps} steps add independent noise of the same size as those seen"

@@ -76,7 +76,17 @@ def _roc(axes: Any, result: AuditResult) -> None:
         label = f"Gaussian noise of multiplier {noise:.3g} (lower bound)"
         axes.plot(rate, curve, color=_BOUND, linestyle="--", label=label)
         lines = []
-    if result.claimed_epsilon is not None:
+    title = "ROC curve of the attack"
+    if result.scores.observed == "step":
+        title += " on one step"
+    if (
+        result.noise is not None
+        and result.noise.sample_rate < 1
+        and result.noise.observed == "batch"
+    ):
+        # The claim counts on sampling, this attack did without: no line to compare with.
+        title += " on a known batch"
+    elif result.claimed_epsilon is not None:
         lines.insert(0, (result.claimed_epsilon, _CLAIM, "claim", "-"))
     for epsilon, colour, name, style in lines:
         allowed = _allowed(rate, epsilon, result.delta)
@@ -89,7 +99,7 @@ def _roc(axes: Any, result: AuditResult) -> None:
         ylim=(low, 1.15),
         xlabel="false-positive rate",
         ylabel="true-positive rate",
-        title="ROC curve of the attack",
+        title=title,
     )
     axes.legend(frameon=False, loc="lower right", fontsize=8)
 

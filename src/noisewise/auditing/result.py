@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.auditing.bounds.bound import Bound
+from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.scores import Scores
 from noisewise.errors import NoisewiseError
 from noisewise.privacy.relation import Relation
@@ -44,6 +45,8 @@ class AuditResult:
         The scores, for plots.
     estimate : Bound or None
         A sharper number without a guarantee, where the scores allow one.
+    noise : NoiseModel or None
+        The noise, sampling and number of steps that were taken for granted.
     """
 
     bound: Bound
@@ -55,6 +58,7 @@ class AuditResult:
     assumptions: tuple[str, ...]
     scores: Scores = field(repr=False, compare=False)
     estimate: Bound | None = None
+    noise: NoiseModel | None = None
 
     @property
     def epsilon_lower_bound(self) -> float:
