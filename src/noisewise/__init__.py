@@ -18,10 +18,10 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import bounds, datasets, ecdf, nn, privacy
+    from noisewise import auditing, bounds, datasets, ecdf, nn, privacy
     from noisewise.bounds import certify
 
-_SUBPACKAGES = ("bounds", "datasets", "ecdf", "nn", "privacy")
+_SUBPACKAGES = ("auditing", "bounds", "datasets", "ecdf", "nn", "privacy")
 _NAMES = {"certify": "noisewise.bounds"}
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
+    "auditing",
     "bounds",
     "certify",
     "datasets",

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from noisewise._version import __version__
+from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
 from noisewise.cli.datasets import app as datasets
@@ -28,6 +29,7 @@ app.command()(budget)
 app.command()(verify)
 app.command()(certify)
 app.command()(evaluate)
+app.command()(audit)
 app.add_typer(datasets, name="datasets")
 
 
