@@ -1,0 +1,564 @@
+"""E1, E5, E6: is the noise Gaussian, of the claimed size, everywhere, and fresh each time?
+
+The noise is the update with noise minus the update without (appendix C of the paper,
+extended to every optimizer of `bench`). Its deviation is compared with two yardsticks:
+
+* the nominal one, ``C sigma / B``;
+* what one record can contribute at the same batch size, times sigma. This is the one that
+  privacy is about: a mechanism has noise multiplier sigma if whitened contributions have
+  norm at most ``1/sigma``. It is blind to common factors such as weight averaging.
+
+Noise is accused when it fails both. Patterns over (C, sigma, B) name the mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.statistics import (
+    LEVEL,
+    Vector,
+    correlation,
+    normal_shape,
+    variance_ratio,
+)
+
+__all__ = ["Measurement", "distribution", "freshness", "invariance", "measure"]
+
+# Relative effects below these are not worth an accusation.
+_SCALE = 0.03
+_GENEROUS = 0.2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Noise at one setting; `factor` is its deviation over the nominal ``C sigma / B``."""
+
+    label: str
+    clip: float
+    sigma: float
+    batch_size: int
+    rows: Vector
+    count: int
+    factor: float
+    p_value: float
+
+    @property
+    def error(self) -> float:
+        """Half-width of a confidence interval for `factor`, relative, at the level in use."""
+        return float(-stats.norm.ppf(LEVEL / 2)) / math.sqrt(2 * self.count)
+
+    @property
+    def off(self) -> bool:
+        """Whether the deviation differs from the nominal one."""
+        return self.p_value < LEVEL and abs(self.factor - 1) > _SCALE
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All readings, and the gain of the noise for each parameter at batch size one."""
+
+    readings: Mapping[str, Reading]
+    gain: Vector
+    error: float
+    p_values: tuple[float, ...]
+    uneven: tuple[str, ...]
+    silent: tuple[str, ...]
+
+    @property
+    def absent(self) -> bool:
+        """Whether no setting shows any noise."""
+        return all(reading.factor < 1e-6 for reading in self.readings.values())
+
+
+def measure(bench: Bench) -> Measurement:
+    """Run the settings at which the noise is looked at, once; later calls reuse them."""
+    if "noise" in bench.facts:
+        measured: Measurement = bench.facts["noise"]
+        return measured
+    clip, full = bench.facts.get("clip", bench.clip), bench.seeds()
+    few = max(2, -(-full // 3))
+    settings = [
+        ("base", clip, SIGMA, 4, full),
+        ("five times C", 5 * clip, SIGMA, 4, few),
+        ("small sigma", clip, SMALL_SIGMA, 4, few),
+        ("large batch", clip, SIGMA, 16, few),
+        ("one record", clip, SIGMA, 1, few),
+    ]
+    readings = {}
+    for index, (label, at, sigma, batch_size, seeds) in enumerate(settings):
+        rows = bench.noise(
+            clip=at, sigma=sigma, batch_size=batch_size, seeds=seeds, first_seed=1000 * index
+        )
+        readings[label] = _reading(label, at, sigma, batch_size, rows)
+    spare = _with_sampling(bench, clip, few)
+    if spare is not None:
+        readings[spare.label] = spare
+    gain, uneven, silent, p_values = _gain(bench, readings)
+    measured = Measurement(
+        readings,
+        gain,
+        readings["one record"].error,
+        tuple(r.p_value for r in readings.values()) + p_values,
+        uneven,
+        silent,
+    )
+    bench.facts["noise"] = measured
+    return measured
+
+
+def distribution(bench: Bench) -> TestResult:
+    """E1: size, shape and completeness of the noise at several (C, sigma, B)."""
+    measured = measure(bench)
+    title = "noise: size, shape, every tensor"
+    readings = measured.readings
+    findings: list[Finding] = []
+    if measured.absent:
+        findings.append(
+            Finding(
+                "no-noise",
+                "E1",
+                "noise",
+                f"no noise is added: at sigma = {SIGMA} the weights are those of sigma = 0.",
+            )
+        )
+        return TestResult("E1", title, "failed", "no noise", measured.p_values, tuple(findings))
+    findings += _size_findings(bench, measured)
+    findings += _missing_findings(bench, measured)
+    p_values = list(measured.p_values)
+    base = readings["base"].rows
+    noisy = [s for n, s in bench.box.slices.items() if n not in measured.silent]
+    parts = [_whitened(base[:, s]) if measured.uneven else base[:, s] for s in noisy]
+    values = np.concatenate([part.ravel() for part in parts]) if parts else base.ravel()
+    shape, tails = normal_shape(values)
+    p_values += [shape, tails]
+    if min(shape, tails) < LEVEL:
+        kind = _kind(values)
+        findings.append(
+            Finding(
+                "noise-not-gaussian",
+                "E1",
+                "noise",
+                f"the noise is not Gaussian ({kind}): the accountant's epsilon is that of "
+                f"Gaussian noise.",
+                {"kolmogorov_smirnov_p": shape, "tail_p": tails},
+                min(shape, tails),
+            )
+        )
+    factors = {label: round(r.factor, 3) for label, r in readings.items()}
+    summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
+    status = "failed" if findings else "passed"
+    return TestResult("E1", title, status, summary, tuple(p_values), tuple(findings))
+
+
+def freshness(bench: Bench) -> TestResult:
+    """E5: noise must be independent between steps, tensors, coordinates and seeds."""
+    title = "noise is fresh for each step, tensor and seed"
+    measured = measure(bench)
+    if measured.absent:
+        return TestResult("E5", title, "skipped", "there is no noise to look at (see E1)")
+    findings: list[Finding] = []
+    p_values: list[float] = []
+    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
+        p_values.append(p_value)
+        findings += [finding] if finding else []
+    summary = "tensors and seeds independent" if not findings else findings[0].sentence
+    if "steps" in bench.box.accepted:
+        finding, p_value, seen = _between_steps(bench, measured)
+        p_values.append(p_value)
+        findings += [finding] if finding else []
+        summary = f"{summary}; {seen}"
+    status = "failed" if findings else "passed"
+    return TestResult("E5", title, status, summary, tuple(p_values), tuple(findings[:3]))
+
+
+def invariance(bench: Bench) -> TestResult:
+    """E6: options that only say how to compute must change neither signal nor noise."""
+    title = "same result for every micro-batch size, number of workers, ..."
+    if not bench.options:
+        return TestResult(
+            "E6",
+            title,
+            "skipped",
+            "no options given; e.g. options={'micro_batch_size': (1, 4), 'world_size': (1, 2)} "
+            "(a fixed micro-batch size is judged by E1 and E3 at several batch sizes)",
+        )
+    clip, batch_size = bench.facts.get("clip", bench.clip), 16
+    data = bench.records.draw(batch_size, seed=5)
+    lr = bench.rate(clip)
+    findings: list[Finding] = []
+    p_values: list[float] = []
+    seen = []
+    for name, choices in bench.options.items():
+        signals = []
+        for choice in choices:
+            option = {name: choice}
+            signals.append(bench.update(data, clip=clip, lr=lr, options=option))
+            rows = bench.noise(
+                clip=clip,
+                sigma=SIGMA,
+                batch_size=batch_size,
+                seeds=max(2, bench.seeds() // 3),
+                options=option,
+            )
+            reading = _reading(f"{name}={choice}", clip, SIGMA, batch_size, rows)
+            reference = measure(bench).readings["large batch"].factor
+            usual = 1.0 if abs(reference - 1) < 3 * _SCALE else reference
+            p_value = variance_ratio(
+                float(np.sum(rows**2)), (usual * clip * SIGMA / batch_size) ** 2, rows.size
+            )
+            p_values.append(p_value)
+            seen.append(f"{reading.label}: noise {reading.factor:.2f}x")
+            if p_value < LEVEL and abs(reading.factor / usual - 1) > 2 * _SCALE:
+                findings.append(
+                    Finding(
+                        f"noise-depends-on-{name.replace('_', '-')}",
+                        "E6",
+                        "noise",
+                        f"with {name} = {choice} the noise is {reading.factor:.2f} times the "
+                        f"nominal one: it must be added once per step for the whole batch.",
+                        {name: choice, "factor": reading.factor},
+                        p_value,
+                    )
+                )
+        spread = max(float(np.linalg.norm(s - signals[0])) for s in signals)
+        if spread > 1e-2 * float(np.linalg.norm(signals[0])):
+            findings.append(
+                Finding(
+                    f"update-depends-on-{name.replace('_', '-')}",
+                    "E6",
+                    "clipping",
+                    f"without noise, the update changes by {spread / clip:.2g} C when {name} "
+                    f"changes: how a batch is cut into pieces must not matter.",
+                )
+            )
+    status = "failed" if findings else "passed"
+    return TestResult("E6", title, status, "; ".join(seen), tuple(p_values), tuple(findings))
+
+
+def _reading(label: str, clip: float, sigma: float, batch_size: int, rows: Vector) -> Reading:
+    nominal = clip * sigma / batch_size
+    squares = float(np.sum(rows**2))
+    factor = math.sqrt(squares / rows.size) / nominal
+    p_value = variance_ratio(squares, nominal**2, rows.size)
+    return Reading(label, clip, sigma, batch_size, rows, rows.size, factor, p_value)
+
+
+def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
+    """Read the noise when a batch is a part of the dataset.
+
+    Which records were drawn is unknown here, so the span of all contributions is projected
+    out; what is left is noise in the remaining dimensions.
+    """
+    total, batch_size = 12, 4
+    if bench.dimension < 10 * total or not bench.facts.get("singles", True):
+        return None
+    data = bench.records.draw(total, seed=6)
+    basis, _ = np.linalg.qr(bench.contributions(data, clip).T)
+    deviation = clip * SIGMA / batch_size * bench.dimension**0.5
+    keyword: dict[str, Any] = {"clip": clip, "sigma": SIGMA, "batch_size": batch_size}
+    rows = np.stack(
+        [
+            bench.update(data, lr=bench.rate(deviation, 1.0), seed=9000 + seed, **keyword)
+            for seed in range(seeds)
+        ]
+    )
+    rest = rows - (rows @ basis) @ basis.T
+    count = seeds * (bench.dimension - total)
+    nominal = clip * SIGMA / batch_size
+    squares = float(np.sum(rest**2))
+    p_value = variance_ratio(squares, nominal**2, count)
+    factor = math.sqrt(squares / count) / nominal
+    return Reading("batch < dataset", clip, SIGMA, batch_size, rest, count, factor, p_value)
+
+
+def _gain(
+    bench: Bench, readings: Mapping[str, Reading]
+) -> tuple[Vector, tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
+    """Return noise over ``C sigma`` at batch size one, per parameter, and uneven tensors."""
+    one = readings["one record"]
+    level = one.factor if abs(one.factor - 1) > max(one.error, _SCALE) else 1.0
+    gain = np.full(bench.dimension, level)
+    standard = [r.rows / (r.factor * r.clip * r.sigma / r.batch_size) for r in readings.values()
+                if r.factor > 0 and r.label != "batch < dataset"]
+    if not standard:
+        return gain, (), (), ()
+    rows = np.concatenate(standard)
+    p_values, uneven, silent = [], [], []
+    slices = bench.box.slices
+    if len(slices) == 1:
+        return gain, (), (), ()
+    for name, part in slices.items():
+        inside = float(np.sum(rows[:, part] ** 2))
+        outside = float(np.sum(rows**2)) - inside
+        inner, outer = rows[:, part].size, rows.size - rows[:, part].size
+        ratio = (inside / inner) / max(outside / outer, 1e-300)
+        p_value = 2 * min(stats.f.sf(ratio, inner, outer), stats.f.cdf(ratio, inner, outer))
+        p_values.append(float(min(1.0, p_value)))
+        if p_value < LEVEL and abs(math.sqrt(ratio) - 1) > 2 * _SCALE:
+            uneven.append(name)
+    if uneven:
+        for name, part in slices.items():
+            deviation = float(np.sqrt(np.mean(rows[:, part] ** 2))) * one.factor
+            # The upper end of the confidence interval, so that no tensor is accused by chance.
+            gain[part] = deviation * (1 + one.error * math.sqrt(one.count / rows[:, part].size))
+            if deviation < 1e-6 * one.factor:
+                silent.append(name)
+    return gain, tuple(uneven), tuple(silent), tuple(p_values)
+
+
+def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
+    readings = measured.readings
+    if not any(reading.off for reading in readings.values()):
+        return []
+    largest = float(bench.facts.get("largest", 1.0))
+    divisors: Mapping[int, float] = bench.facts.get("divisors", {})
+    relative = {}
+    for label, reading in readings.items():
+        share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
+        relative[label] = reading.factor / reading.batch_size / (share * largest)
+    low = {k: v for k, v in relative.items() if v < 1 - max(_SCALE, readings[k].error)}
+    high = {k: v for k, v in relative.items() if v > 1 + max(_GENEROUS, readings[k].error)}
+    evidence = {"factors": {k: r.factor for k, r in readings.items()}, "relative": relative}
+    p_value = min(reading.p_value for reading in readings.values())
+    faulty = [reading for reading in readings.values() if reading.off]
+    if low and not (measured.uneven and not any(readings[k].off for k in low)):
+        if all(r.factor >= 1 for r in faulty) and not _pattern(readings)[0]:
+            return []
+        name, sentence = _pattern(readings)
+        if not name:
+            worst = min(low, key=lambda key: low[key])
+            name = "noise-too-small"
+            sentence = (
+                f"the noise is {low[worst]:.3g} times what sigma promises for what one record "
+                f"contributes (setting: {worst})"
+            )
+        return [Finding(name, "E1", "noise", f"{sentence}.", evidence, p_value)]
+    over = {k: v for k, v in high.items() if readings[k].off and readings[k].factor > 1}
+    if over and not measured.uneven:
+        name, sentence = _pattern(readings)
+        worst = max(over, key=lambda key: over[key])
+        sentence = sentence or f"the noise is {over[worst]:.3g} times too large ({worst})"
+        sentence += ". Too much noise is private but not what sigma says; accuracy is lost."
+        return [Finding(name or "noise-too-large", "E1", "noise", sentence, evidence, p_value)]
+    return []
+
+
+def _pattern(readings: Mapping[str, Reading]) -> tuple[str, str]:
+    """Name the power law that the deviation follows, if it is a well-known mistake."""
+    base = readings["base"]
+    if base.factor <= 0:
+        return "", ""
+
+    def power(label: str, change: float) -> float:
+        factor = max(readings[label].factor, 1e-12)
+        return math.log(factor / base.factor) / math.log(change)
+
+    in_clip = power("five times C", 5.0)
+    in_sigma = power("small sigma", SMALL_SIGMA / SIGMA)
+    in_batch = power("large batch", 4.0)
+    at_five = readings["five times C"].factor / base.factor * 5
+    if abs(in_clip + 1) < 0.1:
+        return "noise-ignores-clip", (
+            "noise is not multiplied by the clipping norm: five times C left the noise at "
+            f"{at_five:.2f}x instead of 5x"
+        )
+    if abs(in_clip - 1) < 0.1:
+        return "noise-times-clip-squared", (
+            f"noise grows with the square of the clipping norm: five times C made it {at_five:.1f}x"
+        )
+    if abs(in_sigma) > 0.1:
+        exponent = in_sigma + 1
+        return "noise-not-proportional-to-sigma", (
+            f"noise grows like sigma to the power {exponent:.2f} instead of 1"
+        )
+    if abs(in_batch + 1) < 0.1:
+        return "noise-divided-by-batch-twice", (
+            "noise is divided by the batch size twice: four times B made it "
+            f"{readings['large batch'].factor / base.factor / 4:.3f}x instead of 0.25x"
+        )
+    if abs(in_batch - 1) < 0.1:
+        return "noise-added-to-mean", (
+            "noise for the sum is added to the mean: it does not shrink with the batch size"
+        )
+    if abs(in_batch) > 0.1:
+        return "noise-depends-on-batch", (
+            f"the noise on the sum changes with the batch size: {base.factor:.2f}x nominal at "
+            f"B = {base.batch_size}, {readings['large batch'].factor:.2f}x at B = 16 (is it added "
+            "per micro-batch or per worker?)"
+        )
+    spare = readings.get("batch < dataset")
+    if spare is not None and spare.off and not base.off:
+        return "noise-depends-on-dataset-size", (
+            f"the noise is {spare.factor:.2f}x nominal when the dataset is larger than the batch"
+        )
+    return "", ""
+
+
+def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
+    """Whitened sensitivity: unequal noise is fine as long as contributions are covered."""
+    if not measured.uneven:
+        return []
+    worst, exposed = 0.0, ""
+    for row, clip in bench.facts.get("canaries", []):
+        whitened = np.divide(row, clip * measured.gain, out=np.zeros_like(row),
+                             where=measured.gain > 0)
+        for name in measured.silent:
+            if np.linalg.norm(row[bench.box.slices[name]]) > 1e-4 * clip:
+                exposed = name
+        worst = max(worst, float(np.linalg.norm(whitened)))
+    names = ", ".join(measured.silent or measured.uneven)
+    if exposed:
+        return [
+            Finding(
+                "tensor-without-noise",
+                "E1",
+                "noise",
+                f"no noise reaches {names}, although records move it.",
+                {"tensors": list(measured.silent)},
+            )
+        ]
+    if worst > 1 + _SCALE and float(bench.facts.get("largest", 1.0)) <= 1.01:
+        return [
+            Finding(
+                "noise-uneven",
+                "E1",
+                "noise",
+                f"the noise differs between tensors ({names}) and is too small where it counts: "
+                f"the effective noise multiplier is sigma / {worst:.2f}.",
+                {"whitened_sensitivity": worst},
+            )
+        ]
+    return []
+
+
+def _whitened(rows: Vector) -> Vector:
+    deviation = float(np.sqrt(np.mean(rows**2)))
+    return rows / deviation if deviation > 0 else rows
+
+
+def _kind(values: Vector) -> str:
+    standard = values / np.sqrt(np.mean(values**2))
+    excess, largest = float(np.mean(standard**4)) - 3, float(np.max(np.abs(standard)))
+    distinct = np.unique(np.round(standard, 9)).size
+    if distinct < 0.5 * standard.size:
+        return f"only {distinct} distinct values among {standard.size}"
+    heavy = "heavier tails, like Laplace noise" if excess > 0 else "tails cut off"
+    return f"{heavy}; excess kurtosis {excess:.2f}, largest value {largest:.2f} deviations"
+
+
+def _between_tensors(
+    bench: Bench, measured: Measurement
+) -> list[tuple[Finding | None, float]]:
+    rows = measured.readings["base"].rows
+    parts = list(bench.box.slices.items())
+    pairs = [(a, b) for i, a in enumerate(parts) for b in parts[i + 1 :]]
+    pairs.sort(key=lambda pair: pair[0][1].stop - pair[0][1].start
+               != pair[1][1].stop - pair[1][1].start)
+    results: list[tuple[Finding | None, float]] = []
+    for (first, here), (second, there) in pairs[:150]:
+        size = min(here.stop - here.start, there.stop - there.start)
+        left = rows[:, here.start : here.start + size].ravel()
+        right = rows[:, there.start : there.start + size].ravel()
+        value, p_value = correlation(left, right)
+        finding = None
+        if p_value < LEVEL and abs(value) > 0.1:
+            finding = Finding(
+                "noise-repeats-across-tensors",
+                "E5",
+                "randomness",
+                f"the noise of {second} repeats that of {first} (correlation {value:.2f}): the "
+                f"generator is seeded again for each tensor, so differences cancel the noise.",
+                {"correlation": value},
+                p_value,
+            )
+        results.append((finding, p_value))
+    left, right = rows[:, :-1].ravel(), rows[:, 1:].ravel()
+    value, p_value = correlation(left, right)
+    finding = None
+    if p_value < LEVEL and abs(value) > 0.1:
+        finding = Finding(
+            "noise-correlated",
+            "E5",
+            "randomness",
+            f"neighbouring coordinates carry the same noise (correlation {value:.2f}).",
+            {"correlation": value},
+            p_value,
+        )
+    return [*results, (finding, p_value)]
+
+
+def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
+    rows = measured.readings["base"].rows
+    value, p_value = correlation(rows[0], rows[1])
+    finding = None
+    if p_value < LEVEL and abs(value) > 0.1:
+        finding = Finding(
+            "noise-same-for-every-seed",
+            "E5",
+            "randomness",
+            f"two runs with different seeds share their noise (correlation {value:.2f}): the "
+            "noise is a constant that anybody can subtract.",
+            {"correlation": value},
+            p_value,
+        )
+    return [(finding, p_value)]
+
+
+def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None, float, str]:
+    """Compare the variance after three steps with what independent noise would give.
+
+    How strongly each step counts (momentum, averaging) is read from runs without noise:
+    the displacement D_t after t steps of an almost constant gradient grows by the response
+    of the optimizer, so noise of variance v per step gives v * sum of (D_t - D_{t-1})^2.
+    """
+    steps, clip, batch_size = 3, bench.facts.get("clip", bench.clip), 4
+    data = bench.records.draw(batch_size, seed=5)
+    # Small moves: the gradient must stay what it was while the weights move.
+    deviation = clip * SIGMA / batch_size * bench.dimension**0.5
+    lr = bench.rate(deviation, 2e-3)
+    if bench.adam:
+        response = bench.adam_response(steps)
+    else:
+        runs = [bench.update(data, clip=clip, lr=lr, steps=t) for t in range(1, steps + 1)]
+        first = runs[0]
+        along = [float(run @ first) / max(float(first @ first), 1e-300) for run in runs]
+        response = np.diff([0.0, *along])
+    seeds = max(2, bench.seeds() // 2)
+    rows = bench.noise(
+        clip=clip,
+        sigma=SIGMA,
+        batch_size=batch_size,
+        seeds=seeds,
+        first_seed=5000,
+        steps=steps,
+        move=2e-3,
+    )
+    one = measured.readings["base"].factor * clip * SIGMA / batch_size
+    expected = one**2 * float(np.sum(response**2))
+    squares = float(np.sum(rows**2))
+    ratio = squares / rows.size / one**2 if one > 0 else math.inf
+    p_value = variance_ratio(squares, expected, rows.size)
+    seen = f"variance after {steps} steps {ratio:.2f}x one step (expected {np.sum(response**2):.2f}x)"
+    # The single-step deviation is itself estimated; 15 % is more than its error.
+    if p_value >= LEVEL or abs(ratio / float(np.sum(response**2)) - 1) < 0.15:
+        return None, p_value, seen
+    if abs(ratio / float(np.sum(response)) ** 2 - 1) < 0.15:
+        name, why = "noise-repeats-every-step", "every step adds the same noise again"
+    elif ratio < 1.3 * float(np.max(response)) ** 2 and ratio < float(np.sum(response**2)):
+        name, why = "noise-lost-after-first-step", "only one of the steps adds noise"
+    else:
+        name, why = "noise-and-signal-disagree-over-steps", (
+            "gradients of earlier steps are used again without their noise, or noise is "
+            "correlated between steps"
+        )
+    sentence = f"{why}: {seen}."
+    return Finding(name, "E5", "randomness", sentence, {"ratio": ratio}, p_value), p_value, seen
