@@ -47,7 +47,7 @@ class Effort:
 
 
 QUICK = Effort(4_000, 8, 16, 4, 2, 3, 1)
-DEFAULT = Effort(9_000, 40, 32, 10, 3, 10, 2)
+DEFAULT = Effort(9_000, 40, 44, 7, 3, 10, 2)
 THOROUGH = Effort(40_000, 120, 80, 10, 5, 10, 3)
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.
@@ -184,6 +184,8 @@ class Bench:
         lr = self.rate(deviation, move)
         keyword = {"clip": clip, "lr": lr, "steps": steps, "options": options}
         silent = self.update(data, sigma=0.0, **keyword)  # type: ignore[arg-type]
+        # Noise that ignores the seed gives no second sample.
+        seeds = 1 if self.facts.get("same noise") else seeds
         rows = [
             self.update(data, sigma=sigma, seed=first_seed + seed, **keyword)  # type: ignore[arg-type]
             for seed in range(seeds)

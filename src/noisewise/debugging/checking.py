@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,19 @@ def _preflight(bench: Bench) -> TestResult:
     bench.facts["deterministic"] = bool(np.array_equal(noisy, repeat))
     if not bench.facts["deterministic"]:
         bench.notes.append("the same seed gives different noise (a secure generator?)")
+    elif np.array_equal(noisy, at(noise_multiplier=SIGMA, seed=1)) and not np.array_equal(
+        noisy, base
+    ):
+        bench.facts["same noise"] = True
+        findings.append(
+            Finding(
+                "noise-same-for-every-seed",
+                "P",
+                "randomness",
+                "two runs with different seeds add the same noise: it is a constant that anybody "
+                "can subtract.",
+            )
+        )
     if {"data", "init"} & set(ignored):
         bench.facts["hopeless"] = True
     for name in ignored:
@@ -239,8 +253,7 @@ def _preflight(bench: Bench) -> TestResult:
         bench.box.accepted = bench.box.accepted - {"steps"}
     if "lr" in ignored:
         bench.box.accepted = bench.box.accepted - {"lr"}
-    if not findings or "why" not in bench.facts:
-        findings += _prepare(bench)
+    findings += _prepare(bench)
     summary = "; ".join(f.sentence for f in findings) or "repeatable; data, init, lr, steps matter"
     if "why" in bench.facts and not findings:
         summary = bench.facts["why"]
@@ -299,6 +312,7 @@ def _random_batches(bench: Bench) -> list[Finding]:
     if np.linalg.norm(alone[0] - alone[1]) > 1e-3 * np.linalg.norm(alone[0]):
         return []
     del bench.facts["why"]
+    bench.facts["incomplete"] = True
     return [
         Finding(
             "full-batch-incomplete",
@@ -318,6 +332,13 @@ def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResul
     for granted, and T3 for Adam has little power, where E1 compares noise with signal.
     """
     status = {result.test: result.status for result in results}
+    names = {finding.name for result in results for finding in result.findings}
+    # What follows from another finding is not listed again.
+    implied = set()
+    if status.get("E1") == "failed":
+        implied.add("noise-law-wrong")
+    if names & {"divides-by-actual-batch-size", "divisor-depends-on-dataset-size"}:
+        implied.add("noise-depends-on-dataset-size")
     final = []
     for result in results:
         reason = ""
@@ -327,9 +348,8 @@ def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResul
             elif result.test in ("T3", "T4") and status.get("E1") == "passed":
                 reason = "E1 shows noise in proportion to what a record contributes"
         if reason:
-            result = TestResult(
-                result.test, result.title, "explained", f"{result.summary}; harmless: {reason}",
-                result.p_values, (), result.figure,
-            )
-        final.append(result)
+            summary = f"{result.summary}; harmless: {reason}"
+            result = replace(result, status="explained", summary=summary, findings=())
+        kept = tuple(f for f in result.findings if f.name not in implied)
+        final.append(replace(result, findings=kept))
     return tuple(final)

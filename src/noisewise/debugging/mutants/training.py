@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 from noisewise.debugging.trainer import Data, StateDict
 
@@ -160,21 +160,23 @@ class Training:
         if len(x) == 0:
             return {n: w.new_zeros((0, *w.shape)) for n, w in weights.items()}
 
-        def loss(parameters: Gradients, one: Tensor, target: Tensor) -> Tensor:
-            output = functional_call(model, {**parameters, **fixed}, (one[None],))
-            return self.loss_fn(output, target[None]).mean()
+        def one_gradient(one: Tensor, target: Tensor) -> Gradients:
+            leaves = {n: w.detach().requires_grad_() for n, w in weights.items()}
+            output = functional_call(model, {**leaves, **fixed}, (one[None],))
+            loss = self.loss_fn(output, target[None]).mean()
+            parts = torch.autograd.grad(loss, list(leaves.values()))
+            return dict(zip(leaves, parts, strict=True))
 
-        def views(one: Tensor) -> list[Tensor]:
-            if not one.is_floating_point():
-                return [one] * self.copies
-            return [one * (-1.0) ** k for k in range(self.copies)]
+        def gradients(inputs: Tensor) -> Gradients:
+            rows = [one_gradient(one, target) for one, target in zip(inputs, y, strict=True)]
+            return {n: torch.stack([row[n] for row in rows]) for n in weights}
 
-        per_record = vmap(grad(loss), in_dims=(None, 0, 0))
-        stacks = [per_record(weights, view, y) for view in views(x)]
         if self.bug == "copies-clipped-separately":
-            stacks = [per_record(weights, view, y) for view in (x, x * 1.01, x * 0.99)]
+            stacks = [gradients(view) for view in (x, x * 1.01, x * 0.99)]
             return {n: torch.cat([stack[n] for stack in stacks]) for n in weights}
-        return {n: torch.stack([s[n] for s in stacks]).mean(0) for n in weights}
+        views = [x * (-1.0) ** k if x.is_floating_point() else x for k in range(self.copies)]
+        stacks = [gradients(view) for view in views]
+        return {n: torch.stack([stack[n] for stack in stacks]).mean(0) for n in weights}
 
     # Stage 3: bound each record, then add up.
 
