@@ -45,6 +45,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(12, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits."""
         out: Tensor = self.head(self.layer(self.embedding(tokens)).mean(1))
         return out
 
@@ -132,7 +133,9 @@ def false_alarms(runs: int) -> list[tuple[str, ...]]:
         counts[variant.name] += 1
         if not findings.ok:
             alarms[variant.name].append(f"{case}, seed {100 + index}: {', '.join(findings.bugs)}")
-            print(f"  false alarm: {variant.name}: {alarms[variant.name][-1]}\n{findings}", flush=True)
+            print(
+                f"  false alarm: {variant.name}: {alarms[variant.name][-1]}\n{findings}", flush=True
+            )
     return [(name, str(counts[name]), "; ".join(alarms[name]) or "none") for name in alarms]
 
 

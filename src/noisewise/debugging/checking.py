@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisewise.debugging import noise, paper, replay, sampling, sensitivity
+from noisewise.debugging import freshness, noise, paper, replay, sampling, sensitivity
 from noisewise.debugging.bench import DEFAULT, QUICK, SIGMA, THOROUGH, Bench
 from noisewise.debugging.findings import Finding, Findings, TestResult
 from noisewise.debugging.replay import Claim
@@ -160,8 +160,8 @@ def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[T
         ("E3", lambda: sensitivity.additivity(bench)),
         ("E2", lambda: sensitivity.contribution(bench)),
         ("E1", lambda: noise.distribution(bench)),
-        ("E5", lambda: noise.freshness(bench)),
-        ("E6", lambda: noise.invariance(bench)),
+        ("E5", lambda: freshness.freshness(bench)),
+        ("E6", lambda: freshness.invariance(bench)),
         ("E4", lambda: sampling.batches(bench)),
         ("E7", lambda: replay.two_steps(bench)),
         ("E8", lambda: replay.claim(bench, claimed)),
@@ -196,8 +196,14 @@ def _preflight(bench: Bench) -> TestResult:
 
     def at(**changed: Any) -> np.ndarray[Any, Any]:
         given: dict[str, Any] = {
-            "clip": bench.clip, "noise_multiplier": 0.0, "batch_size": 4, "seed": 0, "steps": 1,
-            "lr": lr, "data": data, "init": bench.init,
+            "clip": bench.clip,
+            "noise_multiplier": 0.0,
+            "batch_size": 4,
+            "seed": 0,
+            "steps": 1,
+            "lr": lr,
+            "data": data,
+            "init": bench.init,
         }
         return bench.box.run(**{**given, **changed}).moved
 

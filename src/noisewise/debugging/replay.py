@@ -1,4 +1,4 @@
-"""E7 and E8: is the second step what a second step should be, and does the claim add up?"""
+"""E7 and E8: whether the second step is what it should be, and whether the claim adds up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def response(bench: Bench) -> None:
     lr = bench.rate(min(clip, bench.norm), 1e-3)
     one, other = (bench.records.draw(4, seed=seed) for seed in (5, 15))
     runs = [
-        bench.update(one, clip=clip, lr=lr, steps=t) - bench.update(other, clip=clip, lr=lr, steps=t)
+        bench.update(one, clip=clip, lr=lr, steps=t)
+        - bench.update(other, clip=clip, lr=lr, steps=t)
         for t in (1, 2, 3)
     ]
     size = float(runs[0] @ runs[0])
@@ -81,8 +82,14 @@ def two_steps(bench: Bench) -> TestResult:
 
     def moved(init: StateDict, steps: int) -> Vector:
         return bench.box.run(
-            init=init, data=data, clip=clip, noise_multiplier=0.0, batch_size=4, seed=0,
-            steps=steps, lr=lr,
+            init=init,
+            data=data,
+            clip=clip,
+            noise_multiplier=0.0,
+            batch_size=4,
+            seed=0,
+            steps=steps,
+            lr=lr,
         ).moved
 
     first, both = moved(bench.init, 1), moved(bench.init, 2)
@@ -130,8 +137,10 @@ def claim(bench: Bench, claimed: Claim | None) -> TestResult:
     largest = float(bench.facts.get("largest", 1.0))
     one = measured.readings["one record"]
     level = one.factor if one.off else 1.0
-    multiplier = claimed.noise_multiplier * level / max(largest, 1e-12) if largest > 1 + 2e-3 else (
-        claimed.noise_multiplier * level
+    multiplier = (
+        claimed.noise_multiplier * level / max(largest, 1e-12)
+        if largest > 1 + 2e-3
+        else (claimed.noise_multiplier * level)
     )
     if multiplier <= 0:
         epsilon = math.inf

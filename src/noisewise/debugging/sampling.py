@@ -161,14 +161,18 @@ def _sizes(case: _Case, bench: Bench, counts: Vector, rate: float) -> None:
 
         def accuse() -> Finding:
             if spread < 0.3 * (total * rate * (1 - rate)) ** 0.5:
-                name, how = "batch-size-fixed", (
-                    f"all batches have about the same size ({mean:.1f} ± {spread:.1f}); Poisson "
-                    f"sampling would give ± {(total * rate * (1 - rate)) ** 0.5:.1f}. Shuffled or "
-                    "fixed-size batches need their own accounting"
+                name, how = (
+                    "batch-size-fixed",
+                    (
+                        f"all batches have about the same size ({mean:.1f} ± {spread:.1f}); "
+                        f"Poisson sampling would give ± {(total * rate * (1 - rate)) ** 0.5:.1f}. "
+                        "Shuffled or fixed-size batches need their own accounting"
+                    ),
                 )
             else:
-                name, how = "batch-size-overdispersed", (
-                    f"batch sizes vary too much ({spread:.1f}): records are drawn together"
+                name, how = (
+                    "batch-size-overdispersed",
+                    (f"batch sizes vary too much ({spread:.1f}): records are drawn together"),
                 )
             return Finding(name, "E4", "sampling", f"{how}.", {"spread": spread}, p_size)
 
@@ -177,16 +181,18 @@ def _sizes(case: _Case, bench: Bench, counts: Vector, rate: float) -> None:
     p_alike = goodness_of_fit(hits.astype(int).tolist(), runs, min(0.95, max(0.05, mean / total)))
     case.test(
         p_alike,
-        lambda: None
-        if hits.std() < (runs * rate * (1 - rate)) ** 0.5
-        else Finding(
-            "records-not-alike",
-            "E4",
-            "sampling",
-            f"records have different chances: one was in {int(hits.min())} of {runs} batches, "
-            f"another in {int(hits.max())}. The accountant's q holds for none of them.",
-            {"hits": hits.tolist()},
-            p_alike,
+        lambda: (
+            None
+            if hits.std() < (runs * rate * (1 - rate)) ** 0.5
+            else Finding(
+                "records-not-alike",
+                "E4",
+                "sampling",
+                f"records have different chances: one was in {int(hits.min())} of {runs} batches, "
+                f"another in {int(hits.max())}. The accountant's q holds for none of them.",
+                {"hits": hits.tolist()},
+                p_alike,
+            )
         ),
     )
 
@@ -290,7 +296,9 @@ def _empties(case: _Case, bench: Bench, clip: float) -> None:
     case.test(
         p_value,
         lambda: Finding(
-            "empty-batches-avoided" if len(empty) < runs * probability else "too-many-empty-batches",
+            "empty-batches-avoided"
+            if len(empty) < runs * probability
+            else "too-many-empty-batches",
             "E4",
             "sampling",
             f"{len(empty)} of {runs} batches were empty, {runs * probability:.0f} expected: "
@@ -327,7 +335,7 @@ def _dataset_size(case: _Case, bench: Bench, clip: float, scale: float) -> None:
         data = bench.records.draw(total, seed=8)
         rows = bench.contributions(data, clip)
         solved, _ = _memberships(bench, data, rows, 8, 4, first_seed=700)
-        counts, unit = _counts(solved, bench, 8)
+        counts, _ = _counts(solved, bench, 8)
         if counts.sum() == 0:
             return
         present = solved[counts > 0.5]
@@ -341,8 +349,8 @@ def _dataset_size(case: _Case, bench: Bench, clip: float, scale: float) -> None:
                 "E4",
                 "averaging",
                 f"the sum is divided by {1 / shares[0]:.3g} with 16 records and by "
-                f"{1 / shares[1]:.3g} with 17, at the same batch size 8: the divisor tells how many "
-                "records there are. Use a public constant.",
+                f"{1 / shares[1]:.3g} with 17, at the same batch size 8: the divisor tells how "
+                "many records there are. Use a public constant.",
                 {"divisor_16": 1 / shares[0], "divisor_17": 1 / shares[1]},
             )
         )

@@ -48,8 +48,11 @@ def canaries(bench: Bench) -> None:
     rows: list[tuple[Vector, float]] = []
     details: list[dict[str, Any]] = []
     largest = 0.0
-    for state, factor in ((bench.init, 1.0), (bench.scaled_init(0.3), 0.3),
-                          (bench.scaled_init(3.0), 3.0)):
+    for state, factor in (
+        (bench.init, 1.0),
+        (bench.scaled_init(0.3), 0.3),
+        (bench.scaled_init(3.0), 3.0),
+    ):
         scales = (1.0, 0.0, 12.0) if bench.records.x.is_floating_point() else (1.0,)
         for scale in scales:
             x, y = bench.records.draw(1, seed=int(31 * factor + scale), scale=scale)
@@ -96,8 +99,11 @@ def contribution(bench: Bench) -> TestResult:
                 "E2",
                 "clipping",
                 f"{sentence} One record moved the sum by {ratio:.3g} C.",
-                {"contribution_over_clip": ratio, "gradient_norm": worst["norm"],
-                 "clip": worst["clip"]},
+                {
+                    "contribution_over_clip": ratio,
+                    "gradient_norm": worst["norm"],
+                    "clip": worst["clip"],
+                },
             ),
         )
     if ratio < 1e-4 and not bench.facts.get("mute"):
@@ -164,8 +170,11 @@ def additivity(bench: Bench) -> TestResult:
         )
     else:
         bench.facts["additive"] = True
-        odd = {s: d for s, d in divisors.items() if s > 1
-               and not (abs(d * s - 1) < 0.02 or abs(d - 1) < 0.02)}
+        odd = {
+            s: d
+            for s, d in divisors.items()
+            if s > 1 and not (abs(d * s - 1) < 0.02 or abs(d - 1) < 0.02)
+        }
         if odd:
             bench.notes.append(f"a batch is divided by neither B nor 1 ({shares})")
     status = "failed" if findings else "passed"
@@ -208,10 +217,20 @@ def broken_records(bench: Bench) -> TestResult:
         if not bench.facts.get("additive"):
             continue
         gap = float(np.linalg.norm(update - rest))
-        if gap > (1 + _ROUNDING) * share * clip * max(1.0, bench.facts["largest"]) + 0.02 * share * clip:
+        if (
+            gap
+            > (1 + _ROUNDING) * share * clip * max(1.0, bench.facts["largest"])
+            + 0.02 * share * clip
+        ):
             skipped = np.linalg.norm(update) < 1e-3 * np.linalg.norm(rest)
-            findings.append(_broken("cancels the whole step" if skipped else
-                                    f"moves the update by {gap / (share * clip):.3g} C", label))
+            findings.append(
+                _broken(
+                    "cancels the whole step"
+                    if skipped
+                    else f"moves the update by {gap / (share * clip):.3g} C",
+                    label,
+                )
+            )
             break
     status = "failed" if findings else "passed"
     summary = findings[0].sentence if findings else "the other records count as before"
@@ -291,15 +310,18 @@ def _clipping_mistake(bench: Bench, details: list[dict[str, Any]]) -> tuple[str,
         for b in strong
         if a["clip"] < b["clip"] and a["norm"] == b["norm"] and np.linalg.norm(a["row"]) > 0
     ]
-    if pairs and all(np.allclose(a["row"], b["row"], rtol=1e-3, atol=1e-5 * a["norm"])
-                     for a, b in pairs):
+    if pairs and all(
+        np.allclose(a["row"], b["row"], rtol=1e-3, atol=1e-5 * a["norm"]) for a, b in pairs
+    ):
         return "clip-ignored", "the clipping norm that is asked for has no effect."
     unclipped = [
         name
         for name, part in slices.items()
         if not bench.adam
-        and all(np.allclose(d["row"][part], d["gradient"][part], rtol=1e-2,
-                            atol=1e-5 * d["norm"]) for d in strong)
+        and all(
+            np.allclose(d["row"][part], d["gradient"][part], rtol=1e-2, atol=1e-5 * d["norm"])
+            for d in strong
+        )
         and any(np.linalg.norm(d["gradient"][part]) > 1e-3 * d["norm"] for d in strong)
     ]
     if unclipped:
@@ -320,12 +342,23 @@ def _clipping_mistake(bench: Bench, details: list[dict[str, Any]]) -> tuple[str,
             groups.setdefault(name.rpartition(".")[0] or name, []).append(part)
         for name, parts in groups.items():
             rest = [
-                math.sqrt(max(d["norm"] ** 2 - sum(float(np.sum(d["gradient"][p] ** 2))
-                                                   for p in {(q.start, q.stop): q for q in parts}.values()), 0.0))
+                math.sqrt(
+                    max(
+                        d["norm"] ** 2
+                        - sum(
+                            float(np.sum(d["gradient"][p] ** 2))
+                            for p in {(q.start, q.stop): q for q in parts}.values()
+                        ),
+                        0.0,
+                    )
+                )
                 for d, _ in known
             ]
-            if all(abs(f * r / d["clip"] - 1) < 0.02 for (d, f), r in
-                   zip(known, rest, strict=True) if r > d["clip"]):
+            if all(
+                abs(f * r / d["clip"] - 1) < 0.02
+                for (d, f), r in zip(known, rest, strict=True)
+                if r > d["clip"]
+            ):
                 return "norm-omits-tensor", f"the norm that is clipped leaves out {name}."
         return "wrong-norm", "gradients are scaled by something other than C over their norm."
     if all(np.max(np.abs(d["row"])) <= d["clip"] * 1.001 for d in strong):

@@ -34,7 +34,7 @@ class Records:
     def like(cls, model: nn.Module, loss: Loss, example: tuple[Tensor, Tensor]) -> Records:
         """Take shapes and dtypes from an example of one record, or of a batch."""
         x, y = example
-        if x.ndim == 0 or len(x) != len(y) if y.ndim else True:
+        if x.ndim == 0 or y.ndim == 0 or len(x) == 0 or len(x) != len(y):
             raise ValueError(
                 "example must be a batch: x of shape (n, ...) and y of shape (n, ...), n >= 1; "
                 f"got {tuple(x.shape)} and {tuple(y.shape)}"
@@ -62,9 +62,11 @@ class Records:
     @property
     def binary(self) -> bool:
         """Whether targets are zeros and ones for a binary loss."""
-        return not self.hard_labels and not self.probabilities and set(
-            self.y.flatten().tolist()
-        ) <= {0.0, 1.0}
+        return (
+            not self.hard_labels
+            and not self.probabilities
+            and set(self.y.flatten().tolist()) <= {0.0, 1.0}
+        )
 
     def draw(self, count: int, seed: int, scale: float = 1.0) -> Data:
         """Draw `count` records; inputs are multiplied by `scale` if they are numbers."""
@@ -91,7 +93,9 @@ class Records:
         x = data[0].double() if data[0].is_floating_point() else data[0]
         y = data[1].double() if data[1].is_floating_point() else data[1]
         with torch.no_grad():
-            return torch.stack([self._loss(state, x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+            return torch.stack(
+                [self._loss(state, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+            )
 
     def gradient_norms(self, state: StateDict, data: Data) -> list[float]:
         """Return the norm of the gradient of each record, by autograd, one at a time."""
@@ -105,13 +109,16 @@ class Records:
             loss = self._loss(leaves, data[0][i : i + 1], data[1][i : i + 1])
             used = [leaves[name] for name in names]
             gradients = torch.autograd.grad(loss, used, allow_unused=True)
-            norms.append(float(sum(g.double().square().sum() for g in gradients if g is not None)) ** 0.5)
+            norms.append(
+                float(sum(g.double().square().sum() for g in gradients if g is not None)) ** 0.5
+            )
         return norms
 
     def outputs_of(self, state: StateDict, x: Tensor) -> Tensor:
         """Return what the model says at the given weights."""
         with torch.no_grad():
-            return torch.func.functional_call(self.model, state, (x,))
+            output: Tensor = torch.func.functional_call(self.model, state, (x,))
+            return output
 
     def zero_gradient_batch(self, state: StateDict, count: int) -> tuple[StateDict, Data] | None:
         """Return weights and records: the first has a large gradient, the others none.

@@ -187,20 +187,25 @@ class Training:
         if count == 0:
             return {n: torch.zeros_like(w) for n, w in weights.items()}
         if self.bug == "clip-after-mean":
-            return self._bounded({n: r.mean(0, keepdim=True) * 1.0 for n, r in records.items()},
-                                 clip, scale=count)
+            return self._bounded(
+                {n: r.mean(0, keepdim=True) * 1.0 for n, r in records.items()}, clip, scale=count
+            )
         if self.bug == "clip-micro-batch":
-            pieces = [{n: r[i : i + micro_batch_size].mean(0, keepdim=True)
-                       for n, r in records.items()} for i in range(0, count, micro_batch_size)]
+            pieces = [
+                {n: r[i : i + micro_batch_size].mean(0, keepdim=True) for n, r in records.items()}
+                for i in range(0, count, micro_batch_size)
+            ]
             sums = [self._bounded(piece, clip, scale=micro_batch_size) for piece in pieces]
             return {n: torch.stack([s[n] for s in sums]).sum(0) for n in weights}
         if self.bug == "accumulate-aliased":
-            last = {n: r[-(count % micro_batch_size or micro_batch_size) :]
-                    for n, r in records.items()}
+            last = {
+                n: r[-(count % micro_batch_size or micro_batch_size) :] for n, r in records.items()
+            }
             return self._bounded(last, clip, scale=math.ceil(count / micro_batch_size))
         if self.bug == "accumulation-erased":
-            last = {n: r[-(count % micro_batch_size or micro_batch_size) :]
-                    for n, r in records.items()}
+            last = {
+                n: r[-(count % micro_batch_size or micro_batch_size) :] for n, r in records.items()
+            }
             return self._bounded(last, clip)
         return self._bounded(records, clip)
 
@@ -263,8 +268,13 @@ class Training:
     # Stage 4: Gaussian noise of deviation sigma C on the sum.
 
     def _noise(
-        self, weights: Gradients, clip: float, sigma: float, batch_size: int,
-        chance: torch.Generator, drawn: int,
+        self,
+        weights: Gradients,
+        clip: float,
+        sigma: float,
+        batch_size: int,
+        chance: torch.Generator,
+        drawn: int,
     ) -> Gradients:
         deviation = sigma * clip
         deviation = {
@@ -305,8 +315,14 @@ class Training:
         return noise
 
     def _distort(
-        self, noise: Gradients, step: int, drawn: int, lr: float, micro_batch_size: int,
-        world_size: int, chance: torch.Generator,
+        self,
+        noise: Gradients,
+        step: int,
+        drawn: int,
+        lr: float,
+        micro_batch_size: int,
+        world_size: int,
+        chance: torch.Generator,
     ) -> Gradients:
         pieces = max(1, math.ceil(drawn / micro_batch_size))
         factor = 1.0
@@ -336,7 +352,11 @@ class Training:
         return 1.0 if self.reduction == "sum" else float(batch_size)
 
     def _descend(
-        self, weights: Gradients, update: Gradients, state: dict[str, Gradients], lr: float,
+        self,
+        weights: Gradients,
+        update: Gradients,
+        state: dict[str, Gradients],
+        lr: float,
         step: int,
     ) -> None:
         for n, w in weights.items():
