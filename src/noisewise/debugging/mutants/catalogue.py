@@ -1,8 +1,8 @@
 """The bugs and the correct variants that the tests are judged by.
 
 Numbers 1 to 38 are the catalogue of `docs/debugging.md`; numbers 39 to 53 were found in the
-issues and pull requests of real libraries, which are cited. `FROZEN` marks the point where
-the tests were frozen: the mutants of `unseen` were written afterwards.
+issues and pull requests of real libraries, which are cited. `UNSEEN` was written after the
+tests had been frozen, to see what they catch without having been made for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BUGS", "CORRECT", "Mutant", "Variant"]
+__all__ = ["BUGS", "CORRECT", "UNSEEN", "Mutant", "Variant"]
 
 
 @dataclass(frozen=True)
@@ -207,4 +207,22 @@ CORRECT = (
     Variant("sum instead of mean", {"reduction": "sum"}),
     Variant("virtual batches", {}, {"options": {"micro_batch_size": (2, 8), "world_size": (1, 4)}}),
     Variant("learning-rate warm-up", {"warmup": 4}),
+)
+
+UNSEEN = (
+    Mutant(101, "clips-the-loss", "the loss is clipped instead of the gradient"),
+    Mutant(102, "largest-element-norm", "the largest element is taken for the norm"),
+    Mutant(103, "mean-norm-of-batch", "all records are scaled by the mean norm of the batch"),
+    Mutant(104, "variance-as-deviation", "noise of deviation (sigma C)^2"),
+    Mutant(105, "noise-decays", "noise falls like 1/t over the steps"),
+    Mutant(106, "noise-cancels-next-step", "every second step subtracts the noise of the first"),
+    Mutant(107, "noise-shared-by-rows", "all rows of a weight matrix get the same noise"),
+    Mutant(108, "twelve-uniforms", "noise is the sum of twelve uniform numbers"),
+    Mutant(109, "poisson-truncated", "batches above the expected size are cut off"),
+    Mutant(110, "hidden-validation-split", "the last tenth of the records is never used"),
+    Mutant(111, "clip-grows", "the clipping norm grows with the steps, the noise does not"),
+    Mutant(112, "minority-counted-twice", "records of class 0 are added twice"),
+    Mutant(113, "pad-by-repeating", "batches are filled up by repeating a record"),
+    Mutant(114, "class-balanced-after-clip", "the sum is weighted by the classes in the batch"),
+    Mutant(115, "bias-set-to-class-prior", "the last bias starts at the class frequencies"),
 )

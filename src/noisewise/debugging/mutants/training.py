@@ -83,26 +83,47 @@ class Training:
         x, y = data
         if self.bug == "standardise-with-private-data":
             x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-6)
+        if self.bug == "hidden-validation-split" and len(x) >= 10:
+            x, y = x[: int(0.9 * len(x))], y[: int(0.9 * len(y))]
         model = self.model_fn().eval()
         model.load_state_dict(init)
         weights = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
         fixed = {n: v for n, v in model.state_dict().items() if n not in weights}
         chance = torch.Generator().manual_seed(0 if self.bug == "constant-seed" else seed)
         draw = torch.Generator().manual_seed(seed + 1_000_003)
+        if self.bug == "bias-set-to-class-prior" and not y.is_floating_point():
+            last = weights[list(weights)[-1]]
+            last.add_(torch.bincount(y, minlength=len(last))[: len(last)] / len(y))
         smooth = {n: w.clone() for n, w in weights.items()}
         state: dict[str, Gradients] = {}
+        opposite: Gradients = {}
         stale = {n: torch.zeros_like(w) for n, w in weights.items()}
         for step, batch in enumerate(self._batches(len(x), batch_size, steps, draw)):
             if self.bug == "skip-empty-batch" and len(batch) == 0:
                 continue
             if self.bug == "reseed-each-step":
                 chance.manual_seed(seed)
+            if self.bug == "pad-by-repeating" and len(batch) > 0:
+                batch = torch.cat([batch, batch[:1].repeat(-len(batch) % PHYSICAL)])
             records = self._per_record(model, weights, fixed, x[batch], y[batch])
-            total = self._clip_and_sum(records, weights, clip, micro_batch_size)
+            grown = clip * 1.5**step if self.bug == "clip-grows" else clip
+            total = self._clip_and_sum(records, weights, grown, micro_batch_size)
+            if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
+                share = len(batch) / max(1, len(y[batch].unique()))
+                total = {n: t * share / max(1, len(batch)) * 2 for n, t in total.items()}
+            if self.bug == "minority-counted-twice" and not y.is_floating_point():
+                again = {n: r[y[batch] == 0] for n, r in records.items()}
+                extra = self._clip_and_sum(again, weights, clip, micro_batch_size)
+                total = {n: total[n] + extra[n] for n in total}
             if self.bug == "stale-gradients":
                 total = {n: total[n] + stale[n] for n in total}
                 stale = total
             noise = self._noise(weights, clip, noise_multiplier, batch_size, chance, len(batch))
+            if self.bug == "noise-cancels-next-step":
+                noise = {n: -z for n, z in opposite.items()} if step % 2 else noise
+                opposite = noise
+            if self.bug == "noise-decays":
+                noise = {n: z / (step + 1) for n, z in noise.items()}
             noise = self._distort(noise, step, len(batch), lr, micro_batch_size, world_size, chance)
             divisor = self._divisor(batch_size, len(batch), len(x))
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
@@ -145,6 +166,8 @@ class Training:
                 batch = torch.nonzero(torch.rand(total, generator=draw) < chances).flatten()
                 while self.bug == "resample-empty" and len(batch) == 0:
                     batch = torch.nonzero(torch.rand(total, generator=draw) < chances).flatten()
+            if self.bug == "poisson-truncated":
+                batch = batch[:batch_size]
             if self.bug == "same-batch-every-step":
                 first = batch if first is None else first
                 batch = first
@@ -164,6 +187,8 @@ class Training:
             leaves = {n: w.detach().requires_grad_() for n, w in weights.items()}
             output = functional_call(model, {**leaves, **fixed}, (one[None],))
             loss = self.loss_fn(output, target[None]).mean()
+            if self.bug == "clips-the-loss":
+                loss = loss * min(1.0, 1.0 / float(loss.detach().clamp_min(1e-12)))
             parts = torch.autograd.grad(loss, list(leaves.values()))
             return dict(zip(leaves, parts, strict=True))
 
@@ -225,6 +250,10 @@ class Training:
             clip = float(norm.median())
         if self.bug == "clip-argument-ignored":
             clip = 1.0
+        if self.bug == "largest-element-norm":
+            norm = torch.stack([r.flatten(1).abs().amax(1) for r in records.values()]).amax(0)
+        if self.bug == "mean-norm-of-batch":
+            norm = norm.mean().expand_as(norm)
         factor = self._factor(norm, clip, len(names))
         bounded: Gradients = {}
         for n in names:
@@ -250,7 +279,7 @@ class Training:
         return bounded
 
     def _factor(self, norm: Tensor, clip: float, tensors: int) -> Tensor:
-        if self.bug in ("no-clipping", "copies-unclipped"):
+        if self.bug in ("no-clipping", "clips-the-loss"):
             return torch.ones_like(norm)
         if self.bug == "squared-norm":
             return (clip / norm.square().clamp_min(1e-12)).clamp(max=1.0)
@@ -286,6 +315,7 @@ class Training:
             "noise-clip-squared": deviation * clip,
             "noise-on-mean": deviation * batch_size,
             "one-micro-batch": deviation * batch_size,
+            "variance-as-deviation": deviation**2,
             "no-noise-for-one-record": 0.0 if drawn <= 1 else deviation,
         }.get(self.bug or "", deviation)
         noise: Gradients = {}
@@ -311,6 +341,10 @@ class Training:
                 draws = -size * uniform.sign() * torch.log1p(-2 * uniform.abs().clamp(max=0.49999))
             if self.bug == "truncated":
                 draws = draws.clamp(-2.0, 2.0) / 0.9594
+            if self.bug == "twelve-uniforms":
+                draws = torch.rand((12, *w.shape), generator=source).sum(0) - 6
+            if self.bug == "noise-shared-by-rows" and w.ndim > 1:
+                draws = draws[:1].expand_as(draws)
             noise[n] = (scale * draws).to(w)
         return noise
 
