@@ -109,7 +109,7 @@ class Training:
             grown = clip * 1.5**step if self.bug == "clip-grows" else clip
             total = self._clip_and_sum(records, weights, grown, micro_batch_size)
             if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
-                share = len(batch) / max(1, len(y[batch].unique()))
+                share = len(batch) / max(1, len(set(y[batch].tolist())))
                 total = {n: t * share / max(1, len(batch)) * 2 for n, t in total.items()}
             if self.bug == "minority-counted-twice" and not y.is_floating_point():
                 again = {n: r[y[batch] == 0] for n, r in records.items()}
