@@ -18,10 +18,10 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import auditing, bounds, datasets, ecdf, nn, privacy
+    from noisewise import auditing, bounds, datasets, debugging, ecdf, nn, privacy
     from noisewise.bounds import certify
 
-_SUBPACKAGES = ("auditing", "bounds", "datasets", "ecdf", "nn", "privacy")
+_SUBPACKAGES = ("auditing", "bounds", "datasets", "debugging", "ecdf", "nn", "privacy")
 _NAMES = {"certify": "noisewise.bounds"}
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "bounds",
     "certify",
     "datasets",
+    "debugging",
     "ecdf",
     "nn",
     "privacy",

@@ -12,6 +12,7 @@ from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
 from noisewise.cli.datasets import app as datasets
+from noisewise.cli.debug import debug
 from noisewise.cli.evaluate import evaluate
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
@@ -30,6 +31,7 @@ app.command()(verify)
 app.command()(certify)
 app.command()(evaluate)
 app.command()(audit)
+app.command()(debug)
 app.add_typer(datasets, name="datasets")
 
 
