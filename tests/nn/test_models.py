@@ -368,6 +368,20 @@ def test_options_reach_the_layers() -> None:
     assert model.input.norm == 1.0
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 32), (32, 32), (32, 8)])
+def test_standardised_convolutions_start_near_the_limit(inputs: int, outputs: int) -> None:
+    torch.manual_seed(0)
+    layer = Options(weights="standardised", limit=2.0).conv(inputs, outputs, 3, padding=1)
+    assert 0.6 * 2.0 <= float(layer.norm_bound()) <= 1.4 * 2.0
+
+
+def test_every_stage_of_a_resnet_but_the_first_halves_the_image() -> None:
+    certificate = tiny_resnet().certify(losses.CrossEntropy())
+    shapes = {layer.path: layer.output_shape for layer in certificate.layers}
+    assert shapes["stage1.mix"] == (4, 8, 8)
+    assert shapes["stage2_2.mix"] == (6, 4, 4)
+
+
 def test_a_part_of_a_model_is_a_chain_of_the_same_layers() -> None:
     model = tiny_convnet()
     part = model[1:3]
