@@ -131,7 +131,7 @@ def amortised(batch: int = 256, steps: int = 25) -> None:
     )
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
     for rate, noise in ((0.1, 0.0), (0.1, 0.1), (0.1, 1.0)):
-        for tolerance in (0.05, 0.02, 0.0):
+        for tolerance in (0.05, 0.04, 0.02, 0.0):
             torch.manual_seed(0)
             model = cnn()
             optimizer = torch.optim.SGD(model.parameters(), rate)

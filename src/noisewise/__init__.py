@@ -18,10 +18,10 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import bounds, datasets, nn, privacy
+    from noisewise import auditing, bounds, datasets, debugging, ecdf, nn, privacy
     from noisewise.bounds import certify
 
-_SUBPACKAGES = ("bounds", "datasets", "nn", "privacy")
+_SUBPACKAGES = ("auditing", "bounds", "datasets", "debugging", "ecdf", "nn", "privacy")
 _NAMES = {"certify": "noisewise.bounds"}
 
 __all__ = [
@@ -30,9 +30,12 @@ __all__ = [
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
+    "auditing",
     "bounds",
     "certify",
     "datasets",
+    "debugging",
+    "ecdf",
     "nn",
     "privacy",
 ]

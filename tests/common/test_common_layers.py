@@ -15,7 +15,11 @@ from noisewise import nn as nw
 from noisewise.bounds import registered
 from noisewise.bounds.registry import lookup
 
-EXPORTED = {value for name in nw.__all__ if isinstance(value := getattr(nw, name), type)}
+EXPORTED = {
+    kind
+    for kind in (getattr(nw, name) for name in nw.__all__)
+    if isinstance(kind, type) and issubclass(kind, nn.Module)
+}
 # A composition is read through the layers in it and has no rule of its own.
 COMPOSED = {nw.LipschitzResidual}
 TYPES = sorted(set(registered()) | EXPORTED, key=lambda kind: (kind.__module__, kind.__name__))

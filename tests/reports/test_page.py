@@ -29,9 +29,9 @@ def test_figures_are_inside_and_equal_pages_are_equal(tmp_path: Path) -> None:
         page = Page("title").figures((figure, "a line"))
         return page.write(tmp_path / "page.html").read_text()
 
-    before = plt.get_fignums()
+    open_before = plt.get_fignums()
     first = build()
     assert 'alt="a line"' in first
     assert "data:image/svg+xml;base64," in first
     assert first == build()
-    assert plt.get_fignums() == before  # closed again
+    assert plt.get_fignums() == open_before

@@ -32,6 +32,7 @@ from noisewise.bounds.norms.convolution import conv_norm, kernel_factor
 from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import relative, up
+from noisewise.bounds.norms.threads import one_thread
 from noisewise.privacy import _validate
 
 __all__ = ["NormCache"]
@@ -75,7 +76,7 @@ class NormCache:
     (1, 1)
     """
 
-    tolerance: float = 0.02
+    tolerance: float = 0.04
     trust_versions: bool = False
     computed: int = field(default=0, init=False)
     drifted: int = field(default=0, init=False)
@@ -137,7 +138,8 @@ class NormCache:
             self.reused += 1
             return entry.current
         allowance = self.tolerance * entry.certified.value
-        moved = drift(weight.detach(), entry, options, allowance)
+        with one_thread(weight.shape):
+            moved = drift(weight.detach(), entry, options, allowance)
         if moved == 0.0:
             self.reused += 1
             entry.current = entry.certified

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,13 @@ from noisewise.bounds.layer import LayerBounds, NormMemory, Signal
 from noisewise.bounds.losses import loss_rule_for, per_record
 from noisewise.bounds.propagation import Propagation, propagate
 from noisewise.privacy import _validate
+from noisewise.privacy.statement import round_up
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Table
 
 __all__ = ["Certificate", "certify"]
 
@@ -215,22 +218,35 @@ class Certificate:
             "total": self.total,
         }
 
-    def __rich__(self) -> Any:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        yield self._table(with_rules=options.max_width >= 100)
+
+    def _table(self, with_rules: bool) -> Table:
+        from rich import box
         from rich.table import Table
 
-        table = Table(title=f"Bounds for one record, loss {self.loss}", caption=self._caption())
-        for heading in ("layer", "type", "rule", "parameter"):
+        table = Table(
+            title=f"Bounds for one record, loss {self.loss}",
+            caption=self._caption(),
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        words = ("layer", "type", "rule", "parameter") if with_rules else ("layer", "type", "param")
+        for heading in words:
             table.add_column(heading, overflow="fold")
-        for heading in ("output norm", "Lipschitz", "cotangent", "gradient"):
-            table.add_column(heading, justify="right")
-        numbers = ("output_norm", "lipschitz", "cotangent", "gradient")
+        for heading in ("output", "Lipschitz", "cotangent", "gradient"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for row in self.rows():
+            rule = (row["rule"].removesuffix("Rule"),) if with_rules else ()
             table.add_row(
                 row["layer"],
                 row["type"],
-                row["rule"].removesuffix("Rule"),
+                *rule,
                 row["parameter"].rpartition(".")[2],
-                *(_number(row[key]) for key in numbers),
+                *(
+                    _number(row[key])
+                    for key in ("output_norm", "lipschitz", "cotangent", "gradient")
+                ),
                 style="bold" if row["layer"] == "total" else None,
             )
         return table
@@ -326,4 +342,4 @@ def _gradient_norms(subject: _Subject, x: Tensor, y: Tensor) -> dict[str, Tensor
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else round_up(value)

@@ -8,9 +8,12 @@ import typer
 from rich.console import Console
 
 from noisewise._version import __version__
+from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
 from noisewise.cli.datasets import app as datasets
+from noisewise.cli.debug import debug
+from noisewise.cli.evaluate import evaluate
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
 
@@ -26,6 +29,9 @@ app = typer.Typer(
 app.command()(budget)
 app.command()(verify)
 app.command()(certify)
+app.command()(evaluate)
+app.command()(audit)
+app.command()(debug)
 app.add_typer(datasets, name="datasets")
 
 

@@ -34,6 +34,7 @@ from noisewise.privacy import _validate
 __all__ = [
     "Budget",
     "concentrated_delta",
+    "discreteness",
     "discreteness_slack",
     "gaussian_delta",
     "gaussian_ratio",
@@ -110,7 +111,7 @@ class Budget:
         """Smallest integer deviation whose discreteness fits the budget's share."""
         if self.rho is not None:
             return 0.0
-        room = self.delta * DISCRETENESS_SHARE
+        room = self.delta * DISCRETENESS_SHARE / 2  # half, so that rounding fits beside it
         factor = 1 + math.exp(min(self.epsilon, 700.0))
         # Z <= 1.001 for s >= 1 is included in the factor 24 -> 23.9.
         return max(1.0, math.sqrt(coordinates * factor / (23.9 * room)))
@@ -155,11 +156,15 @@ def gaussian_ratio(epsilon: float, delta: float) -> float:
     return float(root)
 
 
+def discreteness(deviation: float, coordinates: int) -> float:
+    """Total variation distance between integer and rounded real Gaussian noise, at most."""
+    normaliser = 1 + 3 * math.exp(-2 * math.pi**2 * deviation**2)
+    return min(1.0, coordinates * normaliser / (24 * deviation**2))
+
+
 def discreteness_slack(deviation: float, coordinates: int, epsilon: float) -> float:
     """Delta paid for integer instead of real Gaussian noise (see the module's text)."""
-    normaliser = 1 + 3 * math.exp(-2 * math.pi**2 * deviation**2)
-    variation = min(1.0, coordinates * normaliser / (24 * deviation**2))
-    return (1 + math.exp(epsilon)) * variation
+    return (1 + math.exp(epsilon)) * discreteness(deviation, coordinates)
 
 
 def concentrated_delta(rho: float, epsilon: float) -> float:

@@ -1,7 +1,7 @@
 """What users compose: layers and losses about which bounds are proven."""
 
 from noisewise.nn import effective as effective  # registers rules of reparametrised layers
-from noisewise.nn import losses
+from noisewise.nn import losses, models
 from noisewise.nn.activations import (
     AbsoluteValue,
     CReLU,
@@ -22,6 +22,7 @@ from noisewise.nn.gradient import ClipGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
+from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import (
     ProjectionReport,
@@ -70,5 +71,8 @@ __all__ = [
     "fix",
     "fix_weights",
     "losses",
+    "models",
     "project",
+    "register_plain",
+    "to_plain",
 ]

@@ -31,7 +31,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.budget import Budget, concentrated_delta, discreteness_slack, gaussian_delta
+from noisewise.ecdf.budget import Budget, concentrated_delta, discreteness, gaussian_delta
 from noisewise.privacy import _validate
 from noisewise.privacy.discrete import (
     discrete_gaussian,
@@ -267,12 +267,18 @@ class Mechanism:
         """The zCDP parameter; of Laplace noise the bound epsilon^2/2 (Bun and Steinke 2016)."""
         return self.ratio_squared / 2 if self.kind == "gaussian" else self.epsilon**2 / 2
 
+    @property
+    def variation(self) -> float:
+        """How far a release is from one with rounded real Gaussian noise (total variation)."""
+        deviation = math.sqrt(min(block.scale for block in self.noise))
+        curves = 2 if self.change == "joint" else 1
+        return discreteness(deviation, curves * sum(block.size for block in self.noise))
+
     def delta(self, epsilon: float) -> float:
         """Return a proven delta for which one release is (epsilon, delta)-DP."""
         if self.kind == "laplace":
             return 0.0 if epsilon >= self.epsilon else 1.0
-        deviation = math.sqrt(min(block.scale for block in self.noise))
-        slack = discreteness_slack(deviation, sum(b.size for b in self.noise), epsilon)
+        slack = (1 + math.exp(epsilon)) * self.variation
         close_to_real = gaussian_delta(math.sqrt(self.ratio_squared), epsilon) + slack
         return min(1.0, close_to_real, concentrated_delta(self.rho, epsilon))
 

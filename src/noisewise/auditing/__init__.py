@@ -1,0 +1,38 @@
+"""Lower bounds on epsilon: what an attack proves a mechanism to leak.
+
+:func:`audit` attacks a mechanism, a training function or takes scores, and holds
+the bound against a claim. An audit can refute a claim, never confirm one.
+"""
+
+from noisewise.auditing.attacks import (
+    PrivateSum,
+    Train,
+    gradient_canaries,
+    membership,
+    one_run_losses,
+    stepwise_canaries,
+    two_worlds,
+)
+from noisewise.auditing.auditor import ATTACKS, METHODS, audit
+from noisewise.auditing.bounds import Bound
+from noisewise.auditing.noise_model import NoiseModel
+from noisewise.auditing.result import AuditResult, ViolatedClaimError
+from noisewise.auditing.scores import Scores
+
+__all__ = [
+    "ATTACKS",
+    "METHODS",
+    "AuditResult",
+    "Bound",
+    "NoiseModel",
+    "PrivateSum",
+    "Scores",
+    "Train",
+    "ViolatedClaimError",
+    "audit",
+    "gradient_canaries",
+    "membership",
+    "one_run_losses",
+    "stepwise_canaries",
+    "two_worlds",
+]

@@ -1,0 +1,14 @@
+"""How scores are obtained: gradient canaries, canaries in training data, membership."""
+
+from noisewise.auditing.attacks.gradients import PrivateSum, gradient_canaries, stepwise_canaries
+from noisewise.auditing.attacks.training import Train, membership, one_run_losses, two_worlds
+
+__all__ = [
+    "PrivateSum",
+    "Train",
+    "gradient_canaries",
+    "membership",
+    "one_run_losses",
+    "stepwise_canaries",
+    "two_worlds",
+]

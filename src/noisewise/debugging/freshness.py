@@ -1,0 +1,212 @@
+"""E5 and E6: whether noise is fresh each time, and added once however a batch is cut."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.noise import SCALE, Measurement, measure, reading
+from noisewise.debugging.statistics import LEVEL, correlation, variance_ratio
+
+__all__ = ["freshness", "invariance"]
+
+
+def freshness(bench: Bench) -> TestResult:
+    """E5: noise must be independent between steps, tensors, coordinates and seeds."""
+    title = "noise is fresh for each step, tensor and seed"
+    measured = measure(bench)
+    if measured.absent:
+        return TestResult("E5", title, "skipped", "there is no noise to look at (see E1)")
+    findings: list[Finding] = []
+    p_values: list[float] = []
+    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
+        p_values.append(p_value)
+        findings += [finding] if finding else []
+    summary = "tensors and seeds independent" if not findings else findings[0].sentence
+    if "steps" in bench.box.accepted and not bench.facts.get("incomplete"):
+        finding, p_value, seen = _between_steps(bench, measured)
+        p_values.append(p_value)
+        findings += [finding] if finding else []
+        summary = f"{summary}; {seen}"
+    status = "failed" if findings else "passed"
+    return TestResult("E5", title, status, summary, tuple(p_values), tuple(findings[:3]))
+
+
+def invariance(bench: Bench) -> TestResult:
+    """E6: options that only say how to compute must change neither signal nor noise."""
+    title = "same result for every micro-batch size, number of workers, ..."
+    if not bench.options:
+        return TestResult(
+            "E6",
+            title,
+            "skipped",
+            "no options given; e.g. options={'micro_batch_size': (1, 4), 'world_size': (1, 2)} "
+            "(a fixed micro-batch size is judged by E1 and E3 at several batch sizes)",
+        )
+    clip, batch_size = bench.facts.get("clip", bench.clip), 16
+    data = bench.records.draw(batch_size, seed=5)
+    lr = bench.rate(clip)
+    findings: list[Finding] = []
+    p_values: list[float] = []
+    seen = []
+    for name, choices in bench.options.items():
+        signals = []
+        for choice in choices:
+            option = {name: choice}
+            signals.append(bench.update(data, clip=clip, lr=lr, options=option))
+            rows = bench.noise(
+                clip=clip,
+                sigma=SIGMA,
+                batch_size=batch_size,
+                seeds=max(2, bench.seeds() // 3),
+                options=option,
+            )
+            seen_here = reading(f"{name}={choice}", clip, SIGMA, batch_size, rows)
+            reference = measure(bench).readings["large batch"].factor
+            usual = 1.0 if abs(reference - 1) < 3 * SCALE else reference
+            p_value = variance_ratio(
+                float(np.sum(rows**2)), (usual * clip * SIGMA / batch_size) ** 2, rows.size
+            )
+            p_values.append(p_value)
+            seen.append(f"{seen_here.label}: noise {seen_here.factor:.2f}x")
+            if p_value < LEVEL and abs(seen_here.factor / usual - 1) > 2 * SCALE:
+                findings.append(
+                    Finding(
+                        f"noise-depends-on-{name.replace('_', '-')}",
+                        "E6",
+                        "noise",
+                        f"with {name} = {choice} the noise is {seen_here.factor:.2f} times the "
+                        f"nominal one: it must be added once per step for the whole batch.",
+                        {name: choice, "factor": seen_here.factor},
+                        p_value,
+                    )
+                )
+        spread = max(float(np.linalg.norm(s - signals[0])) for s in signals)
+        if spread > 1e-2 * float(np.linalg.norm(signals[0])):
+            findings.append(
+                Finding(
+                    f"update-depends-on-{name.replace('_', '-')}",
+                    "E6",
+                    "clipping",
+                    f"without noise, the update changes by {spread / clip:.2g} C when {name} "
+                    f"changes: how a batch is cut into pieces must not matter.",
+                )
+            )
+    status = "failed" if findings else "passed"
+    return TestResult("E6", title, status, "; ".join(seen), tuple(p_values), tuple(findings))
+
+
+def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
+    rows = measured.readings["base"].rows
+    parts = list(bench.box.slices.items())
+    pairs = [(a, b) for i, a in enumerate(parts) for b in parts[i + 1 :]]
+    pairs.sort(
+        key=lambda pair: pair[0][1].stop - pair[0][1].start != pair[1][1].stop - pair[1][1].start
+    )
+    results: list[tuple[Finding | None, float]] = []
+    for (first, here), (second, there) in pairs[:150]:
+        size = min(here.stop - here.start, there.stop - there.start)
+        left = rows[:, here.start : here.start + size].ravel()
+        right = rows[:, there.start : there.start + size].ravel()
+        value, p_value = correlation(left, right)
+        finding = None
+        if p_value < LEVEL and abs(value) > 0.1:
+            finding = Finding(
+                "noise-repeats-across-tensors",
+                "E5",
+                "randomness",
+                f"the noise of {second} repeats that of {first} (correlation {value:.2f}): the "
+                f"generator is seeded again for each tensor, so differences cancel the noise.",
+                {"correlation": value},
+                p_value,
+            )
+        results.append((finding, p_value))
+    left, right = rows[:, :-1].ravel(), rows[:, 1:].ravel()
+    value, p_value = correlation(left, right)
+    finding = None
+    if p_value < LEVEL and abs(value) > 0.1:
+        finding = Finding(
+            "noise-correlated",
+            "E5",
+            "randomness",
+            f"neighbouring coordinates carry the same noise (correlation {value:.2f}).",
+            {"correlation": value},
+            p_value,
+        )
+    return [*results, (finding, p_value)]
+
+
+def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
+    rows = measured.readings["base"].rows
+    if len(rows) < 2:
+        return []
+    value, p_value = correlation(rows[0], rows[1])
+    finding = None
+    if p_value < LEVEL and abs(value) > 0.1:
+        finding = Finding(
+            "noise-same-for-every-seed",
+            "E5",
+            "randomness",
+            f"two runs with different seeds share their noise (correlation {value:.2f}): the "
+            "noise is a constant that anybody can subtract.",
+            {"correlation": value},
+            p_value,
+        )
+    return [(finding, p_value)]
+
+
+def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None, float, str]:
+    """Compare the variance after three steps with what independent noise would give.
+
+    How strongly each step counts (momentum, averaging) is known from runs without noise
+    (`replay.response`): noise of variance v per step gives v times the sum of the squares.
+    The weights move little, so that the gradient stays what it was.
+    """
+    steps, clip, batch_size = 3, bench.facts.get("clip", bench.clip), 4
+    if bench.adam:
+        response = bench.adam_response(steps)
+    else:
+        response = bench.facts.get("response of three", np.ones(steps))
+    seeds = max(2, bench.seeds() // 2)
+    rows = bench.noise(
+        clip=clip,
+        sigma=SIGMA,
+        batch_size=batch_size,
+        seeds=seeds,
+        first_seed=5000,
+        steps=steps,
+        move=2e-3,
+    )
+    one = measured.readings["base"].factor * clip * SIGMA / batch_size
+    expected = one**2 * float(np.sum(response**2))
+    squares = float(np.sum(rows**2))
+    ratio = squares / rows.size / one**2 if one > 0 else math.inf
+    p_value = variance_ratio(squares, expected, rows.size)
+    seen = (
+        f"variance after {steps} steps {ratio:.2f}x one step (expected {np.sum(response**2):.2f}x)"
+    )
+    # The single-step deviation is itself estimated; 15 % is more than its error.
+    if p_value >= LEVEL or abs(ratio / float(np.sum(response**2)) - 1) < 0.15:
+        return None, p_value, seen
+    if abs(ratio / steps - 1) < 0.2 and float(np.sum(response**2)) > 1.3 * steps:
+        name, why = (
+            "gradients-reused-without-noise",
+            ("earlier gradients are used again without their noise (zero_grad forgotten?)"),
+        )
+    elif abs(ratio / float(np.sum(response)) ** 2 - 1) < 0.15:
+        name, why = "noise-repeats-every-step", "every step adds the same noise again"
+    elif ratio < 1.3 * float(np.max(response)) ** 2 and ratio < float(np.sum(response**2)):
+        name, why = "noise-lost-after-first-step", "only one of the steps adds noise"
+    else:
+        name, why = (
+            "noise-and-signal-disagree-over-steps",
+            (
+                "gradients of earlier steps are used again without their noise, or noise is "
+                "correlated between steps"
+            ),
+        )
+    sentence = f"{why}: {seen}."
+    return Finding(name, "E5", "randomness", sentence, {"ratio": ratio}, p_value), p_value, seen

@@ -1,0 +1,385 @@
+"""E1: whether the noise is Gaussian, of the claimed size, and on every tensor.
+
+The noise is the update with noise minus the update without (appendix C of the paper,
+extended to every optimizer of `bench`). Its deviation is compared with two yardsticks:
+
+* the nominal one, ``C sigma / B``;
+* what one record can contribute at the same batch size, times sigma. This is the one that
+  privacy is about: a mechanism has noise multiplier sigma if whitened contributions have
+  norm at most ``1/sigma``. It is blind to common factors such as weight averaging.
+
+Noise is accused when it fails both. Patterns over (C, sigma, B) name the mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.statistics import (
+    LEVEL,
+    Vector,
+    normal_shape,
+    variance_ratio,
+)
+
+__all__ = ["SCALE", "Measurement", "Reading", "distribution", "measure", "reading"]
+
+# Relative effects below these are not worth an accusation.
+SCALE = 0.03
+_GENEROUS = 0.2
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Noise at one setting; `factor` is its deviation over the nominal ``C sigma / B``."""
+
+    label: str
+    clip: float
+    sigma: float
+    batch_size: int
+    rows: Vector
+    count: int
+    factor: float
+    p_value: float
+
+    @property
+    def error(self) -> float:
+        """Half-width of a confidence interval for `factor`, relative, at the level in use."""
+        return float(-stats.norm.ppf(LEVEL / 2)) / math.sqrt(2 * self.count)
+
+    @property
+    def off(self) -> bool:
+        """Whether the deviation differs from the nominal one."""
+        return self.p_value < LEVEL and abs(self.factor - 1) > SCALE
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All readings, and the gain of the noise for each parameter at batch size one."""
+
+    readings: Mapping[str, Reading]
+    gain: Vector
+    error: float
+    p_values: tuple[float, ...]
+    uneven: tuple[str, ...]
+    silent: tuple[str, ...]
+
+    @property
+    def absent(self) -> bool:
+        """Whether no setting shows any noise."""
+        return all(reading.factor < 1e-6 for reading in self.readings.values())
+
+
+def measure(bench: Bench) -> Measurement:
+    """Run the settings at which the noise is looked at, once; later calls reuse them."""
+    if "noise" in bench.facts:
+        measured: Measurement = bench.facts["noise"]
+        return measured
+    clip, full = bench.facts.get("clip", bench.clip), bench.seeds()
+    few = max(2, -(-full // 3))
+    settings = [
+        ("base", clip, SIGMA, 4, full),
+        ("five times C", 5 * clip, SIGMA, 4, few),
+        ("small sigma", clip, SMALL_SIGMA, 4, few),
+        ("large batch", clip, SIGMA, 16, few),
+        ("one record", clip, SIGMA, 1, few),
+        ("quarter lr", clip, SIGMA, 4, few),
+    ]
+    readings = {}
+    for index, (label, at, sigma, batch_size, seeds) in enumerate(settings):
+        rows = bench.noise(
+            clip=at,
+            sigma=sigma,
+            batch_size=batch_size,
+            seeds=seeds,
+            first_seed=1000 * index,
+            move=0.25 if label == "quarter lr" else 1.0,
+        )
+        readings[label] = reading(label, at, sigma, batch_size, rows)
+    spare = _with_sampling(bench, clip, few)
+    if spare is not None:
+        readings[spare.label] = spare
+    gain, uneven, silent, p_values = _gain(bench, readings)
+    measured = Measurement(
+        readings,
+        gain,
+        readings["one record"].error,
+        tuple(r.p_value for r in readings.values()) + p_values,
+        uneven,
+        silent,
+    )
+    bench.facts["noise"] = measured
+    return measured
+
+
+def distribution(bench: Bench) -> TestResult:
+    """E1: size, shape and completeness of the noise at several (C, sigma, B)."""
+    measured = measure(bench)
+    title = "noise: size, shape, every tensor"
+    readings = measured.readings
+    findings: list[Finding] = []
+    if measured.absent:
+        findings.append(
+            Finding(
+                "no-noise",
+                "E1",
+                "noise",
+                f"no noise is added: at sigma = {SIGMA} the weights are those of sigma = 0.",
+            )
+        )
+        return TestResult("E1", title, "failed", "no noise", measured.p_values, tuple(findings))
+    findings += _missing_findings(bench, measured)
+    findings = findings or _size_findings(bench, measured)
+    p_values = list(measured.p_values)
+    base = readings["base"].rows
+    noisy = [s for n, s in bench.box.slices.items() if n not in measured.silent]
+    parts = [_whitened(base[:, s]) if measured.uneven else base[:, s] for s in noisy]
+    values = np.concatenate([part.ravel() for part in parts]) if parts else base.ravel()
+    shape, tails = normal_shape(values)
+    p_values += [shape, tails]
+    if min(shape, tails) < LEVEL:
+        kind = _kind(values)
+        findings.append(
+            Finding(
+                "noise-not-gaussian",
+                "E1",
+                "noise",
+                f"the noise is not Gaussian ({kind}): the accountant's epsilon is that of "
+                f"Gaussian noise.",
+                {"kolmogorov_smirnov_p": shape, "tail_p": tails},
+                min(shape, tails),
+            )
+        )
+    factors = {label: round(r.factor, 3) for label, r in readings.items()}
+    summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
+    status = "failed" if findings else "passed"
+    return TestResult("E1", title, status, summary, tuple(p_values), tuple(findings))
+
+
+def reading(label: str, clip: float, sigma: float, batch_size: int, rows: Vector) -> Reading:
+    """Compare rows of noise with the nominal deviation."""
+    nominal = clip * sigma / batch_size
+    squares = float(np.sum(rows**2))
+    factor = math.sqrt(squares / rows.size) / nominal
+    p_value = variance_ratio(squares, nominal**2, rows.size)
+    return Reading(label, clip, sigma, batch_size, rows, rows.size, factor, p_value)
+
+
+def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
+    """Read the noise when a batch is a part of the dataset.
+
+    Which records were drawn is unknown here, so the span of all contributions is projected
+    out; what is left is noise in the remaining dimensions.
+    """
+    total, batch_size = 12, 4
+    if bench.dimension < 10 * total or not bench.facts.get("singles", True):
+        return None
+    data = bench.records.draw(total, seed=6)
+    basis, _ = np.linalg.qr(bench.contributions(data, clip).T)
+    deviation = clip * SIGMA / batch_size * bench.dimension**0.5
+    keyword: dict[str, Any] = {"clip": clip, "sigma": SIGMA, "batch_size": batch_size}
+    rows = np.stack(
+        [
+            bench.update(data, lr=bench.rate(deviation, 1.0), seed=9000 + seed, **keyword)
+            for seed in range(seeds)
+        ]
+    )
+    rest = rows - (rows @ basis) @ basis.T
+    count = seeds * (bench.dimension - total)
+    nominal = clip * SIGMA / batch_size
+    squares = float(np.sum(rest**2))
+    p_value = variance_ratio(squares, nominal**2, count)
+    factor = math.sqrt(squares / count) / nominal
+    return Reading("batch < dataset", clip, SIGMA, batch_size, rest, count, factor, p_value)
+
+
+def _gain(
+    bench: Bench, readings: Mapping[str, Reading]
+) -> tuple[Vector, tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
+    """Return noise over ``C sigma`` at batch size one, per parameter, and uneven tensors."""
+    one = readings["one record"]
+    level = one.factor if abs(one.factor - 1) > max(one.error, SCALE) else 1.0
+    gain = np.full(bench.dimension, level)
+    standard = [
+        r.rows / (r.factor * r.clip * r.sigma / r.batch_size)
+        for r in readings.values()
+        if r.factor > 0 and r.label != "batch < dataset"
+    ]
+    if not standard:
+        return gain, (), (), ()
+    rows = np.concatenate(standard)
+    p_values, uneven, silent = [], [], []
+    slices = bench.box.slices
+    if len(slices) == 1:
+        return gain, (), (), ()
+    for name, part in slices.items():
+        inside = float(np.sum(rows[:, part] ** 2))
+        outside = float(np.sum(rows**2)) - inside
+        inner, outer = rows[:, part].size, rows.size - rows[:, part].size
+        ratio = (inside / inner) / max(outside / outer, 1e-300)
+        p_value = 2 * min(stats.f.sf(ratio, inner, outer), stats.f.cdf(ratio, inner, outer))
+        p_values.append(float(min(1.0, p_value)))
+        if p_value < LEVEL and abs(math.sqrt(ratio) - 1) > 2 * SCALE:
+            uneven.append(name)
+    if uneven:
+        for name, part in slices.items():
+            deviation = float(np.sqrt(np.mean(rows[:, part] ** 2))) * one.factor
+            # The upper end of the confidence interval, so that no tensor is accused by chance.
+            gain[part] = deviation * (1 + one.error * math.sqrt(one.count / rows[:, part].size))
+            if deviation < 1e-6 * one.factor:
+                silent.append(name)
+    return gain, tuple(uneven), tuple(silent), tuple(p_values)
+
+
+def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
+    readings = measured.readings
+    if not any(reading.off for reading in readings.values()):
+        return []
+    largest = float(bench.facts.get("largest", 1.0))
+    divisors: Mapping[int, float] = bench.facts.get("divisors", {})
+    relative = {}
+    for label, reading in readings.items():
+        share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
+        relative[label] = reading.factor / reading.batch_size / (share * largest)
+    low = {k: v for k, v in relative.items() if v < 1 - max(SCALE, readings[k].error)}
+    high = {k: v for k, v in relative.items() if v > 1 + max(_GENEROUS, readings[k].error)}
+    evidence = {"factors": {k: r.factor for k, r in readings.items()}, "relative": relative}
+    p_value = min(reading.p_value for reading in readings.values())
+    faulty = [reading for reading in readings.values() if reading.off]
+    if low and not (measured.uneven and not any(readings[k].off for k in low)):
+        if all(r.factor >= 1 for r in faulty) and not _pattern(readings)[0]:
+            return []
+        name, sentence = _pattern(readings)
+        if not name:
+            worst = min(low, key=lambda key: low[key])
+            name = "noise-too-small"
+            sentence = (
+                f"the noise is {low[worst]:.3g} times what sigma promises for what one record "
+                f"contributes (setting: {worst})"
+            )
+        return [Finding(name, "E1", "noise", f"{sentence}.", evidence, p_value)]
+    over = {k: v for k, v in high.items() if readings[k].off and readings[k].factor > 1}
+    if over and not measured.uneven:
+        name, sentence = _pattern(readings)
+        worst = max(over, key=lambda key: over[key])
+        sentence = sentence or f"the noise is {over[worst]:.3g} times too large ({worst})"
+        sentence += ". Too much noise is private but not what sigma says; accuracy is lost."
+        return [Finding(name or "noise-too-large", "E1", "noise", sentence, evidence, p_value)]
+    return []
+
+
+def _pattern(readings: Mapping[str, Reading]) -> tuple[str, str]:
+    """Name the power law that the deviation follows, if it is a well-known mistake."""
+    base = readings["base"]
+    if base.factor <= 0:
+        return "", ""
+
+    def power(label: str, change: float) -> float:
+        factor = max(readings[label].factor, 1e-12)
+        return math.log(factor / base.factor) / math.log(change)
+
+    in_clip = power("five times C", 5.0)
+    in_sigma = power("small sigma", SMALL_SIGMA / SIGMA)
+    in_batch = power("large batch", 4.0)
+    if abs(power("quarter lr", 0.25) + 1) < 0.1:
+        return "noise-ignores-learning-rate", (
+            "noise is not multiplied by the learning rate: a quarter of lr left it as it was, so "
+            "its size on the gradient is not sigma C"
+        )
+    at_five = readings["five times C"].factor / base.factor * 5
+    if abs(in_clip + 1) < 0.1:
+        return "noise-ignores-clip", (
+            "noise is not multiplied by the clipping norm: five times C left the noise at "
+            f"{at_five:.2f}x instead of 5x"
+        )
+    if abs(in_clip - 1) < 0.1:
+        return "noise-times-clip-squared", (
+            f"noise grows with the square of the clipping norm: five times C made it {at_five:.1f}x"
+        )
+    if abs(in_sigma) > 0.1:
+        exponent = in_sigma + 1
+        return "noise-not-proportional-to-sigma", (
+            f"noise grows like sigma to the power {exponent:.2f} instead of 1"
+        )
+    if abs(in_batch + 1) < 0.1:
+        return "noise-divided-by-batch-twice", (
+            "noise is divided by the batch size twice: four times B made it "
+            f"{readings['large batch'].factor / base.factor / 4:.3f}x instead of 0.25x"
+        )
+    if abs(in_batch - 1) < 0.1:
+        return "noise-added-to-mean", (
+            "noise for the sum is added to the mean: it does not shrink with the batch size"
+        )
+    if abs(in_batch) > 0.1:
+        return "noise-depends-on-batch", (
+            f"the noise on the sum changes with the batch size: {base.factor:.2f}x nominal at "
+            f"B = {base.batch_size}, {readings['large batch'].factor:.2f}x at B = 16 (is it added "
+            "per micro-batch or per worker?)"
+        )
+    spare = readings.get("batch < dataset")
+    if spare is not None and spare.off and not base.off:
+        return "noise-depends-on-dataset-size", (
+            f"the noise is {spare.factor:.2f}x nominal when the dataset is larger than the batch"
+        )
+    return "", ""
+
+
+def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
+    """Whitened sensitivity: unequal noise is fine as long as contributions are covered."""
+    if not measured.uneven:
+        return []
+    worst, exposed = 0.0, ""
+    for row, clip in bench.facts.get("canaries", []):
+        whitened = np.divide(
+            row, clip * measured.gain, out=np.zeros_like(row), where=measured.gain > 0
+        )
+        for name in measured.silent:
+            if np.linalg.norm(row[bench.box.slices[name]]) > 1e-4 * clip:
+                exposed = name
+        worst = max(worst, float(np.linalg.norm(whitened)))
+    names = ", ".join(measured.silent or measured.uneven)
+    if exposed:
+        return [
+            Finding(
+                "tensor-without-noise",
+                "E1",
+                "noise",
+                f"no noise reaches {names}, although records move it.",
+                {"tensors": list(measured.silent)},
+            )
+        ]
+    if worst > 1 + SCALE and float(bench.facts.get("largest", 1.0)) <= 1.01:
+        return [
+            Finding(
+                "noise-uneven",
+                "E1",
+                "noise",
+                f"the noise differs between tensors ({names}) and is too small where it counts: "
+                f"the effective noise multiplier is sigma / {worst:.2f}.",
+                {"whitened_sensitivity": worst},
+            )
+        ]
+    return []
+
+
+def _whitened(rows: Vector) -> Vector:
+    deviation = float(np.sqrt(np.mean(rows**2)))
+    return rows / deviation if deviation > 0 else rows
+
+
+def _kind(values: Vector) -> str:
+    standard = values / np.sqrt(np.mean(values**2))
+    excess, largest = float(np.mean(standard**4)) - 3, float(np.max(np.abs(standard)))
+    distinct = np.unique(np.round(standard, 9)).size
+    if distinct < 0.5 * standard.size:
+        return f"only {distinct} distinct values among {standard.size}"
+    heavy = "heavier tails, like Laplace noise" if excess > 0 else "tails cut off"
+    return f"{heavy}; excess kurtosis {excess:.2f}, largest value {largest:.2f} deviations"

@@ -1,0 +1,62 @@
+"""A pytest fixture, so that a team keeps the check in its test suite.
+
+Enable it with ``pytest_plugins = ["noisewise.debugging.pytest_plugin"]`` in ``conftest.py``::
+
+    def test_our_training_is_private(assert_private):
+        assert_private(train, build, loss, example=(x, y))
+
+``pytest --privacy-report DIR`` writes the HTML page of each check to a folder, and
+``--privacy-effort thorough`` spends more runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noisewise.debugging.checking import PrivacyBugError, check
+from noisewise.debugging.findings import Findings
+
+__all__ = ["assert_private", "pytest_addoption"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of this plugin."""
+    group = parser.getgroup("noisewise")
+    group.addoption(
+        "--privacy-report",
+        metavar="DIR",
+        default=None,
+        help="write an HTML page for each privacy check into this folder",
+    )
+    group.addoption(
+        "--privacy-effort",
+        choices=("quick", "default", "thorough"),
+        default=None,
+        help="how many runs a privacy check may spend",
+    )
+
+
+@pytest.fixture
+def assert_private(request: pytest.FixtureRequest) -> Callable[..., Findings]:
+    """Return `noisewise.debugging.assert_private`, with the options of the command line."""
+    folder = request.config.getoption("--privacy-report")
+    effort = request.config.getoption("--privacy-effort")
+
+    def run(train: Any, model_fn: Any, loss_fn: Any, **arguments: Any) -> Findings:
+        if effort is not None:
+            arguments.setdefault("effort", effort)
+        findings = check(train, model_fn, loss_fn, **arguments)
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"[^\w.-]+", "_", request.node.nodeid)
+            findings.report(Path(folder) / f"{name}.html")
+        if not findings.ok:
+            raise PrivacyBugError(findings)
+        return findings
+
+    return run

@@ -1,0 +1,165 @@
+"""E7 and E8: whether the second step is what it should be, and whether the claim adds up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from noisewise import privacy
+from noisewise.debugging.bench import Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.noise import measure
+from noisewise.debugging.statistics import Vector
+from noisewise.debugging.trainer import StateDict
+from noisewise.privacy import _validate
+
+__all__ = ["Claim", "claim", "response", "two_steps"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the user's accountant printed, for E8."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        _validate.fraction("delta", self.delta)
+        _validate.positive("noise_multiplier", self.noise_multiplier)
+        _validate.probability("sample_rate", self.sample_rate)
+        _validate.integer("steps", self.steps, minimum=1)
+
+
+def response(bench: Bench) -> None:
+    """Learn how strongly gradients of earlier steps count: momentum makes them count more.
+
+    D_t, the displacement after t steps of an almost constant gradient, grows by the response
+    of the optimizer. The difference between two datasets is used, so that weight decay and
+    whatever else does not depend on the data cancels.
+    """
+    if bench.adam or "steps" not in bench.box.accepted or bench.facts.get("mute"):
+        return
+    clip = bench.facts["clip"]
+    lr = bench.rate(min(clip, bench.norm), 1e-3)
+    one, other = (bench.records.draw(4, seed=seed) for seed in (5, 15))
+    runs = [
+        bench.update(one, clip=clip, lr=lr, steps=t)
+        - bench.update(other, clip=clip, lr=lr, steps=t)
+        for t in (1, 2, 3)
+    ]
+    size = float(runs[0] @ runs[0])
+    if size == 0:
+        return
+    along = [float(run @ runs[0]) / size for run in runs]
+    bench.facts["response"] = np.asarray([along[1] - along[0], along[0]])
+    bench.facts["response of three"] = np.diff([0.0, *along])
+    if abs(along[1] - 2.0 - bench.momentum) > 0.03:
+        bench.notes.append(
+            f"the first gradient counts {along[1] - 1:.2f} times in two steps (momentum or weight "
+            f"averaging?); the tests take it into account"
+        )
+
+
+def two_steps(bench: Bench) -> TestResult:
+    """E7: two steps must combine the gradient at the start and at the place after one step."""
+    title = "the second step uses fresh gradients"
+    if "steps" not in bench.box.accepted:
+        return TestResult("E7", title, "skipped", "train takes no `steps`")
+    if bench.facts.get("mute"):
+        return TestResult("E7", title, "skipped", "records contribute nothing at any C tried")
+    if bench.facts.get("incomplete"):
+        return TestResult("E7", title, "skipped", "the sampler leaves records out at q = 1")
+    clip = bench.facts["clip"]
+    data = bench.records.draw(4, seed=5)
+    rough = bench.update(data, clip=clip, lr=bench.rate(min(clip, bench.norm)))
+    lr = bench.rate(float(np.linalg.norm(rough)) or clip, 0.15)
+
+    def moved(init: StateDict, steps: int) -> Vector:
+        return bench.box.run(
+            init=init,
+            data=data,
+            clip=clip,
+            noise_multiplier=0.0,
+            batch_size=4,
+            seed=0,
+            steps=steps,
+            lr=lr,
+        ).moved
+
+    first, both = moved(bench.init, 1), moved(bench.init, 2)
+    # If an average of the weights is returned, the second gradient was taken further away.
+    lag = float(bench.facts["response"][0]) - 1 if "response" in bench.facts else 0.0
+    reaches = [1.0] + ([1 / (1 - lag)] if 0.05 < lag < 0.99 else [])
+    summary, finding = "", None
+    for reach in reaches:
+        there = bench.moved_init(reach * first, 1.0)
+        fresh = moved(there, 1)
+        change = float(np.linalg.norm(fresh - first)) / max(float(np.linalg.norm(first)), 1e-300)
+        if change < 0.02:
+            return TestResult("E7", title, "skipped", "gradients hardly change over one step")
+        columns = [first, fresh]
+        if bench.weight_decay:
+            columns += [bench.weights, bench.box.vector(there)]
+        basis = np.stack(columns, axis=1)
+        weights, *_ = np.linalg.lstsq(basis, both, rcond=None)
+        size = max(float(np.linalg.norm(both)), 1e-300)
+        rest = float(np.linalg.norm(both - basis @ weights)) / size
+        summary = (
+            f"two steps = {weights[0]:.3f} x first + {weights[1]:.3f} x second gradient, "
+            f"rest {rest:.1e}"
+        )
+        allowed = 0.05 if bench.adam else 0.02
+        if rest <= allowed * change and abs(weights[1]) >= 0.1:
+            return TestResult("E7", title, "passed", summary)
+        what = "is computed at old weights" if abs(weights[1]) < 0.1 else "is something else"
+        finding = finding or Finding(
+            "stale-gradients",
+            "E7",
+            "training",
+            f"the gradient of the second step {what}: {summary}.",
+            {"weights": weights.tolist(), "rest": rest},
+        )
+    return TestResult("E7", title, "failed", summary, (), (finding,) if finding else ())
+
+
+def claim(bench: Bench, claimed: Claim | None) -> TestResult:
+    """E8: recompute epsilon from what was measured and compare it with what was printed."""
+    title = "the printed epsilon follows from what was measured"
+    if claimed is None:
+        return TestResult("E8", title, "skipped", "no claim given (claimed=Claim(epsilon=...))")
+    measured = measure(bench)
+    largest = float(bench.facts.get("largest", 1.0))
+    one = measured.readings["one record"]
+    level = one.factor if one.off else 1.0
+    multiplier = (
+        claimed.noise_multiplier * level / max(largest, 1e-12)
+        if largest > 1 + 2e-3
+        else (claimed.noise_multiplier * level)
+    )
+    if multiplier <= 0:
+        epsilon = math.inf
+    else:
+        epsilon = privacy.epsilon(
+            noise_multiplier=multiplier,
+            sample_rate=claimed.sample_rate,
+            steps=claimed.steps,
+            delta=claimed.delta,
+        )
+    summary = f"claimed epsilon {claimed.epsilon:.3g}, from the measured noise {epsilon:.3g}"
+    if epsilon <= 1.02 * claimed.epsilon:
+        return TestResult("E8", title, "passed", summary)
+    finding = Finding(
+        "epsilon-too-small",
+        "E8",
+        "accounting",
+        f"{summary} (effective noise multiplier {multiplier:.3g}, q = {claimed.sample_rate:g}, "
+        f"{claimed.steps} steps, delta {claimed.delta:g}).",
+        {"epsilon": epsilon},
+    )
+    return TestResult("E8", title, "failed", summary, (), (finding,))

@@ -1,0 +1,356 @@
+"""E4: which records are in a batch, found from checkpoints alone.
+
+Without noise, an update is ``sum of m_i c_i`` where c_i is what record i contributes alone
+(measured, see E3) and m_i is its multiplicity over the divisor. Least squares gives m. Its
+law must be the accountant's: every record by itself with probability q = B/N, again and
+again at each step, divided by a constant, and an empty batch is a step with noise only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.statistics import LEVEL, Vector, binomial, goodness_of_fit
+from noisewise.debugging.trainer import Data, TrainingFailedError
+
+__all__ = ["batches"]
+
+_TITLE = "batches are drawn as the accountant believes"
+
+
+@dataclass
+class _Case:
+    """What accumulates while the batches are looked at."""
+
+    findings: list[Finding] = field(default_factory=list)
+    p_values: list[float] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+
+    def test(self, p_value: float, accuse: Callable[[], Finding | None]) -> None:
+        self.p_values.append(p_value)
+        if p_value < LEVEL:
+            finding = accuse()
+            self.findings += [finding] if finding else []
+
+
+def batches(bench: Bench) -> TestResult:
+    """E4: size, dispersion, overlap, empties and divisor of the batches."""
+    if bench.facts.get("mute"):
+        return TestResult("E4", _TITLE, "skipped", "records contribute nothing at any C tried")
+    if not (bench.facts.get("additive") or bench.facts.get("incomplete")):
+        return TestResult("E4", _TITLE, "skipped", "a batch is not the sum of its records (see E3)")
+    if bench.dimension < 60:
+        return TestResult("E4", _TITLE, "skipped", "the model has fewer than 60 parameters")
+    clip, batch_size = bench.facts["clip"], 5
+    total = 20
+    data = bench.records.draw(total, seed=8)
+    rows = bench.contributions(data, clip)
+    values = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True), compute_uv=False)
+    if values[-1] < 1e-3:
+        return TestResult("E4", _TITLE, "skipped", "gradients of random records are dependent")
+    case = _Case()
+    solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sampling_runs)
+    gap = float(np.median(gaps))
+    if gap > 0.03:
+        case.findings.append(
+            Finding(
+                "batch-not-a-sum",
+                "E4",
+                "sampling",
+                f"batches of a larger dataset are not sums of the contributions of its records "
+                f"(relative rest {gap:.2g}): does preprocessing look at the whole dataset?",
+            )
+        )
+        return _result(case)
+    counts, unit = _counts(solved, bench, batch_size)
+    _multiplicity(case, counts)
+    if not case.findings:
+        _sizes(case, bench, counts, batch_size / total)
+        _divisor(case, bench, solved, counts, unit, batch_size)
+        if "steps" in bench.box.accepted:
+            rate = float(counts.mean())
+            _overlap(case, bench, data, rows, batch_size, unit, rate)
+        _empties(case, bench, clip)
+        _dataset_size(case, bench, clip, unit * batch_size)
+    return _result(case)
+
+
+def _result(case: _Case) -> TestResult:
+    status = "failed" if case.findings else "passed"
+    summary = "; ".join(case.seen) or case.findings[0].sentence
+    return TestResult("E4", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
+
+
+def _memberships(
+    bench: Bench, data: Data, rows: Vector, batch_size: int, runs: int, first_seed: int = 200
+) -> tuple[Vector, Vector]:
+    """Return multiplicities over the divisor, one row per seed, and the relative rests."""
+    clip = bench.facts["clip"]
+    lr = bench.rate(float(np.median(np.linalg.norm(rows, axis=1))) / batch_size**0.5)
+    updates = np.stack(
+        [
+            bench.update(data, clip=clip, lr=lr, batch_size=batch_size, seed=first_seed + seed)
+            for seed in range(runs)
+        ]
+    )
+    solved = np.linalg.lstsq(rows.T, updates.T, rcond=None)[0].T
+    rests = np.linalg.norm(updates - solved @ rows, axis=1)
+    sizes = np.linalg.norm(updates, axis=1)
+    return solved, rests / np.where(sizes > 0, sizes, 1.0)
+
+
+def _counts(solved: Vector, bench: Bench, batch_size: int) -> tuple[Vector, float]:
+    """Round multiplicities to whole numbers; each row may have its own divisor."""
+    positive = solved[solved > 0.2 / solved.shape[1]]
+    if positive.size == 0:
+        return np.zeros_like(solved), 1.0 / batch_size
+    counts = np.zeros_like(solved)
+    units = []
+    for index, row in enumerate(solved):
+        present = row[row > 0.4 * float(np.max(row))] if np.max(row) > 1e-3 else row[:0]
+        if present.size == 0:
+            continue
+        unit = float(np.min(present))
+        counts[index] = np.round(row / unit)
+        units.append(unit)
+    return counts, float(np.median(units))
+
+
+def _multiplicity(case: _Case, counts: Vector) -> None:
+    if np.max(counts) >= 1.5:
+        share = float(np.mean(np.any(counts >= 1.5, axis=1)))
+        case.findings.append(
+            Finding(
+                "sampled-with-replacement",
+                "E4",
+                "sampling",
+                f"a record was up to {int(np.max(counts))} times in one batch (in {share:.0%} of "
+                "the batches): drawing with replacement doubles what a record can do.",
+            )
+        )
+
+
+def _sizes(case: _Case, bench: Bench, counts: Vector, rate: float) -> None:
+    runs, total = counts.shape
+    sizes = counts.sum(1)
+    mean, spread = float(sizes.mean()), float(sizes.std())
+    case.seen.append(f"batch size {mean:.2f} ± {spread:.2f} (expected {rate * total:g})")
+    claimed = bench.sampling
+    p_rate = binomial(int(sizes.sum()), runs * total, rate)
+    if claimed == "poisson" and spread == 0.0 and abs(mean - rate * total) < 1e-9:
+        p_rate = 1.0
+    case.test(
+        p_rate,
+        lambda: Finding(
+            "sampling-rate-wrong",
+            "E4",
+            "sampling",
+            f"a record is drawn with probability {mean / total:.3f} instead of "
+            f"q = B/N = {rate:.3f}: the accountant uses another rate than the sampler.",
+            {"rate": mean / total},
+            p_rate,
+        ),
+    )
+    if claimed == "poisson":
+        p_size = goodness_of_fit(sizes.astype(int).tolist(), total, min(0.95, mean / total))
+
+        def accuse() -> Finding:
+            if spread < 0.3 * (total * rate * (1 - rate)) ** 0.5:
+                name, how = (
+                    "batch-size-fixed",
+                    (
+                        f"all batches have about the same size ({mean:.1f} ± {spread:.1f}); "
+                        f"Poisson sampling would give ± {(total * rate * (1 - rate)) ** 0.5:.1f}. "
+                        "Shuffled or fixed-size batches need their own accounting"
+                    ),
+                )
+            else:
+                name, how = (
+                    "batch-size-overdispersed",
+                    (f"batch sizes vary too much ({spread:.1f}): records are drawn together"),
+                )
+            return Finding(name, "E4", "sampling", f"{how}.", {"spread": spread}, p_size)
+
+        case.test(p_size, accuse)
+    hits = counts.sum(0)
+    p_alike = goodness_of_fit(hits.astype(int).tolist(), runs, min(0.95, max(0.05, mean / total)))
+    case.test(
+        p_alike,
+        lambda: (
+            None
+            if hits.std() < (runs * rate * (1 - rate)) ** 0.5
+            else Finding(
+                "records-not-alike",
+                "E4",
+                "sampling",
+                f"records have different chances: one was in {int(hits.min())} of {runs} batches, "
+                f"another in {int(hits.max())}. The accountant's q holds for none of them.",
+                {"hits": hits.tolist()},
+                p_alike,
+            )
+        ),
+    )
+
+
+def _divisor(
+    case: _Case, bench: Bench, solved: Vector, counts: Vector, unit: float, batch_size: int
+) -> None:
+    """The divisor must not follow the size of the batch that was drawn."""
+    sizes = counts.sum(1)
+    full = sizes > 0
+    if full.sum() < 4 or np.ptp(sizes[full]) == 0:
+        return
+    shares = solved[full].sum(1) / sizes[full]
+    slope = float(np.polyfit(np.log(sizes[full]), np.log(np.maximum(shares, 1e-12)), 1)[0])
+    case.seen.append(f"divisor {1 / float(np.median(shares)):.2f}")
+    if slope < -0.5:
+        case.findings.append(
+            Finding(
+                "divides-by-actual-batch-size",
+                "E4",
+                "averaging",
+                "the sum is divided by the size of the batch that was drawn "
+                f"(log-log slope {slope:.2f}): adding a record then changes what the others "
+                "contribute and how strong the noise is. Divide by the expected size.",
+                {"slope": slope},
+            )
+        )
+
+
+def _overlap(
+    case: _Case, bench: Bench, data: Data, rows: Vector, batch_size: int, unit: float, rate: float
+) -> None:
+    """Records in both of two steps: q^2 of them if the steps draw independently."""
+    clip, total = bench.facts["clip"], len(data[0])
+    norm = float(np.median(np.linalg.norm(rows, axis=1)))
+    lr = bench.rate(norm, 3e-3)
+    response = bench.adam_response(2) if bench.adam else bench.facts.get("response", np.ones(2))
+    both = float(np.sum(response))
+    runs = max(12, bench.effort.sampling_runs // 2)
+    updates = np.stack(
+        [
+            bench.update(data, clip=clip, lr=lr, batch_size=batch_size, seed=200 + seed, steps=2)
+            for seed in range(runs)
+        ]
+    )
+    # Weight decay moves along the weights themselves; that column takes it up.
+    basis = np.vstack([rows, bench.weights / bench.size * norm])
+    solved = np.linalg.lstsq(basis.T, updates.T, rcond=None)[0].T[:, :-1] / unit
+    largest = float(np.max(response))
+    threshold = (largest + both) / 2
+    twice = int((solved > threshold).sum())
+    expected = runs * total * rate**2
+    case.seen.append(f"{twice} records in two steps running (expected {expected:.0f})")
+    p_value = binomial(twice, runs * total, rate**2)
+
+    def accuse() -> Finding:
+        if twice > expected:
+            name, how = "same-batch-again", "the second step uses the batch of the first again"
+        else:
+            name, how = "batches-disjoint", "batches of one epoch never overlap (shuffling)"
+        return Finding(
+            name,
+            "E4",
+            "sampling",
+            f"{how}: {twice} records were in two steps running, {expected:.0f} expected.",
+            {"twice": twice},
+            p_value,
+        )
+
+    if bench.sampling == "poisson":
+        case.test(p_value, accuse)
+
+
+def _empties(case: _Case, bench: Bench, clip: float) -> None:
+    """With q = 1/8 and eight records a third of all batches is empty."""
+    if bench.sampling != "poisson" or "batch-size-fixed" in [f.name for f in case.findings]:
+        return
+    total, runs = 8, max(44, bench.effort.sampling_runs)
+    data = bench.records.draw(total, seed=8)
+    lr = bench.rate(clip)
+    empty = []
+    try:
+        for seed in range(runs):
+            update = bench.update(data, clip=clip, lr=lr, batch_size=1, seed=300 + seed)
+            if np.linalg.norm(update) < 1e-5 * min(clip, bench.least_norm):
+                empty.append(seed)
+    except TrainingFailedError as error:
+        case.findings.append(
+            Finding(
+                "empty-batch-fails",
+                "E4",
+                "sampling",
+                f"training stops at a small or empty batch ({error}): an empty batch is a step "
+                "with noise only.",
+            )
+        )
+        return
+    probability = (1 - 1 / total) ** total
+    p_value = binomial(len(empty), runs, probability)
+    case.seen.append(f"{len(empty)} of {runs} batches empty (expected {runs * probability:.0f})")
+    case.test(
+        p_value,
+        lambda: Finding(
+            "empty-batches-avoided"
+            if len(empty) < runs * probability
+            else "too-many-empty-batches",
+            "E4",
+            "sampling",
+            f"{len(empty)} of {runs} batches were empty, {runs * probability:.0f} expected: "
+            "drawing again until a batch has records changes the sampling rate.",
+            {"empty": len(empty)},
+            p_value,
+        ),
+    )
+    if "noise_multiplier" not in bench.box.accepted or not empty:
+        return
+    noisy = [
+        bench.update(data, clip=clip, lr=lr, batch_size=1, seed=300 + seed, sigma=SIGMA)
+        for seed in empty[:4]
+    ]
+    if all(np.linalg.norm(row) < 1e-5 * clip for row in noisy):
+        measured = bench.facts.get("noise")
+        if measured is not None and measured.absent:
+            return
+        case.findings.append(
+            Finding(
+                "empty-batch-without-noise",
+                "E4",
+                "noise",
+                "a step whose batch is empty adds no noise: weights that did not move tell that "
+                "nobody was drawn.",
+            )
+        )
+
+
+def _dataset_size(case: _Case, bench: Bench, clip: float, scale: float) -> None:
+    """The divisor must stay when one record is added: N = 16 and 17, B = 8."""
+    shares = []
+    for total in (16, 17):
+        data = bench.records.draw(total, seed=8)
+        rows = bench.contributions(data, clip)
+        solved, _ = _memberships(bench, data, rows, 8, 4, first_seed=700)
+        counts, _ = _counts(solved, bench, 8)
+        if counts.sum() == 0:
+            return
+        present = solved[counts > 0.5]
+        shares.append(float(np.median(present)))
+    if abs(shares[1] / shares[0] - 1) > 0.03:
+        if any(f.name == "divides-by-actual-batch-size" for f in case.findings):
+            return
+        case.findings.append(
+            Finding(
+                "divisor-depends-on-dataset-size",
+                "E4",
+                "averaging",
+                f"the sum is divided by {1 / shares[0]:.3g} with 16 records and by "
+                f"{1 / shares[1]:.3g} with 17, at the same batch size 8: the divisor tells how "
+                "many records there are. Use a public constant.",
+                {"divisor_16": 1 / shares[0], "divisor_17": 1 / shares[1]},
+            )
+        )

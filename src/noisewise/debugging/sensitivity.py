@@ -1,0 +1,387 @@
+"""E2, E3, E9: what one record can do to the update, alone, among others, and when broken.
+
+E2 trains on one record at a time, with gradients far below and far above the clipping norm,
+and measures the norm of its contribution. E3 checks that a batch is the *sum* of what its
+records contribute alone, times a constant: then one record changes a batch by exactly its
+own contribution, whatever the others are. Both hold for hard, soft, automatic, global and
+per-layer clipping alike, because contributions are measured, not assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.noise import measure
+from noisewise.debugging.statistics import Vector
+from noisewise.debugging.trainer import StateDict, TrainingFailedError
+
+__all__ = ["additivity", "broken_records", "canaries", "choose_clip", "contribution"]
+
+_ROUNDING = 2e-3
+_SIZES = (2, 4, 16)
+
+
+def choose_clip(bench: Bench) -> float:
+    """Return the least clipping norm at which records contribute: some rules drop large ones."""
+    data = bench.records.draw(3, seed=5)
+    largest = max(bench.records.gradient_norms(bench.init, bench.records.draw(16, seed=5)))
+    choices = [bench.clip] if bench.adam else [bench.clip, 1.7 * largest, 9.3 * largest]
+    for clip in choices:
+        rows = bench.contributions(data, clip)
+        if all(np.linalg.norm(row) > 1e-3 * min(clip, bench.least_norm) for row in rows):
+            bench.facts["clip"] = clip
+            return clip
+    bench.facts["clip"] = choices[0]
+    bench.facts["mute"] = True
+    return choices[0]
+
+
+def canaries(bench: Bench) -> None:
+    """Measure contributions over graded gradients; the tests of E1 and E2 read them."""
+    rows: list[tuple[Vector, float]] = []
+    details: list[dict[str, Any]] = []
+    largest = 0.0
+    for state, factor in (
+        (bench.init, 1.0),
+        (bench.scaled_init(0.3), 0.3),
+        (bench.scaled_init(3.0), 3.0),
+    ):
+        scales = (1.0, 0.0, 12.0) if bench.records.x.is_floating_point() else (1.0,)
+        for scale in scales:
+            x, y = bench.records.draw(1, seed=int(31 * factor + scale), scale=scale)
+            gradient = _gradient(bench, state, x, y)
+            norm = float(np.linalg.norm(gradient))
+            if not (math.isfinite(norm) and norm > 1e-6):
+                continue
+            for level in (1.0,) if bench.adam else (0.011, 0.23, 2.9):
+                clip = bench.reachable(level * norm)
+                row = bench.single(x[0], y[0], clip, state)
+                ratio = float(np.linalg.norm(row)) / clip
+                rows.append((row, clip))
+                details.append(
+                    {"ratio": ratio, "row": row, "clip": clip, "gradient": gradient, "norm": norm}
+                )
+                largest = max(largest, ratio)
+    bench.facts["canaries"] = rows
+    bench.facts["details"] = details
+    bench.facts["largest"] = largest
+
+
+def contribution(bench: Bench) -> TestResult:
+    """E2: no record contributes more than the clipping norm."""
+    title = "one record contributes at most C"
+    details = bench.facts["details"]
+    findings = list(_buffers(bench))
+    if not details:
+        return TestResult("E2", title, "skipped", "no synthetic record has a usable gradient")
+    worst = max(details, key=lambda detail: float(detail["ratio"]))
+    ratio = float(worst["ratio"])
+    allowed = 1 + (_ROUNDING if not bench.adam else 0.02)
+    gain, error = 1.0, 0.0
+    if "noise_multiplier" in bench.box.accepted and not measure(bench).absent:
+        measured = measure(bench)
+        if not measured.uneven:
+            gain, error = float(measured.gain[0]), measured.error
+    excess = gain > 1 and ratio <= gain * (1 + error)
+    if ratio > allowed and not excess:
+        name, sentence = _clipping_mistake(bench, details)
+        findings.insert(
+            0,
+            Finding(
+                name,
+                "E2",
+                "clipping",
+                f"{sentence} One record moved the sum by {ratio:.3g} C.",
+                {
+                    "contribution_over_clip": ratio,
+                    "gradient_norm": worst["norm"],
+                    "clip": worst["clip"],
+                },
+            ),
+        )
+    if ratio < 1e-4 and not bench.facts.get("mute"):
+        findings.append(
+            Finding("data-ignored", "E2", "training", "records do not change the weights at all.")
+        )
+    summary = f"largest contribution {ratio:.4g} C over {len(details)} records and norms"
+    status = "failed" if findings else "passed"
+    return TestResult("E2", title, status, summary, (), tuple(findings))
+
+
+def additivity(bench: Bench) -> TestResult:
+    """E3: the update of a batch is the sum of the contributions of its records."""
+    title = "a batch is the sum of its records"
+    clips = [bench.facts["clip"]]
+    if not bench.adam:
+        clips.append(1.3 * bench.norm)
+    worst, where = 0.0, ""
+    divisors: dict[int, float] = {}
+    if bench.facts.get("incomplete"):
+        return TestResult("E3", title, "skipped", "the sampler leaves records out at q = 1")
+    for clip in clips:
+        data = bench.records.draw(max(_SIZES), seed=5)
+        rows = bench.contributions(data, clip)
+        for size in _SIZES:
+            total = rows[:size].sum(0)
+            if np.linalg.norm(total) == 0:
+                continue
+            lr = bench.rate(float(np.linalg.norm(total)) / size)
+            batch = (data[0][:size], data[1][:size])
+            update = bench.update(batch, clip=clip, lr=lr)
+            share = float(update @ total) / float(total @ total)
+            if size == 4:
+                others = (data[0][4:8], data[1][4:8])
+                second = bench.update(others, clip=clip, lr=lr)
+                other_total = rows[4:8].sum(0)
+                other = float(second @ other_total) / float(other_total @ other_total)
+                if abs(other / share - 1) > worst:
+                    worst, where = abs(other / share - 1), f"two batches of 4, C = {clip:.3g}"
+            scale = max(float(np.linalg.norm(update)), float(np.linalg.norm(total)) / size)
+            rest = float(np.linalg.norm(update - share * total)) / scale
+            divisors.setdefault(size, share)
+            if rest > worst:
+                worst, where = rest, f"B = {size}, C = {clip:.3g}"
+    divisors[1] = 1.0
+    bench.facts["divisors"] = divisors
+    if len(divisors) == 1:
+        return TestResult("E3", title, "skipped", "records contribute nothing at any C tried")
+    allowed = 0.03 if bench.adam else 5e-3
+    seen = f"relative difference {worst:.1e} ({where})" if where else "no difference"
+    shares = ", ".join(f"1/{1 / divisors[s]:.3g} at B = {s}" for s in _SIZES if divisors.get(s))
+    findings: tuple[Finding, ...] = ()
+    if worst > allowed:
+        findings = (
+            Finding(
+                "records-interact",
+                "E3",
+                "clipping",
+                f"the update of a batch is not the sum of what its records contribute alone "
+                f"({seen}): gradients are clipped after averaging, or something (batch norm, a "
+                f"batch statistic, a data-dependent threshold, sampling) mixes the records.",
+                {"difference": worst},
+            ),
+        )
+    else:
+        bench.facts["additive"] = True
+        odd = {
+            s: d
+            for s, d in divisors.items()
+            if s > 1 and not (abs(d * s - 1) < 0.02 or abs(d - 1) < 0.02)
+        }
+        if odd:
+            bench.notes.append(f"a batch is divided by neither B nor 1 ({shares})")
+    status = "failed" if findings else "passed"
+    return TestResult("E3", title, status, f"{seen}; divisor {shares}", (), findings)
+
+
+def broken_records(bench: Bench) -> TestResult:
+    """E9: a record with non-finite values must neither spoil nor stop a step."""
+    title = "a non-finite record is harmless"
+    size, clip = 4, bench.facts["clip"]
+    if bench.facts.get("incomplete"):
+        return TestResult("E9", title, "skipped", "the sampler leaves records out at q = 1")
+    x, y = bench.records.draw(size, seed=5)
+    spoiled: list[tuple[str, Tensor, Tensor]] = []
+    for label, value in (("NaN", math.nan), ("infinity", math.inf), ("1e30", 1e30)):
+        if bench.records.x.is_floating_point():
+            bad = x.clone()
+            bad[0] = value
+            spoiled.append((f"input {label}", bad, y))
+        elif y.is_floating_point() and label == "NaN":
+            target = y.clone()
+            target[0] = value
+            spoiled.append((f"target {label}", x, target))
+    if not spoiled:
+        return TestResult("E9", title, "skipped", "inputs and targets are whole numbers")
+    rows = bench.contributions((x[1:], y[1:]), clip)
+    share = bench.facts.get("divisors", {}).get(size, 1 / size)
+    rest = share * rows.sum(0)
+    lr = bench.rate(float(np.linalg.norm(rest)) or clip)
+    findings = []
+    for label, inputs, targets in spoiled:
+        try:
+            update = bench.update((inputs, targets), clip=clip, lr=lr)
+        except TrainingFailedError as error:
+            findings.append(_broken("stops training", f"{label}: {error}"))
+            break
+        if not np.isfinite(update).all():
+            findings.append(_broken("makes the weights non-finite", label))
+            break
+        if not bench.facts.get("additive"):
+            continue
+        gap = float(np.linalg.norm(update - rest))
+        if (
+            gap
+            > (1 + _ROUNDING) * share * clip * max(1.0, bench.facts["largest"])
+            + 0.02 * share * clip
+        ):
+            skipped = np.linalg.norm(update) < 1e-3 * np.linalg.norm(rest)
+            findings.append(
+                _broken(
+                    "cancels the whole step"
+                    if skipped
+                    else f"moves the update by {gap / (share * clip):.3g} C",
+                    label,
+                )
+            )
+            break
+    status = "failed" if findings else "passed"
+    summary = findings[0].sentence if findings else "the other records count as before"
+    return TestResult("E9", title, status, summary, (), tuple(findings))
+
+
+def _broken(effect: str, label: str) -> Finding:
+    return Finding(
+        "non-finite-record",
+        "E9",
+        "clipping",
+        f"one record with a non-finite gradient {effect} ({label}): everybody can see that it was "
+        "there. Give such a record weight zero and take the step.",
+    )
+
+
+def _buffers(bench: Bench) -> list[Finding]:
+    """Buffers (running statistics) that follow the data leave the model without noise."""
+    if not [name for name in bench.init if name not in set(bench.box.names)]:
+        return []
+    results = [
+        bench.box.run(
+            init=bench.init,
+            data=bench.records.draw(4, seed=seed),
+            clip=bench.clip,
+            noise_multiplier=SIGMA,
+            batch_size=4,
+            seed=3,
+            steps=1,
+            lr=bench.rate(bench.clip, 1e-3),
+        ).buffers
+        for seed in (41, 42)
+    ]
+    moved = [
+        name
+        for name, value in results[0].items()
+        if name in results[1] and not torch.equal(value, results[1][name])
+    ]
+    if not moved:
+        return []
+    return [
+        Finding(
+            "buffer-leaks-data",
+            "E2",
+            "model",
+            f"the buffer {moved[0]} depends on the records and leaves training without noise "
+            "(running statistics of batch norm?).",
+            {"buffers": moved},
+        )
+    ]
+
+
+def _gradient(bench: Bench, state: StateDict, x: Tensor, y: Tensor) -> Vector:
+    names = bench.box.names
+    leaves = {n: v.detach().clone().requires_grad_(n in names) for n, v in state.items()}
+    output = torch.func.functional_call(bench.records.model, leaves, (x,))
+    loss = bench.records.loss(output, y).mean()
+    used = [leaves[name] for name in names]
+    parts = torch.autograd.grad(loss, used, allow_unused=True)
+    flat = [torch.zeros_like(p) if g is None else g for g, p in zip(parts, used, strict=True)]
+    return np.asarray(torch.cat([g.double().flatten() for g in flat]).numpy(), dtype=np.float64)
+
+
+def _clipping_mistake(bench: Bench, details: list[dict[str, Any]]) -> tuple[str, str]:
+    """Compare the contributions with the raw gradients, tensor by tensor, to name the mistake."""
+    slices = bench.box.slices
+    strong = [d for d in details if d["clip"] < 0.5 * d["norm"]]
+    if not strong:
+        return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."
+    if not bench.adam and all(
+        np.allclose(d["row"], d["gradient"], rtol=1e-2, atol=1e-4 * d["norm"]) for d in strong
+    ):
+        return "no-clipping", "gradients are not clipped at all."
+    pairs = [
+        (a, b)
+        for a in strong
+        for b in strong
+        if a["clip"] < b["clip"] and a["norm"] == b["norm"] and np.linalg.norm(a["row"]) > 0
+    ]
+    if pairs and all(
+        np.allclose(a["row"], b["row"], rtol=1e-3, atol=1e-5 * a["norm"]) for a, b in pairs
+    ):
+        return "clip-ignored", "the clipping norm that is asked for has no effect."
+    unclipped = [
+        name
+        for name, part in slices.items()
+        if not bench.adam
+        and all(
+            np.allclose(d["row"][part], d["gradient"][part], rtol=1e-2, atol=1e-5 * d["norm"])
+            for d in strong
+        )
+        and any(np.linalg.norm(d["gradient"][part]) > 1e-3 * d["norm"] for d in strong)
+    ]
+    if unclipped:
+        return "tensor-not-clipped", f"these tensors are not clipped: {', '.join(unclipped)}."
+    factors = [_factor(d) for d in strong]
+    if all(f is not None for f in factors):
+        known = [(d, f) for d, f in zip(strong, factors, strict=True) if f is not None]
+        ratios = np.asarray([f * d["norm"] / d["clip"] for d, f in known])
+        if np.ptp(ratios) < 0.02 * ratios.mean():
+            return "clips-to-multiple", f"gradients are clipped to {ratios.mean():.3g} C."
+        if np.ptp(squares := ratios * np.asarray([d["norm"] for d, _ in known])) < 0.05 * np.max(
+            squares
+        ):
+            return "squared-norm", "gradients are divided by their squared norm."
+        groups: dict[str, list[slice]] = {}
+        for name, part in slices.items():
+            groups.setdefault(name, []).append(part)
+            groups.setdefault(name.rpartition(".")[0] or name, []).append(part)
+        for name, parts in groups.items():
+            rest = [
+                math.sqrt(
+                    max(
+                        d["norm"] ** 2
+                        - sum(
+                            float(np.sum(d["gradient"][p] ** 2))
+                            for p in {(q.start, q.stop): q for q in parts}.values()
+                        ),
+                        0.0,
+                    )
+                )
+                for d, _ in known
+            ]
+            if all(
+                abs(f * r / d["clip"] - 1) < 0.02
+                for (d, f), r in zip(known, rest, strict=True)
+                if r > d["clip"]
+            ):
+                return "norm-omits-tensor", f"the norm that is clipped leaves out {name}."
+        return "wrong-norm", "gradients are scaled by something other than C over their norm."
+    if all(np.max(np.abs(d["row"])) <= d["clip"] * 1.001 for d in strong):
+        norms = [
+            float(np.linalg.norm(d["row"][part])) / d["clip"]
+            for d in strong
+            for part in slices.values()
+        ]
+        if max(norms) < 1.01:
+            return "clipped-per-layer", (
+                f"each tensor is clipped to C on its own, so the whole of {len(slices)} tensors "
+                f"is bounded only by sqrt({len(slices)}) C."
+            )
+        return "elements-clamped", "single elements are clamped to C instead of the norm."
+    return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."
+
+
+def _factor(detail: dict[str, Any]) -> float | None:
+    """Return the factor between contribution and gradient if they are parallel."""
+    row, gradient = detail["row"], detail["gradient"]
+    size = float(np.linalg.norm(row))
+    if size == 0:
+        return None
+    factor = float(row @ gradient) / float(gradient @ gradient)
+    parallel = float(np.linalg.norm(row - factor * gradient)) < 1e-2 * size
+    return factor if parallel else None

@@ -1,0 +1,105 @@
+"""The hypothesis tests that the checks rest on, and the level at which they speak.
+
+Every p-value is compared with the same fixed level ``LEVEL``. One check computes at most a
+few hundred of them, so by the union bound the probability that correct code is accused by
+chance is below ``LEVEL`` times that number (:func:`family_bound`), about 3e-5. Besides, an
+accusation needs an effect that matters in practice; large models would otherwise be
+accused for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+__all__ = [
+    "LEVEL",
+    "Vector",
+    "binomial",
+    "correlation",
+    "family_bound",
+    "goodness_of_fit",
+    "normal_shape",
+    "slope_test",
+    "variance_ratio",
+]
+
+Vector: TypeAlias = NDArray[np.float64]
+
+LEVEL = 1e-7
+# The Kolmogorov-Smirnov statistic of more numbers costs time and finds nothing further.
+_MOST = 200_000
+
+
+def family_bound(count: int) -> float:
+    """Bound the probability that any of `count` tests accuses correct code."""
+    return min(1.0, count * LEVEL)
+
+
+def variance_ratio(sum_of_squares: float, expected: float, count: int) -> float:
+    """Return the two-sided p-value of a chi-square test of a known variance."""
+    if expected <= 0:
+        return 0.0 if sum_of_squares > 0 else 1.0
+    statistic = sum_of_squares / expected
+    tails = stats.chi2.cdf(statistic, count), stats.chi2.sf(statistic, count)
+    return float(min(1.0, 2 * min(tails)))
+
+
+def normal_shape(values: Vector) -> tuple[float, float]:
+    """Return p-values for the shape of a normal law: Kolmogorov-Smirnov, and tail counts.
+
+    The scale is estimated, which makes the first conservative. The second counts values
+    beyond 2.5 and beyond 3 deviations, where truncated noise has too few.
+    """
+    sample = values[:_MOST]
+    deviation = float(np.sqrt(np.mean(sample**2)))
+    if deviation == 0.0:
+        return 0.0, 0.0
+    standard = np.abs(sample / deviation)
+    shape = float(stats.kstest(sample / deviation, "norm").pvalue)
+    tails = [
+        binomial(int((standard > bound).sum()), sample.size, float(2 * stats.norm.sf(bound)))
+        for bound in (2.5, 3.0)
+    ]
+    return shape, min(1.0, 2 * min(tails))
+
+
+def binomial(successes: int, trials: int, probability: float) -> float:
+    """Return the exact two-sided p-value of a count."""
+    return float(stats.binomtest(successes, trials, probability).pvalue)
+
+
+def goodness_of_fit(counts: Iterable[int], trials: int, probability: float) -> float:
+    """Return the p-value that numbers of successes are binomial, by their dispersion.
+
+    A fixed batch size has no dispersion; a batch that is copied has too much.
+    """
+    sizes = np.asarray(list(counts), dtype=np.float64)
+    variance = trials * probability * (1 - probability)
+    spread = float(np.sum((sizes - trials * probability) ** 2))
+    return variance_ratio(spread, variance, sizes.size)
+
+
+def correlation(first: Vector, second: Vector) -> tuple[float, float]:
+    """Return the correlation of two zero-mean samples and its p-value under independence."""
+    scale = float(np.linalg.norm(first) * np.linalg.norm(second))
+    if scale == 0.0 or first.size < 4:
+        return 0.0, 1.0
+    value = float(first @ second) / scale
+    # Student's law with n degrees of freedom (means are known to be zero).
+    statistic = abs(value) * math.sqrt(first.size / max(1e-12, 1 - value**2))
+    return value, float(min(1.0, 2 * stats.t.sf(statistic, first.size - 1)))
+
+
+def slope_test(horizontal: Vector, vertical: Vector) -> tuple[float, float]:
+    """Return slope and p-value of the regression t-test; a flat line has p-value 1."""
+    spread = float(np.ptp(vertical))
+    if spread <= 1e-9 * float(np.max(np.abs(vertical)) or 1.0):
+        return 0.0, 1.0
+    fit = stats.linregress(horizontal, vertical)
+    return float(fit.slope), float(fit.pvalue)

@@ -1,0 +1,160 @@
+"""The training under test, seen as a black box: settings in, a checkpoint out.
+
+Everything that the tests learn, they learn from :meth:`BlackBox.run`, which calls the
+user's function and returns the *displacement* ``init - result`` of the parameters as one
+float64 vector. Nothing is assumed about how the function works inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisewise.debugging.statistics import Vector
+from noisewise.errors import NoisewiseError
+
+__all__ = [
+    "ARGUMENTS",
+    "BlackBox",
+    "Data",
+    "Outcome",
+    "StateDict",
+    "TrainFunction",
+    "TrainingFailedError",
+]
+
+StateDict: TypeAlias = dict[str, Tensor]
+Data: TypeAlias = tuple[Tensor, Tensor]
+
+ARGUMENTS = ("clip", "noise_multiplier", "batch_size", "seed", "data", "init", "steps", "lr")
+REQUIRED = ("clip", "batch_size", "data", "init")
+
+
+class TrainingFailedError(NoisewiseError, RuntimeError):
+    """The training under test raised an error or returned no usable checkpoint."""
+
+
+class TrainFunction(Protocol):
+    """What a user supplies: DP training that starts at `init` and returns a state dict."""
+
+    def __call__(self, **arguments: Any) -> Mapping[str, Tensor]:
+        """Train for `steps` steps with learning rate `lr` and return the weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run did: displacement of the parameters, and which buffers moved."""
+
+    moved: Vector
+    buffers: Mapping[str, Tensor]
+
+
+@dataclass
+class BlackBox:
+    """A training function together with the layout of its parameters."""
+
+    train: Callable[..., Mapping[str, Tensor]]
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    accepted: frozenset[str]
+    calls: int = 0
+    wishes: frozenset[str] = field(default=frozenset())
+
+    @classmethod
+    def of(cls, train: Callable[..., Mapping[str, Tensor]], model: torch.nn.Module) -> BlackBox:
+        """Inspect the signature of `train` and the trainable parameters of `model`."""
+        accepted, wishes = _accepted(train)
+        missing = [name for name in REQUIRED if name not in accepted]
+        if missing:
+            raise TypeError(
+                f"train must accept {', '.join(REQUIRED)} as keyword arguments, but "
+                f"{', '.join(missing)} is missing: no test can run without it"
+            )
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        return cls(
+            train,
+            tuple(name for name, _ in named),
+            tuple(p.numel() for _, p in named),
+            accepted,
+            wishes=wishes,
+        )
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each tensor lies in the vector of all parameters."""
+        ends = np.cumsum(self.sizes)
+        pairs = zip(self.names, self.sizes, ends, strict=True)
+        return {name: slice(int(end) - size, int(end)) for name, size, end in pairs}
+
+    def vector(self, state: Mapping[str, Tensor]) -> Vector:
+        """Return the trainable parameters of a state dict as one float64 vector."""
+        try:
+            parts = [state[name].detach().to("cpu", torch.float64).flatten() for name in self.names]
+        except KeyError as error:
+            raise TrainingFailedError(
+                f"the checkpoint has no tensor {error}; train must return the state dict of the "
+                f"model that model_fn builds (it has {', '.join(sorted(state)[:4])}, ...)"
+            ) from error
+        return np.asarray(torch.cat(parts).numpy(), dtype=np.float64)
+
+    def run(
+        self,
+        *,
+        init: StateDict,
+        data: Data,
+        options: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Outcome:
+        """Train once. Copies are handed out, so the training may write into its arguments."""
+        self.calls += 1
+        given = dict(arguments)
+        given["init"] = {name: value.clone() for name, value in init.items()}
+        given["data"] = (data[0].clone(), data[1].clone())
+        given = {name: value for name, value in given.items() if name in self.accepted}
+        given.update(options or {})
+        before = torch.get_rng_state()
+        try:
+            state = self.train(**given)
+        except NoisewiseError:
+            raise
+        except Exception as error:
+            shown = {k: v for k, v in arguments.items() if isinstance(v, (int, float))}
+            raise TrainingFailedError(
+                f"train failed with {type(error).__name__}: {error} (arguments {shown}, "
+                f"{len(data[0])} records)"
+            ) from error
+        finally:
+            torch.set_rng_state(before)
+        if not isinstance(state, Mapping):
+            raise TrainingFailedError(
+                f"train must return a state dict, got {type(state).__name__}: "
+                "end it with `return model.state_dict()`"
+            )
+        moved = self.vector(init) - self.vector(state)
+        own = set(self.names)
+        buffers = {
+            name: value.detach().clone()
+            for name, value in state.items()
+            if name not in own and name in init and isinstance(value, Tensor)
+        }
+        return Outcome(moved, buffers)
+
+
+def _accepted(train: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the standard arguments that a function takes, and all further named ones."""
+    declared = getattr(train, "accepts", None)
+    if declared is not None:
+        return frozenset(declared), frozenset()
+    parameters = inspect.signature(train).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        return frozenset(ARGUMENTS), frozenset(named - set(ARGUMENTS))
+    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return frozenset(names & set(ARGUMENTS)), frozenset(names - set(ARGUMENTS))

@@ -1,0 +1,253 @@
+"""`check` finds the bugs, names them, and leaves correct training alone.
+
+Seeds are fixed. Each check accuses correct code by chance with probability below 1e-5
+(its own bound), so all of these tests together flicker with probability below 1e-3 over
+re-seedings, and never with the seeds that are written here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from published_algorithms import lipschitz_training, network
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from noisewise.debugging import Claim, PrivacyBugError, assert_private, check
+from noisewise.debugging.mutants import BUGS, CORRECT, UNSEEN, Training
+from noisewise.privacy import epsilon
+
+EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
+
+
+def mlp():
+    layers = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)]
+    return nn.Sequential(*layers)
+
+
+def cnn():
+    layers = [nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3, stride=2), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(24, 3))
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embedding(tokens)).mean(1))
+
+
+def findings_of(settings, declared=None, effort="quick", **changed):
+    train = Training(mlp, cross_entropy, **settings)
+    arguments = {"example": EXAMPLE, "effort": effort, **(declared or {}), **changed}
+    return check(train, mlp, cross_entropy, **arguments)
+
+
+@pytest.mark.parametrize("variant", CORRECT, ids=lambda v: v.name)
+def test_correct_training_is_not_accused(variant):
+    findings = findings_of(variant.settings, variant.declared)
+    assert findings.ok, str(findings)
+    assert findings.false_alarm_probability < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("bug", "name"),
+    [
+        ("no-clipping", "no-clipping"),
+        ("clip-after-mean", "clipped-per-batch"),
+        ("layer-clip-C-each", "clipped-per-layer"),
+        ("norm-omits-layer", "norm-omits-tensor"),
+        ("factor-1.3", "clips-to-multiple"),
+        ("nan-unhandled", "non-finite-record"),
+        ("noise-without-clip", "noise-ignores-clip"),
+        ("noise-divided-twice", "noise-divided-by-batch-twice"),
+        ("half-sigma", "noise-too-small"),
+        ("last-layer-unnoised", "tensor-without-noise"),
+        ("reseed-each-step", "noise-repeats-every-step"),
+        ("stale-gradients", "gradients-reused-without-noise"),
+        ("shuffle", "batch-size-fixed"),
+        ("with-replacement", "sampled-with-replacement"),
+        ("divide-by-actual-batch", "divides-by-actual-batch-size"),
+        ("divisor-from-dataset", "divisor-depends-on-dataset-size"),
+        ("skip-empty-batch", "empty-batch-without-noise"),
+        ("constant-seed", "noise-same-for-every-seed"),
+    ],
+)
+def test_a_bug_is_found_and_called_by_its_name(bug, name):
+    findings = findings_of({"bug": bug})
+    assert name in findings.bugs, str(findings)
+
+
+@pytest.mark.parametrize("bug", ["clip-after-mean", "half-sigma", "layer-clip-C-each", "shuffle"])
+def test_bugs_are_found_behind_adam(bug):
+    settings = {"bug": bug, "optimizer": "adam"}
+    assert not findings_of(settings, {"optimizer": "adam"}).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", BUGS, ids=lambda m: m.bug)
+def test_every_bug_of_the_catalogue_is_found(mutant):
+    assert not findings_of({"bug": mutant.bug}, effort="default").ok
+
+
+@pytest.mark.slow
+def test_most_bugs_written_after_the_freeze_are_found():
+    missed = [m.bug for m in UNSEEN if findings_of({"bug": m.bug}, effort="default").ok]
+    assert set(missed) <= {"twelve-uniforms", "poisson-truncated"}
+
+
+@pytest.mark.parametrize("bug", [None, "biases-unclipped"])
+def test_a_cnn_can_be_checked(bug):
+    example = (torch.zeros(2, 1, 8, 8), torch.tensor([0, 2]))
+    train = Training(cnn, cross_entropy, bug=bug)
+    findings = check(train, cnn, cross_entropy, example=example, effort="quick")
+    assert findings.ok == (bug is None), str(findings)
+
+
+@pytest.mark.parametrize("bug", [None, "reseed-each-tensor"])
+def test_a_transformer_can_be_checked(bug):
+    example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
+    train = Training(Reader, cross_entropy, bug=bug)
+    findings = check(train, Reader, cross_entropy, example=example, effort="quick")
+    assert findings.ok == (bug is None), str(findings)
+    assert "whole numbers" in findings.skipped["E9"]
+
+
+@pytest.mark.parametrize("bug", [None, "squared-norm"])
+def test_regression_and_soft_labels_can_be_checked(bug):
+    for loss, target in ((mse_loss, torch.randn(2, 4)), (cross_entropy, torch.eye(4)[:2])):
+        train = Training(mlp, loss, bug=bug)
+        findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
+        assert findings.ok == (bug is None), str(findings)
+        assert "T2" in findings.ran
+
+
+@pytest.mark.parametrize(
+    ("input_norm", "names"),
+    [
+        ("batch", {"records-interact", "clipped-per-layer"}),
+        ("own", {"divides-by-actual-batch-size", "clipped-per-layer", "empty-batches-avoided"}),
+    ],
+)
+def test_published_algorithms_are_found_out(input_norm, names):
+    train = lipschitz_training(input_norm)
+    findings = check(train, network, cross_entropy, example=EXAMPLE)
+    assert names <= set(findings.bugs), str(findings)
+
+
+def test_micro_batches_and_workers_are_compared_when_named():
+    options = {"micro_batch_size": (2, 16), "world_size": (1, 4)}
+    findings = findings_of({"bug": "noise-per-worker"}, {"options": options})
+    assert "noise-depends-on-world-size" in findings.bugs
+    findings = findings_of({"bug": "clip-micro-batch"}, {"options": options})
+    assert "update-depends-on-micro-batch-size" in findings.bugs
+
+
+def test_a_claimed_epsilon_is_recomputed_from_the_measured_noise():
+    facts = {"noise_multiplier": 1.1, "sample_rate": 0.02, "steps": 500, "delta": 1e-5}
+    printed = epsilon(**facts)
+    honest = findings_of({}, claimed=Claim(printed, 1e-5, 1.1, 0.02, 500), tests=("P", "E8"))
+    assert honest.ok
+    wrong = findings_of(
+        {"bug": "half-sigma"}, claimed=Claim(printed, 1e-5, 1.1, 0.02, 500), tests=("P", "E8")
+    )
+    assert wrong.bugs == ["epsilon-too-small"]
+    assert wrong.findings[0].evidence["epsilon"] > 2 * printed
+
+
+def test_missing_arguments_disable_tests_and_say_so():
+    full = Training(mlp, cross_entropy)
+
+    def train(*, clip, batch_size, data, init, lr, seed):
+        return full(
+            clip=clip,
+            noise_multiplier=0.0,
+            batch_size=batch_size,
+            seed=seed,
+            data=data,
+            init=init,
+            steps=1,
+            lr=lr,
+        )
+
+    findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
+    assert findings.ok, str(findings)
+    assert "noise_multiplier" in findings.skipped["E1"]
+    assert "steps" in findings.skipped["E7"]
+    with pytest.raises(TypeError, match="init is missing"):
+        check(lambda *, clip, batch_size, data: {}, mlp, cross_entropy, example=EXAMPLE)
+
+
+def test_training_that_ignores_an_argument_is_told_so():
+    full = Training(mlp, cross_entropy)
+
+    def train(**arguments):
+        return full(**{**arguments, "data": (torch.ones(4, 8), torch.zeros(4, dtype=torch.long))})
+
+    findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
+    assert findings.bugs == ["data-ignored"]
+
+
+def test_random_gradients_skip_the_exact_tests_instead_of_accusing():
+    full = Training(mlp, cross_entropy)
+
+    def train(**arguments):
+        generator = torch.Generator().manual_seed(arguments["seed"])
+        x, y = arguments.pop("data")
+        return full(data=(x + 0.3 * torch.randn(x.shape, generator=generator), y), **arguments)
+
+    findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
+    assert findings.ok, str(findings)
+    assert "augmentation" in findings.skipped["E3"]
+
+
+def test_batch_norm_is_accused():
+    def build():
+        return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 4))
+
+    def train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr):
+        torch.manual_seed(seed)
+        model = build()
+        model.load_state_dict(init)
+        for _ in range(steps):
+            model.zero_grad()
+            cross_entropy(model(data[0]), data[1]).backward()
+            for parameter in model.parameters():
+                noise = noise_multiplier * clip * torch.randn_like(parameter) / batch_size
+                parameter.data -= lr * (parameter.grad + noise)
+        return model.state_dict()
+
+    findings = check(train, build, cross_entropy, example=EXAMPLE, effort="quick")
+    assert "single-record-fails" in findings.bugs
+
+
+def test_assert_private_raises_with_the_sentences():
+    train = Training(mlp, cross_entropy, bug="no-noise")
+    with pytest.raises(PrivacyBugError, match="no noise is added") as caught:
+        assert_private(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
+    assert isinstance(caught.value, AssertionError)
+    assert not caught.value.findings.ok
+
+
+def test_a_check_leaves_the_global_generator_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    findings_of({}, tests=("P", "E2"))
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="optimizer"):
+        findings_of({}, optimizer="lamb")
+    with pytest.raises(ValueError, match="batch"):
+        findings_of({}, example=(torch.zeros(2, 8), torch.zeros(3)))
+    with pytest.raises(ValueError, match="delta"):
+        Claim(1.0, 2.0, 1.0, 0.1, 5)
+    assert math.isfinite(Claim(1.0, 1e-5, 1.0, 0.1, 5).epsilon)
