@@ -161,6 +161,13 @@ REGIMES = [(name, "noisy") for name in TINY] + [
     for name in ("mlp-limit", "convnet", "convnet-standardised", "resnet-learn", "mixer")
     for regime in ("start", "boundary")
 ]
+# The other models in the other regimes take another minute.
+REGIMES += [
+    pytest.param(name, regime, marks=pytest.mark.slow)
+    for name in TINY
+    for regime in ("start", "boundary")
+    if (name, regime) not in REGIMES
+]
 
 
 @pytest.mark.parametrize(("name", "regime"), REGIMES)

@@ -15,7 +15,11 @@ from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.histogram_release import PrivateHistogram, dp_histogram, private_histogram
 from noisewise.ecdf.hosmer_lemeshow import HosmerLemeshow, dp_hosmer_lemeshow
 from noisewise.ecdf.mechanisms import Mechanism, Setting, plan
-from noisewise.ecdf.precision_recall import dp_det_curve, dp_precision_recall_curve
+from noisewise.ecdf.precision_recall import (
+    dp_average_precision_score,
+    dp_det_curve,
+    dp_precision_recall_curve,
+)
 from noisewise.ecdf.roc import PrivateROC, dp_roc_auc_score, dp_roc_curve, private_roc
 from noisewise.ecdf.smoothing import smooth_isotonic, smooth_tree
 from noisewise.ecdf.streaming import StreamingCounter
@@ -36,6 +40,7 @@ __all__ = [
     "Setting",
     "Steps",
     "StreamingCounter",
+    "dp_average_precision_score",
     "dp_calibration_curve",
     "dp_det_curve",
     "dp_ecdf",

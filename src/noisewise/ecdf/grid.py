@@ -8,6 +8,7 @@ those records (the thesis's phi_min and phi_max do).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,8 +106,33 @@ class Grid:
     def count(self, x: Any) -> IntArray:
         """Histogram of records, those outside the bounds moved to the nearest bound."""
         records = np.clip(as_records(x), self.lower, self.upper)
-        place = np.searchsorted(self.thresholds, records, side="left")
-        return np.bincount(place, minlength=self.bins).astype(np.int64)
+        return np.bincount(self._place(records), minlength=self.bins).astype(np.int64)
+
+    def _place(self, records: FloatArray) -> IntArray:
+        """Return the first threshold that is not below each record.
+
+        On even grids arithmetic finds it up to rounding, and the thresholds themselves decide;
+        what then is still not between its neighbours, and any other grid, is searched for.
+        """
+        if not self._even:
+            return np.searchsorted(self.thresholds, records, side="left").astype(np.int64)
+        per_unit = self.bins / (self.upper - self.lower)
+        place = ((records - self.lower) * per_unit).astype(np.int64)
+        np.minimum(place, self.bins - 1, out=place)
+        edges = self.edges
+        place -= records <= edges[place]
+        np.maximum(place, 0, out=place)
+        place += records > edges[place + 1]
+        wrong = (records > edges[place + 1]) | ((records <= edges[place]) & (place > 0))
+        if wrong.any():
+            place[wrong] = np.searchsorted(self.thresholds, records[wrong], side="left")
+        return place
+
+    @cached_property
+    def _even(self) -> bool:
+        """Whether the bins are equally wide, up to rounding."""
+        width = (self.upper - self.lower) / self.bins
+        return bool(np.all(np.abs(np.diff(self.edges) - width) <= 1e-6 * width))
 
 
 def _bounds(bounds: Any) -> tuple[float, float]:
