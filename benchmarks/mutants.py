@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.debugging import Findings, check
-from noisewise.debugging.mutants import BUGS, CORRECT, Mutant, Training, Variant
+from noisewise.debugging.mutants import BUGS, CORRECT, UNSEEN, Mutant, Training, Variant
 
 PAGE = Path(__file__).parent.parent / "docs" / "debugging-mutants.md"
 Case = tuple[Callable[[], nn.Module], Callable[[Tensor, Tensor], Tensor], tuple[Tensor, Tensor]]
@@ -152,7 +152,27 @@ def main() -> None:
     correct = false_alarms(runs) if runs else []
     for row in correct:
         print("  " + " | ".join(row), flush=True)
-    PAGE.write_text(page(rows, correct, spent / len(rows)), encoding="utf-8")
+    unseen = [judge(mutant) for mutant in UNSEEN]
+    text = page(rows, correct, spent / len(rows)) + after_the_freeze(unseen)
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def after_the_freeze(rows: list[tuple[str, ...]]) -> str:
+    """Return the section on the bugs that were written after the tests were frozen."""
+    caught = sum(row[7] != "MISSED" for row in rows)
+    lines = [
+        "",
+        "## Fifteen bugs written after the tests were frozen",
+        "",
+        "The tests were frozen in a commit of their own; these were written afterwards and the "
+        f"tests not touched again. **Caught: {caught} of {len(rows)}.**",
+        "",
+        "| # | bug | findings |",
+        "|---|---|---|",
+        *(f"| {row[0]} | {row[1]} | {row[7]} |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def page(rows: list[tuple[str, ...]], correct: list[tuple[str, ...]], each: float) -> str:
