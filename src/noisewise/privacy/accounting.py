@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
@@ -371,11 +370,3 @@ def _check_pld(events: History, delta: float | None) -> None:
             f"delta must be >= {SMALLEST_PLD_DELTA:g} (or 0 for pure releases) with "
             f"accountant='pld', whose FFT rounds there, got {delta!r}; use accountant='rdp'"
         )
-
-
-def describe(event: Event) -> dict[str, Any]:
-    """Return the numbers of an event that people ask for, absent ones as None."""
-    return {
-        "noise_multiplier": getattr(event, "noise_multiplier", None),
-        "sample_rate": getattr(event, "sample_rate", None),
-    }
