@@ -1,6 +1,7 @@
 """A second accountant, written independently, with which statements are verified.
 
-It shares no code with dp-accounting. The privacy loss of each event is spread
+Nothing of dp-accounting enters its result (a rough Renyi epsilon only sizes the grid). The
+privacy loss of each event is spread
 over a grid by cubic (four-point) weights, which preserve its first three
 moments, and composed by one FFT, in the spirit of Gopi, Lee and Wutschitz
 (2021). The result is an accurate *estimate*, not an upper bound: it serves to
