@@ -158,9 +158,10 @@ def _run(interception: Interception, x: Any, size: int, views: int) -> Any:
     tape = interception.tape
     interception.attach()
     try:
-        with torch.no_grad(), tape.batch(size * views, views, None, (), {}):
+        with torch.enable_grad(), tape.batch(size * views, views, None, (), {}):
             try:
-                return call_model(interception.model, batch)
+                output = call_model(interception.model, batch)
+                return pytree.tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, output)
             except (NeedsFallbackError, UnsupportedModelError):
                 raise
             except Exception as error:

@@ -280,9 +280,9 @@ def joined(uses: list[Contraction]) -> list[Contraction]:
     """Join uses that share a parameter, so that the rest are orthogonal to each other."""
     clusters: list[list[Contraction]] = []
     for use in uses:
+        apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
         touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
-        merged = [use] + [member for cluster in touching for member in cluster]
-        clusters = [c for c in clusters if c not in touching] + [merged]
+        clusters = [*apart, [*(member for c in touching for member in c), use]]
     return [_join(cluster) for cluster in clusters]
 
 
