@@ -254,6 +254,7 @@ def test_a_table_of_positions_as_long_as_the_batch_is_not_taken_for_records(leng
         (lambda o, t: (o - t[:, None]).square().mean(), "one value per record"),
         (lambda o, t: (o - t[:, None]).square(), "one value per record"),
         (nn.functional.kl_div, "reduces over the batch"),
+        (lambda o, t: (o - o.mean(0)).square().sum(1), "depends on the outputs of others"),
     ],
 )
 def test_a_loss_over_the_batch_is_refused(loss, message):
