@@ -49,6 +49,7 @@ class Loop:
         self._before = before
         self._state = _IDLE
         self._records = 0
+        self._inputs: Any = None
 
     @property
     def records(self) -> int:
@@ -69,7 +70,7 @@ class Loop:
         self.discard()
         self._before()
         self._records = record_count(x)
-        self._engine.attach()
+        self._inputs = x
         try:
             output = self._engine.forward(x) if self._records else self._no_output(x)
         except BaseException:
@@ -110,22 +111,15 @@ class Loop:
             )
         self._state = _IDLE
         try:
-            return self._engine.collect() if self._records else self._engine.zeros()
+            return self._engine.collect() if self._records else self._engine.zeros(self._inputs)
         finally:
-            self._engine.detach()
+            self._close()
 
     def discard(self) -> None:
         """Drop the batch under way, if there is one. It was not released, so nothing is charged."""
-        if self._state == _IDLE:
-            return
         self._state = _IDLE
-        try:
-            if self._records:
-                self._engine.collect()
-        except Exception:
-            pass  # an incomplete batch has nothing to collect
-        finally:
-            self._engine.detach()
+        self._engine.discard()
+        self._close()
 
     def require_idle(self) -> None:
         """Refuse `run.step` in the middle of a loop of the user's own."""
@@ -134,6 +128,10 @@ class Loop:
                 "run.step(x, y) was called while a batch of run.model(x) is under way. Finish that "
                 "with run.optimizer.step(), or drop it with run.discard()."
             )
+
+    def _close(self) -> None:
+        self._inputs = None
+        self._engine.detach()
 
     def _on_backward(self, gradient: Tensor) -> None:
         if self._state != _LOSS:
@@ -219,11 +217,18 @@ class GradientWatch:
             name = self._names.get(id(parameter), "a parameter")
             raise StepError(
                 f"the gradient of {name!r} was written or changed since the last step, by another "
-                "backward() or by hand (clipping, scaling, adding a penalty). It is not private, "
+                "backward(), by hand (clipping, scaling, adding a penalty), or by a use of the "
+                "parameter outside the model's modules. It is not private, "
                 "so no step is taken and nothing is charged. Put penalties on weights into the "
                 "optimizer (weight_decay), change noisy gradients in an optimizer hook, and clear "
                 "other gradients with optimizer.zero_grad()."
             )
+
+    def clear(self) -> None:
+        """Drop gradients of the step before, after making sure that they are only those."""
+        self.require_untouched()
+        for parameter in self._parameters():
+            parameter.grad = None
 
     def write(self, gradients: Mapping[str, Tensor]) -> None:
         """Replace every gradient that the optimizer can see by its noisy one, or by none."""

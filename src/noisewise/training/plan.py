@@ -8,7 +8,6 @@ sample rate q, the number of steps, the divisor, delta and the noise multiplier.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import warnings
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from noisewise.errors import UnsoundError
+from noisewise.gradients import Clipped, Estimator, Schedule
 from noisewise.privacy import PoissonGaussian, Relation, _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, noise_multiplier
 from noisewise.training.allocation import ALLOCATIONS
@@ -34,10 +34,6 @@ _REFUSED_SAMPLERS = {
     "fixed": "batches of a fixed size drawn without replacement need an analysis of their own",
     "weighted": "records drawn with unequal probabilities need an analysis for the largest one",
 }
-
-
-def _default_estimator() -> Any:
-    return importlib.import_module("noisewise.gradients").Clipped()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,7 @@ class Plan:
 
     Examples
     --------
-    >>> plan = Plan(gradients=None, epsilon=2.0, epochs=10, batch_size=500, records=50_000)
+    >>> plan = Plan(gradients=Clipped(1.0), epsilon=2.0, epochs=10, batch_size=500, records=50_000)
     >>> fixed = plan.resolve()
     >>> fixed.sample_rate, fixed.steps, fixed.delta
     (0.01, 1000, 1e-06)
@@ -83,7 +79,7 @@ class Plan:
     True
     """
 
-    gradients: Any = field(default_factory=_default_estimator)
+    gradients: Estimator | Schedule = field(default_factory=Clipped)
     epsilon: float | None = None
     noise_multiplier: float | None = None
     delta: float | None = None
@@ -100,6 +96,11 @@ class Plan:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.gradients, (Estimator, Schedule)):
+            raise TypeError(
+                "gradients must be an estimator, for example noisewise.Clipped(1.0), got "
+                f"{self.gradients!r}"
+            )
         self._check_sampling()
         self._check_noise()
         self._check_length()

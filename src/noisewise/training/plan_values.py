@@ -6,9 +6,10 @@ Only the estimators that :mod:`noisewise.gradients` exports are ever built again
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from typing import Any
+
+from noisewise import gradients
 
 __all__ = ["from_plain", "to_plain"]
 
@@ -47,8 +48,7 @@ def from_plain(value: Any) -> Any:
 
 
 def _estimator(name: str) -> type[Any]:
-    module = importlib.import_module("noisewise.gradients")
-    found = getattr(module, name, None) if name in getattr(module, "__all__", ()) else None
+    found = getattr(gradients, name, None) if name in gradients.__all__ else None
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise ValueError(f"{name!r} is not an estimator of noisewise.gradients")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from noisewise.errors import UnsoundError
+from noisewise.gradients import GradientEngine
 from noisewise.privacy import Ledger, _validate
 from noisewise.privacy.statement import Preprocessing
 from noisewise.training.account import MemoryAccount, open_account
@@ -148,9 +148,7 @@ def build_engine(
     model: nn.Module, loss: LossFunction, estimator: Any, views: int, chunk: int | None
 ) -> EngineLike:
     """Return the engine that bounds every record's contribution."""
-    gradients = importlib.import_module("noisewise.gradients")
-    engine: EngineLike = gradients.GradientEngine(model, loss, estimator, views=views, chunk=chunk)
-    return engine
+    return GradientEngine(model, loss, estimator, views=views, chunk=chunk)
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -93,7 +93,7 @@ class PrivateRun:
         self._augmentation = augmentation
         self._chunk = chunk
         self._preprocessing = preprocessing
-        self._loop = Loop(model, loss, engine, self._announce)
+        self._loop = Loop(model, loss, engine, self._before_forward)
         self.model = PrivateModel(model, self._loop)
         self.loss = PrivateLoss(self._loop)
         self.device = torch.device(device) if device is not None else _device(model)
@@ -150,8 +150,7 @@ class PrivateRun:
         self._loop.require_idle()
         self._announce()
         count = record_count(x)
-        bounded = self._bounded_sum(x, y) if count else self._engine.zeros()
-        self._release(bounded, count)
+        self._release(self._bounded_sum(x, y), count)
         self._inside_step = True
         try:
             self.optimizer.step()
@@ -239,10 +238,17 @@ class PrivateRun:
         """Tell the engine how far training is, for estimators that change on the way."""
         self._engine.progress = min(1.0, self.next_step / self.resolved.steps)
 
+    def _before_forward(self) -> None:
+        self._watch.clear()
+        self._announce()
+
     def _bounded_sum(self, x: Any, y: Any) -> BoundedSumLike:
+        count = record_count(x)
         if self._augmentation is None:
             return self._engine.sum(x, y)
-        count, size = record_count(x), self._chunk or record_count(x)
+        if not count:
+            return self._engine.zeros(x if self._views == 1 else map_tensors(x, self._repeated))
+        size = self._chunk or count
         total: BoundedSumLike | None = None
         for start in range(0, count, size):
             part = slice(start, start + size)
@@ -252,6 +258,9 @@ class PrivateRun:
             total = bounded if total is None else total.add(bounded)
         assert total is not None
         return total
+
+    def _repeated(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(1).expand(-1, self._views, *x.shape[1:])
 
     def _augmented(self, x: Any) -> Any:
         assert self._augmentation is not None

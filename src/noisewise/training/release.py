@@ -70,20 +70,16 @@ class EngineLike(Protocol):
         """Bounded sum over a batch."""
         ...
 
-    def zeros(self) -> BoundedSumLike:
-        """Bounded sum over no records."""
+    def zeros(self, x: Any) -> BoundedSumLike:
+        """Bounded sum over no records like those of x."""
         ...
 
     def pull_back(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gradients of effective weights as gradients of stored ones."""
         ...
 
-    def attach(self) -> Any:
-        """Prepare the model for a loop of the user's own."""
-        ...
-
     def detach(self) -> Any:
-        """Undo that."""
+        """Give the model back as it was before :meth:`forward`."""
         ...
 
     def forward(self, x: Any) -> Any:
@@ -96,6 +92,10 @@ class EngineLike(Protocol):
 
     def collect(self) -> BoundedSumLike:
         """Close the batch."""
+        ...
+
+    def discard(self) -> None:
+        """Close the batch without using it."""
         ...
 
 
