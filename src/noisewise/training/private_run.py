@@ -99,6 +99,7 @@ class PrivateRun:
         self.device = torch.device(device) if device is not None else _device(model)
         self.loader = self._make_loader()
         self._inside_step = False
+        self._released = False
         self._epsilon: tuple[int, float] | None = None
         self._constrained = _is_constrained(model)
         self._project()
@@ -282,6 +283,7 @@ class PrivateRun:
         rng = self.streams.noise(step)
         noisy = self.team.noisy(bounded.groups, noise, rng, self.resolved.batch_size)
         self._watch.write(self._engine.pull_back(noisy))
+        self._released = True
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._inside_step:
@@ -298,6 +300,9 @@ class PrivateRun:
         self._release(self._loop.collect(), count)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._released:
+            return
+        self._released = False
         self._watch.remember()
         self._project()
         if self.averager is not None:
