@@ -12,7 +12,7 @@ whose filter is a product of lines, are two small matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from noisewise.bounds.layer import Shape
 from noisewise.bounds.rules.scattering import Band, bank_energy, line_spectrum
 from noisewise.bounds.rules.windows import copies, padding_sources
 from noisewise.nn.normalisation import LipschitzGroupNorm, LipschitzGroupNormRule
+from noisewise.nn.plain import register_plain, traced
+from noisewise.nn.plain.export import Export
 from noisewise.nn.scattering_filters import averages, coarsen, padded_size, wavelets
 from noisewise.privacy import _validate
 
@@ -137,20 +139,32 @@ class Scattering2d(nn.Module):
                 f"images must be float32 or float64, got {x.dtype}: the transform squares small "
                 "differences. Convert them, for example images.float() / 255."
             )
-        result: Tensor = self.norm(self._scatter(x))
+        result: Tensor = self.norm(self.scatter(x, self.operators(x.dtype)))
         return result
 
-    def _scatter(self, x: Tensor) -> Tensor:
+    def operators(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Matrices of the averages and spectra of the wavelets, by the names of their filters."""
+        filters = {name: value.to(dtype) for name, value in self.named_buffers(recurse=False)}
+        for level in range(self.J):
+            for axis in (0, 1):
+                name = f"average_{level}_{axis}"
+                filters[name] = _window_matrix(filters[name], 2 ** (self.J - level))
+        return filters
+
+    def scatter(self, x: Tensor, filters: Mapping[str, Tensor]) -> Tensor:
+        """Transform with given operators; no decision depends on a tensor's shape or type."""
         images = functional.pad(x.reshape(-1, 1, *self.shape), self._pads(), mode="reflect")
-        first, second = [self._average(images, 0)], []
+        first, second = [self._average(images, 0, filters)], []
         spectrum = torch.fft.fft2(images.squeeze(1))
         for j in range(self.J if self.order else 0):
-            moduli = self._modulus(spectrum, 0, j)
-            first.append(self._average(moduli, j))
+            moduli = self._modulus(spectrum, 0, j, filters)
+            first.append(self._average(moduli, j, filters))
             if self.order == 2 and j + 1 < self.J:
                 inner = torch.fft.fft2(moduli)
-                coarser = range(j + 1, self.J)
-                parts = [self._average(self._modulus(inner, j, i), i) for i in coarser]
+                parts = [
+                    self._average(self._modulus(inner, j, i, filters), i, filters)
+                    for i in range(j + 1, self.J)
+                ]
                 second.append(torch.cat(parts, dim=2).flatten(1, 2))
         return torch.cat([*first, *second], dim=1).reshape(-1, *self.output_shape)
 
@@ -159,19 +173,29 @@ class Scattering2d(nn.Module):
         (top, left), (bottom, right) = zip(*map(_pad, self.shape, self.padded), strict=True)
         return left, right, top, bottom
 
-    def _average(self, values: Tensor, level: int) -> Tensor:
+    @staticmethod
+    def _average(values: Tensor, level: int, filters: Mapping[str, Tensor]) -> Tensor:
         """Average images of the grid of a level, at every 2^J-th point inside the padding."""
-        lines = (self.get_buffer(f"average_{level}_{axis}") for axis in (0, 1))
-        step = 2 ** (self.J - level)
-        rows, columns = (_window_matrix(line.to(values.dtype), step) for line in lines)
-        averaged: Tensor = rows @ values @ columns.T
+        averaged: Tensor = filters[f"average_{level}_0"] @ values @ filters[f"average_{level}_1"].T
         return averaged
 
-    def _modulus(self, spectrum: Tensor, level: int, j: int) -> Tensor:
+    def _modulus(
+        self, spectrum: Tensor, level: int, j: int, filters: Mapping[str, Tensor]
+    ) -> Tensor:
         """Moduli of the wavelet coefficients of scale 2^j, on the grid of that scale."""
-        filters = self.get_buffer(f"wavelet_{level}_{j}")
-        folded = _filter_and_fold(spectrum, filters, 2 ** (j - level))
-        moduli: Tensor = torch.fft.ifft2(folded).abs()
+        factor = 1 << (j - level)
+        # The spectra are real: products of real numbers cost half of those of complex ones.
+        parts = torch.view_as_real(spectrum).unsqueeze(-4)
+        scale = filters[f"wavelet_{level}_{j}"].unsqueeze(-1) / factor**2
+        height, width = (size >> j for size in self.padded)
+        folded: Tensor | None = None
+        for top in range(0, factor * height, height):
+            for left in range(0, factor * width, width):
+                window = (..., slice(top, top + height), slice(left, left + width), slice(None))
+                one, other = parts[window], scale[window]
+                folded = one * other if folded is None else torch.addcmul(folded, one, other)
+        assert folded is not None
+        moduli: Tensor = torch.fft.ifft2(torch.view_as_complex(folded)).abs()
         return moduli
 
     def features(self, images: Tensor, batch_size: int = 64) -> Tensor:
@@ -223,18 +247,12 @@ def _window_matrix(line: Tensor, step: int) -> Tensor:
     return line[(kept - torch.arange(size, device=line.device)) % size]
 
 
-def _filter_and_fold(spectrum: Tensor, filters: Tensor, factor: int) -> Tensor:
-    """Products of a spectrum with real filters, of which every `factor`-th point is wanted."""
-    # A product of real parts costs half of one of complex numbers.
-    parts = torch.view_as_real(spectrum).unsqueeze(-4)
-    scale = filters.to(parts.dtype).unsqueeze(-1) / factor**2
-    height, width = (size // factor for size in filters.shape[-2:])
-    folded = parts.new_zeros(())
-    for top in range(0, factor * height, height):
-        for left in range(0, factor * width, width):
-            window = (..., slice(top, top + height), slice(left, left + width), slice(None))
-            folded = torch.addcmul(folded, parts[window], scale[window])
-    return torch.view_as_complex(folded)
+@register_plain(Scattering2d)
+def _plain(layer: Scattering2d, export: Export) -> nn.Module:
+    filters = layer.operators(_TYPES[export.numbers.bits == 64])
+    plain = traced(lambda x, **parts: layer.scatter(x, parts), 1, **filters)
+    plain._non_persistent_buffers_set.update(filters)  # constants, as in the layer: not saved
+    return nn.Sequential(plain, export.module(layer.norm))
 
 
 @register(Scattering2d)
