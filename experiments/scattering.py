@@ -84,19 +84,19 @@ class PublicMap:
     matrix: Tensor
 
     @classmethod
-    def fit(cls, components: int = 1500, ridge: float = 1e-3) -> PublicMap:
+    def fit(cls, layer: Scattering2d, components: int = 1500, ridge: float = 1e-3) -> PublicMap:
         """Principal directions of the drawings' features, each divided by its deviation.
 
         `ridge` (of the total variance) is added to every variance, so that directions in which
         drawings hardly vary are not blown up.
         """
-        layer = Scattering2d((28, 28), J=2, L=8, normalise=27, alpha=1e-3)
         features = layer.features(drawings(PUBLIC_IMAGES, 28, seed=1)).flatten(1)
         mean = features.mean(0)
         centred = features - mean
         variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
+        ridge = ridge * float(variances.sum())
         variances, directions = variances.flip(0)[:components], directions.flip(1)[:, :components]
-        matrix = directions / (variances / variances.sum() + ridge).sqrt()
+        matrix = directions / (variances + ridge).sqrt()
         # Unit mean square of the drawings' features, entry by entry.
         matrix = matrix * math.sqrt(components) / ((centred @ matrix).square().sum(1).mean()).sqrt()
         return cls(layer, mean, matrix)
@@ -111,6 +111,19 @@ class PublicMap:
         return torch.cat(parts)
 
 
+def public_map(folder: Path) -> PublicMap:
+    """The public map, from the cache if it is there."""
+    file = folder / f"public_{VERSION}.npz"
+    layer = Scattering2d((28, 28), J=2, L=8, normalise=27, alpha=1e-3)
+    if not file.exists():
+        start = time.perf_counter()
+        fitted = PublicMap.fit(layer)
+        np.savez(file, mean=fitted.mean.numpy(), matrix=fitted.matrix.numpy())
+        print(f"public map: {time.perf_counter() - start:.0f} s", flush=True)
+    stored = np.load(file)
+    return PublicMap(layer, torch.from_numpy(stored["mean"]), torch.from_numpy(stored["matrix"]))
+
+
 def features_of(name: str, whiten: bool) -> tuple[Tensor, Tensor]:
     """Features of the training and test images, from the cache if they are there."""
     folder = Path(platformdirs.user_cache_dir("noisewise", appauthor=False)) / "scattering"
@@ -118,9 +131,7 @@ def features_of(name: str, whiten: bool) -> tuple[Tensor, Tensor]:
     kind = "whitened" if whiten else "normalised"
     files = [folder / f"{name}_{part}_{kind}_{VERSION}.npy" for part in ("train", "test")]
     if not all(file.exists() for file in files):
-        start = time.perf_counter()
-        public = PublicMap.fit()
-        print(f"public map: {time.perf_counter() - start:.0f} s", flush=True)
+        public = public_map(folder)
         images = load_images(name)
         for file, part in zip(files, (images.x_train, images.x_test), strict=True):
             start = time.perf_counter()
