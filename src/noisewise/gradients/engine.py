@@ -27,7 +27,7 @@ from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception
 from noisewise.gradients.lipschitz import LipschitzBounds, guard_output, shortened
-from noisewise.gradients.losses import check_losses, record_losses
+from noisewise.gradients.losses import check_apart, check_losses, record_losses
 from noisewise.gradients.probe import call_model, check_modules, probe
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
 from noisewise.gradients.tape import Tape
@@ -135,7 +135,7 @@ class GradientEngine:
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.progress = 0.0
         self.bounds: LipschitzBounds | None = None
-        self._probed = False
+        self._probed = self._loss_checked = False
         self._attached = False
         for estimator in self._stages():
             if not isinstance(estimator, Lipschitz):
@@ -247,10 +247,16 @@ class GradientEngine:
                 parameter.grad = held[name]
 
     def _open(self, x: Any, y: Any, limits: dict[str, float]) -> Tensor:
-        output = self._forward(x, limits)
+        return self._record_losses(self._forward(x, limits), y)
+
+    def _record_losses(self, output: Any, y: Any) -> Tensor:
         rows = self.tape.rows
         repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        return check_losses(self.losses_of(output, repeated), rows)
+        losses = check_losses(self.losses_of(output, repeated), rows)
+        if not self._loss_checked and rows > 1:
+            check_apart(losses, output)
+            self._loss_checked = True
+        return losses
 
     def _repeat(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -344,8 +350,7 @@ class GradientEngine:
         """Mean loss of the open batch, whose backward seeds every record with exactly one."""
         if not self.tape.open:
             raise RuntimeError("no batch is open: call the model first")
-        repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        values = check_losses(self.losses_of(output, repeated), self.tape.rows)
+        values = self._record_losses(output, y)
         result: Tensor = Seeded.apply(values, self._seeds(values))  # type: ignore[no-untyped-call]
         return result
 
