@@ -24,11 +24,10 @@ import torch
 from torch import Tensor, nn
 
 import noisewise as nw
-from noisewise import privacy
 from noisewise.datasets import load_images
-from noisewise.gradients import GradientEngine
 from noisewise.nn.scattering import Scattering2d
-from noisewise.privacy import PoissonGaussian, Statement
+from noisewise.privacy import Statement
+from noisewise.training import Ema
 
 DELTA = 1e-5
 PUBLIC_IMAGES = 10_000
@@ -148,38 +147,31 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def train(x: Tensor, y: Tensor, settings: Settings, seed: int) -> tuple[nn.Module, Statement]:
     """DP-SGD with momentum on Poisson batches; returns the averaged model."""
-    generator = torch.Generator().manual_seed(seed)
-    rate = settings.batch_size / len(x)
-    steps = round(settings.epochs / rate)
-    noise = privacy.noise_multiplier(
-        epsilon=settings.epsilon, delta=DELTA, sample_rate=rate, steps=steps
-    )
-    model, averaged = nn.Linear(x.shape[1], 10), nn.Linear(x.shape[1], 10)
-    for parameter in (*model.parameters(), *averaged.parameters()):
+    model = nn.Linear(x.shape[1], 10)
+    for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    engine = GradientEngine(model, nn.CrossEntropyLoss(), nw.Clipped(settings.clip), chunk=2048)
-    rule = torch.optim.SGD(
-        model.parameters(), settings.learning_rate / settings.clip, momentum=settings.momentum
-    )
-    for step in range(steps):
-        chosen = (torch.rand(len(x), generator=generator) < rate).nonzero().squeeze(1)
-        (group,) = engine.sum(x[chosen], y[chosen]).groups
-        for name, parameter in model.named_parameters():
-            normal = torch.randn(parameter.shape, generator=generator)
-            noisy = group.gradients[name] + noise * group.sensitivity * normal
-            parameter.grad = noisy / settings.batch_size
-        rule.step()
-        keep = min(settings.average, (1 + step) / (10 + step))
-        with torch.no_grad():
-            for mean, parameter in zip(averaged.parameters(), model.parameters(), strict=True):
-                mean.lerp_(parameter, 1 - keep)
-    return averaged, Statement.derive(
-        PoissonGaussian(noise, rate, steps),
+    plan = nw.Plan(
+        gradients=nw.Clipped(settings.clip),
+        epsilon=settings.epsilon,
         delta=DELTA,
-        mechanism="DP-SGD on public scattering features",
-        randomness=f"seeded ({seed}): for study, not for release",
-        assumptions=("the number of records and the settings are public",),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        records=len(x),
+        seed=seed,
     )
+    rate, momentum = settings.learning_rate / settings.clip, settings.momentum
+    fitted = nw.fit(
+        model,
+        (x, y),
+        plan,
+        loss=nn.CrossEntropyLoss(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, rate, momentum=momentum),
+        averaging=Ema(settings.average),
+        chunk=2048,
+        metrics=False,
+        progress=False,
+    )
+    return fitted.model, fitted.statement()
 
 
 def main() -> None:
