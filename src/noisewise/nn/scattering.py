@@ -250,9 +250,14 @@ def _window_matrix(line: Tensor, step: int) -> Tensor:
 @register_plain(Scattering2d)
 def _plain(layer: Scattering2d, export: Export) -> nn.Module:
     filters = layer.operators(_TYPES[export.numbers.bits == 64])
-    plain = traced(lambda x, **parts: layer.scatter(x, parts), 1, **filters)
+
+    def scatter(x: Tensor, norm: nn.Module, **parts: Tensor) -> Tensor:
+        normalised: Tensor = norm(layer.scatter(x, parts))
+        return normalised
+
+    plain = traced(scatter, 1, norm=export.module(layer.norm), **filters)
     plain._non_persistent_buffers_set.update(filters)  # constants, as in the layer: not saved
-    return nn.Sequential(plain, export.module(layer.norm))
+    return plain
 
 
 @register(Scattering2d)
