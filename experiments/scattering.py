@@ -83,7 +83,7 @@ class PublicMap:
     matrix: Tensor
 
     @classmethod
-    def fit(cls, layer: Scattering2d, components: int = 1500, ridge: float = 1e-3) -> PublicMap:
+    def fit(cls, layer: Scattering2d, components: int = 1000, ridge: float = 1e-3) -> PublicMap:
         """Principal directions of the drawings' features, each divided by its deviation.
 
         `ridge` (of the total variance) is added to every variance, so that directions in which
@@ -178,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("datasets", nargs="+", choices=sorted(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--split", action="store_true", help="hold back the last 10,000")
     parser.add_argument("--plain", action="store_true", help="without the public whitening")
     for name in ("epsilon", "learning_rate", "clip", "average", "momentum"):
@@ -195,7 +196,7 @@ def main() -> None:
         count = 50_000 if arguments.split else len(x)
         print(f"{name}: {x.shape[1]} features, {settings}", flush=True)
         results = []
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             start = time.perf_counter()
             model, statement = train(x[:count], y[:count], settings, seed)
             seconds = time.perf_counter() - start
