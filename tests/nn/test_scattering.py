@@ -185,6 +185,15 @@ def test_features_are_the_forward_pass_in_pieces():
     assert layer.features(x[:0]).shape == (0, 81, 2, 2)
 
 
+def test_an_empty_batch_has_no_features():
+    layer = Scattering2d((10, 9), channels=2, normalise=2)
+    x = torch.zeros(0, 2, 10, 9, requires_grad=True)
+    found = layer(x)
+    assert found.shape == (0, *layer.output_shape)
+    found.sum().backward()
+    assert x.grad.shape == x.shape
+
+
 def test_nothing_is_learnt_or_saved_and_copies_agree():
     layer = Scattering2d((9, 9), normalise=27)
     assert not layer.state_dict()
@@ -340,6 +349,17 @@ def test_a_model_that_starts_with_it_is_certified():
         model.zero_grad()
         nn.functional.cross_entropy(model(record[None]), label[None]).backward()
         assert float(model[3].weight.grad.norm()) <= bound
+
+
+def test_a_replaced_or_hooked_normalisation_is_refused():
+    layer = Scattering2d((6, 6), J=1, L=1)
+    layer.norm = nn.BatchNorm2d(2, affine=False)
+    with pytest.raises(nw.UnsupportedModelError, match="replaced by BatchNorm2d"):
+        propagate(trace(layer, (1, 6, 6)), 1.0, 1.0)
+    layer = Scattering2d((6, 6), J=1, L=1, normalise=1)
+    layer.norm.register_forward_hook(lambda module, inputs, output: 2 * output)
+    with pytest.raises(nw.UnsupportedModelError, match="hook"):
+        propagate(trace(layer, (1, 6, 6)), 1.0, 1.0)
 
 
 def test_without_the_factor_of_the_mirrors_the_bound_would_be_false():

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds import Call, LayerRule, Signal, register
+from noisewise.bounds import Call, LayerRule, Signal, register, rule_for
 from noisewise.bounds.arithmetic import product, root
 from noisewise.bounds.layer import Shape
 from noisewise.bounds.rules.scattering import Band, bank_energy, line_spectrum
@@ -136,9 +136,11 @@ class Scattering2d(nn.Module):
             )
         if x.dtype not in _TYPES:
             raise TypeError(
-                f"images must be float32 or float64, got {x.dtype}: the transform squares small "
-                "differences. Convert them, for example images.float() / 255."
+                f"images must be float32 or float64, got {x.dtype}, for which there is no Fourier "
+                "transform on every device. Convert them, for example images.float() / 255."
             )
+        if len(x) == 0:  # a Poisson batch may be empty, a Fourier transform may not
+            return x.sum() * x.new_zeros((0, *self.output_shape))
         result: Tensor = self.norm(self.scatter(x, self.operators(x.dtype)))
         return result
 
@@ -270,6 +272,15 @@ class ScatteringRule(LayerRule[Scattering2d]):
     ``bank_energy`` times |x - y|^2. Leaving out the border does not enlarge anything, mirrors
     repeat a pixel at most a known number of times, and zero is mapped to zero.
     """
+
+    def check(self, call: Call[Scattering2d]) -> None:
+        """Refuse a normalisation that is not the layer's own."""
+        if type(call.module.norm) not in (nn.Identity, LipschitzGroupNorm):
+            call.refuse(
+                f"had its normalisation replaced by {type(call.module.norm).__name__}.",
+                "Use normalise=, and put other layers after this one.",
+            )
+        rule_for(call.module.norm, f"{call.path}.norm")
 
     def output_norm(self, call: Call[Scattering2d]) -> float:
         """Slope times norm; with normalisation also the root of the number of features."""

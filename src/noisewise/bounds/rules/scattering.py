@@ -49,7 +49,7 @@ class Band:
 
     def energy(self) -> Tensor:
         """Aliased energy at each frequency, summed over the filters."""
-        modulus = self.spectra.detach().to("cpu", torch.float64).abs()
+        modulus = self.spectra.detach().cpu().to(torch.float64).abs()
         count, height, width = modulus.shape
         k = self.factor
         folded = modulus.reshape(count, k, height // k, k, width // k).sum((1, 3))
@@ -84,7 +84,7 @@ def bank_energy(bands: Iterable[Band]) -> float:
 
 def line_spectrum(line: Tensor) -> Tensor:
     """Moduli, rounded up, of the Fourier transform of a real filter along one axis."""
-    values = line.detach().to("cpu", torch.float64)
+    values = line.detach().cpu().to(torch.float64)
     angle = torch.outer(*[torch.arange(len(values), dtype=torch.float64)] * 2)
     angle = (angle % len(values)) * (2 * torch.pi / len(values))
     real, imaginary = angle.cos() @ values, angle.sin() @ values
