@@ -5,6 +5,7 @@ from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.curves import ecdf, histogram, hosmer_lemeshow, quantiles, roc
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.function_sharing import FunctionSharing
+from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import (
     EcdfQuestion,
@@ -34,6 +35,7 @@ __all__ = [
     "GroupSumsQuestion",
     "HistogramQuestion",
     "LocalAggregator",
+    "MaskedAggregator",
     "Question",
     "Records",
     "RocQuestion",
