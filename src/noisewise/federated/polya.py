@@ -84,7 +84,8 @@ def _candidates(count: int, shares: int, scale: Fraction, rng: Randomness) -> In
     block = exponentials(rng, count).floor_times(scale / (1 << levels))
     number = (block << levels) + part
     # Keep with probability q^part.
-    above = part.astype(object) * scale.denominator
+    wide = scale.denominator << levels >= 1 << 63
+    above = (part.astype(object) if wide else part.astype(np.uint64)) * scale.denominator
     kept = np.flatnonzero(exponentials(rng, count).at_least_ratios(above, scale.numerator))
     number, level = number[kept], level[kept]
     # Keep with probability a_k over the weight per number of the interval.
