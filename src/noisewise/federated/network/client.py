@@ -23,8 +23,9 @@ from noisewise.federated.network.settings import ClientSettings
 __all__ = ["Client"]
 
 # Refusals that a new attempt may overcome: the request was seen before (a network that sends
-# things twice), took too long, or met a server that is busy or restarting.
-_PASSING = {"replayed", "slow"}
+# things twice), took too long, or was damaged or answered by something else on the way ("http":
+# our servers always give a reason).
+_PASSING = {"replayed", "slow", "http"}
 
 
 class Client:
@@ -137,4 +138,9 @@ def _refused(status: int, answer: bytes) -> RefusedError:
         fields = json.loads(answer)
         return RefusedError(str(fields["error"]), status, str(fields["code"]))
     except (ValueError, TypeError, KeyError):
-        return RefusedError(f"HTTP status {status}", status, "http")
+        return RefusedError(
+            f"HTTP status {status} without a reason: this was not an aggregation server, or the "
+            "request was damaged on the way",
+            status,
+            "http",
+        )
