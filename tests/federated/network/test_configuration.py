@@ -35,6 +35,11 @@ def edited(trial, tmp_path, name, old, new):
     return path
 
 
+def read_with_keys(path):
+    """Read a study and its parties' keys, which are read when they are first needed."""
+    return Study.read(path).party_keys
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -61,9 +66,7 @@ def edited(trial, tmp_path, name, old, new):
 def test_a_wrong_study_file_is_refused_in_words(trial, tmp_path, old, new, message):
     path = edited(trial, tmp_path, "study.toml", old, new)
     with pytest.raises(ValueError, match=message):
-        found = Study.read(path)
-        # Keys are read when they are first needed.
-        assert found.party_keys
+        read_with_keys(path)
 
 
 def test_two_servers_for_functions_and_at_least_two_for_vectors(study):

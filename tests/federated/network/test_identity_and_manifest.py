@@ -44,8 +44,14 @@ def test_time_and_nonce_are_signed(field, value):
 
 @pytest.mark.parametrize(
     "header",
-    ["", "Bearer x", "Noisewise-Ed25519 a b c d", "Noisewise-Ed25519 a 5 " + "g" * 32 + " AA=="]
-    + ["Noisewise-Ed25519 a 5 " + "0" * 32 + " !", "Noisewise-Ed25519 a -5 " + "0" * 32 + " AA=="],
+    [
+        "",
+        "Bearer x",
+        "Noisewise-Ed25519 a b c d",
+        f"Noisewise-Ed25519 a 5 {'g' * 32} AA==",
+        f"Noisewise-Ed25519 a 5 {'0' * 32} !",
+        f"Noisewise-Ed25519 a -5 {'0' * 32} AA==",
+    ],
 )
 def test_malformed_credentials_raise(header):
     with pytest.raises(ValueError):
