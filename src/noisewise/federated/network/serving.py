@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable
 
 from aiohttp import web
@@ -28,6 +29,9 @@ def run_server(settings: ServerSettings, ready: Callable[[str], None] | None = N
 
 
 async def _serve(settings: ServerSettings, ready: Callable[[str], None] | None) -> None:
+    # The thread that writes gives the interpreter away in every statement and would wait 5 ms
+    # to get it back from a busy event loop.
+    sys.setswitchinterval(0.0005)
     tls = settings.tls()
     service = Service(settings)
     runner = web.AppRunner(
