@@ -84,8 +84,10 @@ def test_two_processes_cannot_have_one_folder_nor_one_folder_two_studies(tmp_pat
 
 def test_a_nonce_passes_once_until_it_expires(tmp_path):
     store = Store(tmp_path, IDENTITY)
-    store.submit(lambda c: use_nonce(c, "n", 100, 200)).result()
+    nonce = "00" * 16  # those that begin so also clear away old ones
+    store.submit(lambda c: use_nonce(c, nonce, 100, 200)).result()
     with pytest.raises(RefusedError, match="received before"):
-        store.submit(lambda c: use_nonce(c, "n", 200, 300)).result()
-    store.submit(lambda c: use_nonce(c, "n", 201, 300)).result()
+        store.submit(lambda c: use_nonce(c, nonce, 200, 300)).result()
+    store.submit(lambda c: use_nonce(c, nonce, 201, 300)).result()
+    assert store.submit(count).result() == 1
     store.close()
