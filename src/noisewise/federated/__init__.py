@@ -4,7 +4,9 @@ from noisewise.federated.aggregator import Aggregator, LocalAggregator, without_
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.curves import ecdf, histogram, hosmer_lemeshow, quantiles, roc
 from noisewise.federated.domain import Domain, Records
+from noisewise.federated.flower import FlowerAggregator
 from noisewise.federated.function_sharing import FunctionSharing
+from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import (
     EcdfQuestion,
@@ -30,10 +32,12 @@ __all__ = [
     "FederatedHistogram",
     "FederatedHosmerLemeshow",
     "FederatedROC",
+    "FlowerAggregator",
     "FunctionSharing",
     "GroupSumsQuestion",
     "HistogramQuestion",
     "LocalAggregator",
+    "MaskedAggregator",
     "Question",
     "Records",
     "RocQuestion",

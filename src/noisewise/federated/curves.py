@@ -191,7 +191,8 @@ def hosmer_lemeshow(
     question = GroupSumsQuestion(
         domain, rest, neighbors=neighbors, cuts=tuple(points.tolist()), method=method
     )
-    sums = question.answer(aggregator.ask(question, records, source))
+    asked_sums = aggregator.ask(question, records, source)
+    sums = question.answer(asked_sums)
     found = (
         _from_curve(curve, sums) if method == "residual" and curve is not None else _from_sums(sums)
     )
@@ -215,7 +216,7 @@ def hosmer_lemeshow(
         curve=curve,
         sums=sums,
         said=tuple(said),
-        threat=aggregator.threat,
+        threat=asked_sums.threat,
     )
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.federated.aggregator import draw_full, refuse_unstated
 from noisewise.federated.domain import Domain, Records
+from noisewise.federated.fss.comparison import generate_comparison
+from noisewise.federated.fss.fine import ComparisonStore, FineDomain
 from noisewise.federated.fss.hashing import Words
+from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.point import generate_point
 from noisewise.federated.fss.server import KeyStore, combine_shares, noisy_share, paired
 from noisewise.federated.noise import SharedNoise
@@ -46,6 +50,12 @@ class FunctionSharing:
         For tests; see :func:`~noisewise.federated.without_noise`.
     compiled : bool, optional
         Whether to use AES instructions; by default if they are there.
+    keys : {"point", "comparison"}
+        "point" serves every question; "comparison" a distribution function at a few
+        thresholds, which may be chosen after the keys were sent, to within
+        (upper - lower) / 2^levels (see :mod:`noisewise.federated.fss.fine`).
+    levels : int
+        Binary digits of the fine grid of comparison keys.
 
     Examples
     --------
@@ -60,8 +70,13 @@ class FunctionSharing:
     honest: int = 1
     noiseless: bool = False
     compiled: bool | None = None
+    keys: Literal["point", "comparison"] = "point"
+    levels: int = 32
 
     def __post_init__(self) -> None:
+        _validate.choice("keys", self.keys, ("point", "comparison"))
+        if self.keys == "comparison" and self.servers != 2:
+            raise ValueError("comparison keys are for two servers")
         _validate.integer("servers", self.servers, minimum=2, maximum=1 << 10)
         _validate.integer("honest", self.honest, minimum=1, maximum=self.servers)
 
@@ -130,7 +145,9 @@ class FunctionSharing:
         """Run the whole protocol in this process, message by message."""
         source, *own = rng.spawn(self.servers + 1)
         domain = question.domain
-        if self.servers == 2:
+        if self.keys == "comparison":
+            histograms, records = self._comparison_shares(question, parties, source)
+        elif self.servers == 2:
             histograms, records = self._key_shares(domain, parties, source)
         else:
             counts = [domain.count(party) for party in parties]
@@ -153,19 +170,45 @@ class FunctionSharing:
         self, domain: Domain, parties: Sequence[Records], source: Randomness
     ) -> tuple[list[Words], int]:
         name = source.bytes(16).hex()
-        stores = [KeyStore(domain, server, name) for server in (0, 1)]
-        for party in parties:
-            cells = domain.place(party)
-            if not cells.size:
-                continue
-            pair = generate_point(
-                cells, domain.levels, stores[0].tag, source, compiled=self.compiled
-            )
-            for store, keys in zip(stores, pair, strict=True):
-                store.accept(keys.to_bytes())
-        names = paired(stores[0].roster(), stores[1].roster())
+        stores = (KeyStore(domain, 0, name), KeyStore(domain, 1, name))
+        cells = [domain.place(party) for party in parties]
+        names = self._send(stores, cells, generate_point, source)
         shares = [store.histogram_share(names, compiled=self.compiled) for store in stores]
         return shares, len(names)
+
+    def _comparison_shares(
+        self, question: Question, parties: Sequence[Records], source: Randomness
+    ) -> tuple[list[Words], int]:
+        domain = question.domain
+        if domain.labelled or domain.closed != "above":
+            raise ValueError(
+                "comparison keys count records up to a threshold: use them for a distribution "
+                "function, and keys='point' for everything else"
+            )
+        fine = FineDomain(domain.lower, domain.upper, self.levels)
+        name = source.bytes(16).hex()
+        stores = (ComparisonStore(fine, 0, name), ComparisonStore(fine, 1, name))
+        cells = [fine.place(party.values) for party in parties]
+        names = self._send(stores, cells, generate_comparison, source)
+        points = domain.grid.thresholds
+        shares = [store.counts_share(names, points, compiled=self.compiled) for store in stores]
+        return shares, len(names)
+
+    def _send(
+        self,
+        stores: tuple[KeyStore, KeyStore],
+        cells: Sequence[NDArray[Any]],
+        generate: Callable[..., tuple[Keys, Keys]],
+        source: Randomness,
+    ) -> list[bytes]:
+        """Make every party's keys, hand them to the servers, return those that both hold."""
+        for part in cells:
+            if part.size:
+                levels, tag = stores[0].domain.levels, stores[0].tag
+                pair = generate(part, levels, tag, source, compiled=self.compiled)
+                for store, keys in zip(stores, pair, strict=True):
+                    store.accept(keys.to_bytes())
+        return paired(stores[0].roster(), stores[1].roster())
 
     def _share_vectors(self, vectors: Sequence[IntArray], source: Randomness) -> list[Words]:
         if not vectors:

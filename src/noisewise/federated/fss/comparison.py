@@ -50,7 +50,7 @@ class ComparisonKeys(Keys):
         """
         places = checked_points(thresholds, self.levels, "thresholds")
         root, seeds, left, right, last = self.corrections()
-        values = np.ascontiguousarray(self.table["values"])
+        values = np.array(self.table["values"], order="C")
         total = np.zeros(places.size, np.uint64)
         if kernels.use(compiled):
             arguments = (root, seeds, values, left, right, last[:, 0])

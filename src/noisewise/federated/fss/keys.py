@@ -68,12 +68,13 @@ class Keys:
 
     def corrections(self) -> tuple[Words, Words, NDArray[np.uint8], NDArray[np.uint8], Words]:
         """Return root seeds, seed corrections, left and right control bits, last values."""
-        seeds = np.ascontiguousarray(self.table["seeds"])
+        # Copies, always: the table must not change, and the kernels want aligned rows.
+        seeds = np.array(self.table["seeds"], order="C")
         left = left_bits(seeds)
         seeds[..., 0] &= ~np.uint64(1)
         right = right_bits(self.table["right"], depth(self.kind, self.levels))
-        root = np.ascontiguousarray(self.table["root"])
-        return root, seeds, left, right, np.ascontiguousarray(self.table["last"])
+        root = np.array(self.table["root"], order="C")
+        return root, seeds, left, right, np.array(self.table["last"], order="C")
 
 
 def left_bits(seeds: Words) -> NDArray[np.uint8]:

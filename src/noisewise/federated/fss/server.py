@@ -7,12 +7,14 @@ them to a :class:`KeyStore` (again after a restart) and sends what :func:`noisy_
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from noisewise.federated.domain import Domain
 from noisewise.federated.fss.hashing import Words
+from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.point import PointKeys
 from noisewise.federated.fss.wire import KeyFormatError, round_tag
 from noisewise.federated.noise import SharedMechanism, SharedNoise
@@ -24,6 +26,24 @@ from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness
 
 __all__ = ["KeyStore", "combine_shares", "noisy_share", "paired"]
+
+
+class Cells(Protocol):
+    """What a store must know of the cells that keys are about."""
+
+    @property
+    def levels(self) -> int:
+        """Binary digits of a cell's number."""
+        ...
+
+    @property
+    def digest(self) -> bytes:
+        """What binds keys to these cells."""
+        ...
+
+    def place(self, records: Any) -> Any:
+        """Return the cell of each record."""
+        ...
 
 
 class KeyStore:
@@ -51,13 +71,15 @@ class KeyStore:
     [0, 1, 0, 1]
     """
 
-    def __init__(self, domain: Domain, server: int, round_name: str) -> None:
+    keys: ClassVar[type[Keys]] = PointKeys
+
+    def __init__(self, domain: Cells, server: int, round_name: str) -> None:
         self.domain = domain
         self.server = _validate.integer("server", server, maximum=1)
         self.tag = round_tag(round_name, domain.digest)
         self._rows: dict[bytes, int] = {}
         self._digests: dict[bytes, bytes] = {}
-        self._parts: list[PointKeys] = []
+        self._parts: list[Keys] = []
         self._seen: set[bytes] = set()
         self._size = 0
 
@@ -78,7 +100,7 @@ class KeyStore:
             If one of them is malformed, made for another server, round or domain, or was
             sent before, under its own identifier or another one.
         """
-        keys = PointKeys.from_bytes(data, self.domain.levels, self.server, self.tag)
+        keys = self.keys.from_bytes(data, self.domain.levels, self.server, self.tag)
         names, digests = keys.identifiers, keys.public_digests
         # The root seed is what a copy under a new identifier cannot change.
         roots = np.ascontiguousarray(keys.table["root"]).tobytes()
@@ -112,21 +134,26 @@ class KeyStore:
         compiled : bool, optional
             See :meth:`PointKeys.sum_over_domain`.
         """
-        wanted = list(names)
-        missing = [name for name in wanted if name not in self._rows]
+        total = np.zeros(1 << self.domain.levels, np.uint64)
+        for part in self._select(list(names)):
+            assert isinstance(part, PointKeys)
+            total += part.sum_over_domain(compiled=compiled)
+        return total[: self.domain.cells] if isinstance(self.domain, Domain) else total
+
+    def _select(self, names: list[bytes]) -> Iterator[Keys]:
+        """Return the keys of some records, in parts."""
+        missing = [name for name in names if name not in self._rows]
         if missing:
             raise KeyFormatError(f"{len(missing)} of the keys asked for are not here")
-        if len(set(wanted)) < len(wanted):
+        if len(set(names)) < len(names):
             raise KeyFormatError("a key is asked for twice; it would be counted twice")
-        total = np.zeros(1 << self.domain.levels, np.uint64)
-        rows = np.sort(np.array([self._rows[name] for name in wanted], np.int64))
+        rows = np.sort(np.array([self._rows[name] for name in names], np.int64))
         start = 0
         for part in self._parts:
             mine = rows[(rows >= start) & (rows < start + len(part))] - start
             if mine.size:
-                total += part[mine].sum_over_domain(compiled=compiled)
+                yield part[mine]
             start += len(part)
-        return total[: self.domain.cells]
 
 
 def paired(first: Mapping[bytes, bytes], second: Mapping[bytes, bytes]) -> list[bytes]:

@@ -30,7 +30,8 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 def _reduce(values: Field) -> Field:
     """Bring words below 2^64 into [0, p)."""
     once: Field = (values & _P) + (values >> np.uint64(61))
-    return np.where(once >= _P, once - _P, once)
+    reduced: Field = once - _P * (once >= _P)
+    return reduced
 
 
 def multiply(a: Field, b: Field) -> Field:
