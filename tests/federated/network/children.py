@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,14 @@ def take(
         }
 
     _report(report, job)
+
+
+def command(*words: str) -> None:
+    """Run the command ``noisewise``."""
+    from noisewise.cli import main
+
+    sys.argv = ["noisewise", *words]
+    main()
 
 
 def _report(path: str, job: Any) -> None:

@@ -27,6 +27,7 @@ from noisewise.federated.questions import EcdfQuestion, RocQuestion
 from noisewise.privacy.ledger import Ledger
 
 PARTIES = ("north", "south", "west")
+CLEAR = {"NetworkError", "UnreachableError", "RefusedError"}
 _context: ForkServerContext | None = None
 
 
@@ -250,3 +251,39 @@ def _killer(federation: Federation, victim: str) -> Any:
             os.kill(process.pid or 0, 9) if process.pid else None
 
     return kill
+
+
+def is_noise_of(federation: Federation, sums: Any, truth: np.ndarray) -> bool:
+    """Whether `sums` is the truth with noise: near it, and not it.
+
+    All noise of both servers is zero with probability below 1e-6 (about 26 numbers, each zero
+    on one server with probability at most 1/2 at these scales); a discrete Laplace number
+    exceeds 40 scales with probability e^-40; sums of unmatched shares are uniform words.
+    """
+    planned = federation.question().planned
+    scale = max(float(block.scale) for block in planned.noise)
+    gap = np.abs(np.asarray(sums) - truth)
+    return bool(0 < gap.max() < 80 * scale)
+
+
+def check_answer(
+    federation: Federation, found: dict[str, Any] | None, noiseless: bool, said: str
+) -> None:
+    """A result is exact and about all parties; anything else is a clear error, or a death."""
+    if found is None:
+        return
+    if "error" in found:
+        assert found["type"] in CLEAR, (said, found)
+        assert len(found["error"]) > 20, (said, found)
+        return
+    result = found["result"]
+    truth = federation.truth()
+    assert result["contributions"] == len(federation.trial.parties), said
+    assert result["records"] == sum(len(part) for part in federation.data.values()), said
+    if noiseless:
+        assert result["sums"] == truth.tolist(), said
+        assert "NOT SOUND" in result["statement"], said
+        assert "epsilon 1" not in result["statement"], said
+    else:
+        assert is_noise_of(federation, result["sums"], truth), (said, result["sums"], truth)
+        assert result["statement"]["epsilon"] <= 1.0, said

@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from federated.network.children import PLACES
-from federated.network.harness import Federation
-from federated.network.test_faults import check_answer
+from federated.network.harness import Federation, check_answer
 
 SWEEP = [
     (kind, place, count)

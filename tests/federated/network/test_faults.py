@@ -16,11 +16,9 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from federated.network.children import PLACES
-from federated.network.harness import Federation, draw_faults
+from federated.network.harness import CLEAR, Federation, check_answer, draw_faults
 
 FAST, SLOW = range(12), range(12, 312)
-
-CLEAR = {"NetworkError", "UnreachableError", "RefusedError"}
 
 
 def draw_death(rng, kind, chance):
@@ -28,19 +26,6 @@ def draw_death(rng, kind, chance):
         return {}
     place = rng.choice(sorted(PLACES[kind]))
     return {"place": place, "count": rng.randint(1, 6)}
-
-
-def is_noise_of(federation, sums, truth):
-    """Whether `sums` is the truth with noise: near it, and not it.
-
-    All noise of both servers is zero with probability below 1e-6 (about 26 numbers, each zero
-    on one server with probability at most 1/2 at these scales); a discrete Laplace number
-    exceeds 40 scales with probability e^-40; sums of unmatched shares are uniform words.
-    """
-    planned = federation.question().planned
-    scale = max(float(block.scale) for block in planned.noise)
-    gap = np.abs(np.asarray(sums) - truth)
-    return gap.max() < 80 * scale and gap.max() > 0
 
 
 def run_schedule(folder, seed):
@@ -89,27 +74,6 @@ def run_schedule(folder, seed):
             notes = federation.charges(server)
             assert len(notes) == len(set(notes)) == 1, (said, server, notes)
     return applied
-
-
-def check_answer(federation, found, noiseless, said):
-    """A result is exact and about all parties; anything else is a clear error, or a death."""
-    if found is None:
-        return
-    if "error" in found:
-        assert found["type"] in CLEAR, (said, found)
-        assert len(found["error"]) > 20, (said, found)
-        return
-    result = found["result"]
-    truth = federation.truth()
-    assert result["contributions"] == len(federation.trial.parties), said
-    assert result["records"] == sum(len(part) for part in federation.data.values()), said
-    if noiseless:
-        assert result["sums"] == truth.tolist(), said
-        assert "NOT SOUND" in result["statement"], said
-        assert "epsilon 1" not in result["statement"], said
-    else:
-        assert is_noise_of(federation, result["sums"], truth), (said, result["sums"], truth)
-        assert result["statement"]["epsilon"] <= 1.0, said
 
 
 @pytest.mark.parametrize("seed", FAST)
