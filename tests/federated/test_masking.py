@@ -212,7 +212,7 @@ def test_messages_have_the_lengths_that_the_communication_formula_uses():
     assert len(clients[1].reveal([1, 2, 3, 4]).to_bytes()) == 12 + 44 * 4
 
 
-def views(data, draws=400):
+def views(data, draws=150):
     """What the server sees of party 1 in many rounds: its masked vector's words."""
     seen = []
     for seed in range(draws):

@@ -79,13 +79,14 @@ def test_the_convolution_of_share_laws_is_the_discrete_laplace_law():
     assert np.allclose(middle, discrete_laplace_pmf(np.arange(-30, 31), 2), atol=1e-14)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 3000), st.integers(1, 50))
 def test_the_floating_point_estimate_is_far_within_its_margin(k, shares):
     exact = float(_exact(k, shares))
     assert _estimate(np.array([k]), shares)[0] == pytest.approx(exact, rel=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(4096, 6000), st.integers(2, 50))
 def test_stirling_bounds_contain_the_exact_probability(k, shares):
     low, high = _bounds(k, shares)
