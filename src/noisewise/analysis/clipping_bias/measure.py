@@ -1,0 +1,325 @@
+"""How far bounding takes the gradient from the true one: one measurement.
+
+For a batch, g is the mean of the records' gradients and b the mean of their bounded ones, as
+:func:`noisewise.bounded_sum` gives them, both without noise. Paper 000 (figure 3) and paper 004
+(figure 5.3.3) draw |g - b| and |b| over training: the model stops where b is zero, not where g
+is. An estimator that rescales every record (InputScaled) makes |g - b| large without harm, so
+the cosine of g and b and the part of g that no multiple of b reaches, sqrt(1 - cos^2), stand
+beside it. NOT PRIVATE: everything here is computed from private records without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.analysis.losses import record_losses
+from noisewise.privacy import _validate
+
+__all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
+
+#: Factors closer to 1 than this count as 1: engine and autograd round differently.
+SAME = 1e-3
+
+
+@dataclass(frozen=True)
+class GroupBias:
+    """One group of parameters that are bounded together.
+
+    Parameters
+    ----------
+    name : str
+        The group.
+    parameters : int
+        Number of entries.
+    true_norm, bounded_norm, bias_norm : float
+        Norms of the mean gradient g, of the mean bounded gradient b, and of g - b.
+    cosine : float
+        Between g and b; NaN if one of them is zero.
+    sensitivity : float
+        How far one record can move the group's sum.
+    clipped_fraction : float
+        Share of the sampled records whose gradient of this group was shortened.
+    noise_norm : float
+        Expected norm of the noise on b; NaN if it is not known.
+    """
+
+    name: str
+    parameters: int
+    true_norm: float
+    bounded_norm: float
+    bias_norm: float
+    cosine: float
+    sensitivity: float
+    clipped_fraction: float
+    noise_norm: float
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Norm of b over that of its noise."""
+        return self.bounded_norm / self.noise_norm
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What bounding does to one batch of private records. NOT PRIVATE.
+
+    Parameters
+    ----------
+    groups : tuple of GroupBias
+    records : int
+        Records that were looked at.
+    true_norm, bounded_norm, bias_norm, cosine : float
+        Of the whole gradient, as in `GroupBias`.
+    clipped_fraction : float
+        Share of the sampled records of which some group was shortened.
+    boundary : tuple of str
+        Constrained layers whose norm has reached its limit.
+    step : int
+        When, in steps of training.
+    """
+
+    groups: tuple[GroupBias, ...]
+    records: int
+    true_norm: float
+    bounded_norm: float
+    bias_norm: float
+    cosine: float
+    clipped_fraction: float
+    boundary: tuple[str, ...] = ()
+    step: int = 0
+    private: bool = field(default=False, init=False)
+
+    @property
+    def direction_error(self) -> float:
+        """Part of g, in [0, 1], that no multiple of b reaches; NaN if b is zero."""
+        return math.sqrt(max(0.0, 1.0 - min(1.0, self.cosine**2)))
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Of all groups together; NaN if the noise is not known."""
+        return self.bounded_norm / math.sqrt(sum(g.noise_norm**2 for g in self.groups))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers; it says that it is not private."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"NOT PRIVATE: step {self.step}, {self.records} records: |g| {self.true_norm:.4g}, "
+            f"|bounded| {self.bounded_norm:.4g}, |g - bounded| {self.bias_norm:.4g}, "
+            f"cosine {self.cosine:.3f}, clipped {self.clipped_fraction:.0%}"
+        )
+
+
+def measure(
+    model: nn.Module,
+    loss: Any,
+    x: Tensor,
+    target: Tensor,
+    gradients: Any,
+    *,
+    chunk: int = 256,
+    sample: int = 16,
+    noise: Mapping[str, float] | None = None,
+    batch_size: float | None = None,
+    step: int = 0,
+) -> Measurement:
+    """Compare the true and the bounded gradient of a batch.
+
+    Parameters
+    ----------
+    model, loss, x, target
+        As of training. Only the first `chunk` records are looked at, in one pass.
+    gradients : estimator
+        For example ``nw.Clipped(1.0)``.
+    chunk : int
+        Records for the mean gradients.
+    sample : int
+        Records, of those, that are also bounded one by one, to see who was clipped.
+    noise : mapping, optional
+        Deviation of the noise on each group's sum, by group name.
+    batch_size : float, optional
+        Expected number of records in a training batch, to compare its sum with the noise;
+        the size of the batch at hand by default.
+    step : int
+        Noted in the result.
+    """
+    chunk = _validate.integer("chunk", chunk, minimum=1)
+    sample = _validate.integer("sample", sample, minimum=0)
+    x, target = x[:chunk], target[:chunk]
+    records = len(x)
+    if records == 0:
+        raise ValueError("the batch is empty: there is no gradient to look at")
+    with _same_randomness() as restart:
+        restart()
+        true = _true_sum(model, loss, x, target)
+        restart()
+        bounded = _bounded(model, loss, x, target, gradients)
+        factors = [
+            _factors(model, loss, x[i : i + 1], target[i : i + 1], gradients, restart)
+            for i in range(min(sample, records))
+        ]
+    size = float(records if batch_size is None else batch_size)
+    groups = []
+    for group in bounded:
+        one = {name: true[name] for name in group.gradients if name in true}
+        g, b, difference, inner = _norms(one, group.gradients, records)
+        entries = sum(value.numel() for value in one.values())
+        deviation = None if noise is None else noise.get(group.name)
+        groups.append(
+            GroupBias(
+                name=group.name,
+                parameters=entries,
+                true_norm=g,
+                bounded_norm=b,
+                bias_norm=difference,
+                cosine=_cosine(inner, g, b),
+                sensitivity=float(group.sensitivity),
+                clipped_fraction=_share([f[group.name] < 1 - SAME for f in factors]),
+                noise_norm=_noise_norm(deviation, entries, size),
+            )
+        )
+    everything = {name: value for group in bounded for name, value in group.gradients.items()}
+    g, b, difference, inner = _norms(true, everything, records)
+    return Measurement(
+        groups=tuple(groups),
+        records=records,
+        true_norm=g,
+        bounded_norm=b,
+        bias_norm=difference,
+        cosine=_cosine(inner, g, b),
+        clipped_fraction=_share([min(f.values()) < 1 - SAME for f in factors]),
+        boundary=boundary_layers(model),
+        step=step,
+    )
+
+
+def boundary_layers(model: nn.Module, tolerance: float = 1e-2) -> tuple[str, ...]:
+    """Return the constrained layers whose norm has reached its limit.
+
+    A layer on its boundary could become better if the limit were larger (section 5.2.4 of
+    paper 004). Reads the weights only, so it is as private as they are.
+
+    Examples
+    --------
+    >>> from noisewise.nn import SpectralLinear
+    >>> layer = SpectralLinear(4, 4, limit=2.0)
+    >>> boundary_layers(nn.Sequential(layer, nn.Linear(4, 1)))
+    ('0',)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.mul_(0.5)
+    >>> boundary_layers(layer)
+    ()
+    """
+    tolerance = _validate.positive("tolerance", tolerance, zero=True)
+    found = []
+    for name, module in model.named_modules():
+        limit, bound = getattr(module, "limit", None), getattr(module, "norm_bound", None)
+        if limit is None or bound is None:
+            continue
+        if float(bound()) >= float(limit) * (1 - tolerance):
+            found.append(name)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A group of the bounded sum, with the name by which noise is given."""
+
+    name: str
+    gradients: Mapping[str, Tensor]
+    sensitivity: float
+
+
+def _bounded(
+    model: nn.Module, loss: Any, x: Tensor, target: Tensor, gradients: Any
+) -> list[_Group]:
+    from noisewise.gradients import bounded_sum
+
+    found = bounded_sum(model, loss, x, target, gradients)
+    return [
+        _Group(group_name(group), group.gradients, float(group.sensitivity))
+        for group in found.groups
+    ]
+
+
+def group_name(group: Any) -> str:
+    """Return a group's own name, or that of its parameters."""
+    return str(getattr(group, "name", None) or ", ".join(group.names))
+
+
+def _true_sum(model: nn.Module, loss: Any, x: Tensor, target: Tensor) -> dict[str, Tensor]:
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    with torch.enable_grad():
+        total = record_losses(loss)(model(x), target).sum()
+        found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g.detach()
+        for (name, p), g in zip(named.items(), found, strict=True)
+    }
+
+
+def _factors(
+    model: nn.Module,
+    loss: Any,
+    x: Tensor,
+    target: Tensor,
+    gradients: Any,
+    restart: Callable[[], None],
+) -> dict[str, float]:
+    """Return by what one record's gradient was multiplied, group by group; 1 if it is zero."""
+    restart()
+    true = _true_sum(model, loss, x, target)
+    restart()
+    found = {}
+    for group in _bounded(model, loss, x, target, gradients):
+        one = {name: true[name] for name in group.gradients if name in true}
+        length, _, _, inner = _norms(one, group.gradients, 1)
+        found[group.name] = inner / length**2 if length > 0 else 1.0
+    return found
+
+
+def _norms(
+    true: Mapping[str, Tensor], bounded: Mapping[str, Tensor], records: int
+) -> tuple[float, float, float, float]:
+    """Norms of the means g, b and g - b, and the inner product of g and b."""
+    sums = torch.zeros(4, dtype=torch.float64)
+    for name, value in true.items():
+        g, b = value.double() / records, bounded[name].double().reshape(value.shape) / records
+        parts = ((g * g).sum(), (b * b).sum(), ((g - b) ** 2).sum(), (g * b).sum())
+        sums = sums + torch.stack(parts).cpu()
+    square_g, square_b, square_d, inner = (float(v) for v in sums)
+    return math.sqrt(square_g), math.sqrt(square_b), math.sqrt(square_d), inner
+
+
+def _cosine(inner: float, a: float, b: float) -> float:
+    return inner / (a * b) if a > 0 and b > 0 else math.nan
+
+
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / len(flags) if flags else math.nan
+
+
+def _noise_norm(deviation: float | None, entries: int, size: float) -> float:
+    if deviation is None or deviation <= 0:
+        return math.nan
+    return deviation * math.sqrt(entries) / size
+
+
+@contextmanager
+def _same_randomness() -> Iterator[Callable[[], None]]:
+    """Let every pass see the same dropout, and leave training's random numbers untouched."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+
+        def restart() -> None:
+            torch.manual_seed(0)
+
+        yield restart
