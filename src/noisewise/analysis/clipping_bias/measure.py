@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.analysis.losses import record_losses
+from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group
+from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 
 __all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
@@ -45,7 +46,7 @@ class GroupBias:
     sensitivity : float
         How far one record can move the group's sum.
     clipped_fraction : float
-        Share of the sampled records whose gradient of this group was shortened.
+        Share of the records whose gradient of this group was shortened or dropped.
     noise_norm : float
         Expected norm of the noise on b; NaN if it is not known.
     """
@@ -78,7 +79,7 @@ class Measurement:
     true_norm, bounded_norm, bias_norm, cosine : float
         Of the whole gradient, as in `GroupBias`.
     clipped_fraction : float
-        Share of the sampled records of which some group was shortened.
+        Share of the records of which some group was shortened.
     boundary : tuple of str
         Constrained layers whose norm has reached its limit.
     step : int
@@ -126,23 +127,22 @@ def measure(
     gradients: Any,
     *,
     chunk: int = 256,
-    sample: int = 16,
     noise: Mapping[str, float] | None = None,
     batch_size: float | None = None,
     step: int = 0,
+    engine: GradientEngine | None = None,
 ) -> Measurement:
     """Compare the true and the bounded gradient of a batch.
 
     Parameters
     ----------
     model, loss, x, target
-        As of training. Only the first `chunk` records are looked at, in one pass.
+        As of training. Only the first `chunk` records are looked at: one ordinary backward
+        pass and one bounded sum.
     gradients : estimator
         For example ``nw.Clipped(1.0)``.
     chunk : int
-        Records for the mean gradients.
-    sample : int
-        Records, of those, that are also bounded one by one, to see who was clipped.
+        Records that are looked at.
     noise : mapping, optional
         Deviation of the noise on each group's sum, by group name.
     batch_size : float, optional
@@ -150,44 +150,51 @@ def measure(
         the size of the batch at hand by default.
     step : int
         Noted in the result.
+    engine : GradientEngine, optional
+        One of the same model, loss and estimator, so that the model is not checked again.
+
+    Examples
+    --------
+    >>> from noisewise.gradients import Clipped
+    >>> _ = torch.manual_seed(0)
+    >>> model, x, y = nn.Linear(3, 2), torch.randn(8, 3), torch.randint(2, (8,))
+    >>> found = measure(model, nn.CrossEntropyLoss(), x, y, Clipped(1e6))
+    >>> found.clipped_fraction, round(found.cosine, 6), found.bias_norm < 1e-6
+    (0.0, 1.0, True)
     """
     chunk = _validate.integer("chunk", chunk, minimum=1)
-    sample = _validate.integer("sample", sample, minimum=0)
     x, target = x[:chunk], target[:chunk]
     records = len(x)
     if records == 0:
         raise ValueError("the batch is empty: there is no gradient to look at")
+    engine = GradientEngine(model, loss, gradients) if engine is None else engine
     with _same_randomness() as restart:
         restart()
-        true = _true_sum(model, loss, x, target)
+        true, steep = _true_sum(model, loss, x, target, engine.estimator)
         restart()
-        bounded = _bounded(model, loss, x, target, gradients)
-        factors = [
-            _factors(model, loss, x[i : i + 1], target[i : i + 1], gradients, restart)
-            for i in range(min(sample, records))
-        ]
+        bounded = engine.sum(x, target)
     size = float(records if batch_size is None else batch_size)
+    shortened = {group.name: _shortened(group, bounded, engine, steep) for group in bounded.groups}
     groups = []
-    for group in bounded:
-        one = {name: true[name] for name in group.gradients if name in true}
-        g, b, difference, inner = _norms(one, group.gradients, records)
-        entries = sum(value.numel() for value in one.values())
+    for group in bounded.groups:
+        own = {name: true[name] for name in group.names}
+        g, b, difference, inner = _norms(own, group.gradients, records)
         deviation = None if noise is None else noise.get(group.name)
         groups.append(
             GroupBias(
                 name=group.name,
-                parameters=entries,
+                parameters=group.size,
                 true_norm=g,
                 bounded_norm=b,
                 bias_norm=difference,
                 cosine=_cosine(inner, g, b),
-                sensitivity=float(group.sensitivity),
-                clipped_fraction=_share([f[group.name] < 1 - SAME for f in factors]),
-                noise_norm=_noise_norm(deviation, entries, size),
+                sensitivity=group.sensitivity,
+                clipped_fraction=float(shortened[group.name].double().mean()),
+                noise_norm=_noise_norm(deviation, group.size, size),
             )
         )
-    everything = {name: value for group in bounded for name, value in group.gradients.items()}
-    g, b, difference, inner = _norms(true, everything, records)
+    g, b, difference, inner = _norms(true, bounded.gradients, records)
+    some = torch.stack(list(shortened.values())).any(0)
     return Measurement(
         groups=tuple(groups),
         records=records,
@@ -195,7 +202,7 @@ def measure(
         bounded_norm=b,
         bias_norm=difference,
         cosine=_cosine(inner, g, b),
-        clipped_fraction=_share([min(f.values()) < 1 - SAME for f in factors]),
+        clipped_fraction=float(some.double().mean()),
         boundary=boundary_layers(model),
         step=step,
     )
@@ -229,82 +236,53 @@ def boundary_layers(model: nn.Module, tolerance: float = 1e-2) -> tuple[str, ...
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A group of the bounded sum, with the name by which noise is given."""
-
-    name: str
-    gradients: Mapping[str, Tensor]
-    sensitivity: float
-
-
-def _bounded(
-    model: nn.Module, loss: Any, x: Tensor, target: Tensor, gradients: Any
-) -> list[_Group]:
-    from noisewise.gradients import bounded_sum
-
-    found = bounded_sum(model, loss, x, target, gradients)
-    return [
-        _Group(group_name(group), group.gradients, float(group.sensitivity))
-        for group in found.groups
-    ]
-
-
-def group_name(group: Any) -> str:
-    """Return a group's own name, or that of its parameters."""
-    return str(getattr(group, "name", None) or ", ".join(group.names))
-
-
-def _true_sum(model: nn.Module, loss: Any, x: Tensor, target: Tensor) -> dict[str, Tensor]:
+def _true_sum(
+    model: nn.Module, loss: Any, x: Tensor, target: Tensor, estimator: Any
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the sum of gradients, and whose loss is too steep for the estimator's loss clip."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with torch.enable_grad():
-        total = record_losses(loss)(model(x), target).sum()
-        found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
-    return {
+        output = model(x)
+        total = record_losses(loss)(output, target).sum()
+        found = torch.autograd.grad(total, [output, *named.values()], allow_unused=True)
+    sums = {
         name: torch.zeros_like(p) if g is None else g.detach()
-        for (name, p), g in zip(named.items(), found, strict=True)
+        for (name, p), g in zip(named.items(), found[1:], strict=True)
     }
+    steep = torch.zeros(len(x), dtype=torch.bool, device=output.device)
+    limit = getattr(estimator, "loss_clip", None)
+    if limit is not None and found[0] is not None:
+        steep = found[0].flatten(1).norm(dim=1) > limit * (1 + SAME)
+    return sums, steep
 
 
-def _factors(
-    model: nn.Module,
-    loss: Any,
-    x: Tensor,
-    target: Tensor,
-    gradients: Any,
-    restart: Callable[[], None],
-) -> dict[str, float]:
-    """Return by what one record's gradient was multiplied, group by group; 1 if it is zero."""
-    restart()
-    true = _true_sum(model, loss, x, target)
-    restart()
-    found = {}
-    for group in _bounded(model, loss, x, target, gradients):
-        one = {name: true[name] for name in group.gradients if name in true}
-        length, _, _, inner = _norms(one, group.gradients, 1)
-        found[group.name] = inner / length**2 if length > 0 else 1.0
-    return found
+def _shortened(group: Group, bounded: BoundedSum, engine: GradientEngine, steep: Tensor) -> Tensor:
+    """Return whose gradient of this group was multiplied by less than one.
+
+    The engine notes what it measured of every record where clipping depends on it. Lipschitz
+    estimators clip at the loss only; dividing by the own input norm is a change of weights,
+    not clipping.
+    """
+    measured = bounded.norms.get(group.name)
+    if measured is None:
+        return steep
+    factor = engine.estimator.scale(measured, group.sensitivity / (1 + SLACK))
+    return (factor < 1 - SAME) | ~torch.isfinite(measured)
 
 
 def _norms(
     true: Mapping[str, Tensor], bounded: Mapping[str, Tensor], records: int
 ) -> tuple[float, float, float, float]:
     """Norms of the means g, b and g - b, and the inner product of g and b."""
-    sums = torch.zeros(4, dtype=torch.float64)
-    for name, value in true.items():
-        g, b = value.double() / records, bounded[name].double().reshape(value.shape) / records
-        parts = ((g * g).sum(), (b * b).sum(), ((g - b) ** 2).sum(), (g * b).sum())
-        sums = sums + torch.stack(parts).cpu()
-    square_g, square_b, square_d, inner = (float(v) for v in sums)
+    g = torch.cat([value.flatten() for value in true.values()]) / records
+    b = torch.cat([bounded[name].flatten() for name in true]) / records
+    parts = torch.stack([(g * g).sum(), (b * b).sum(), ((g - b) ** 2).sum(), (g * b).sum()])
+    square_g, square_b, square_d, inner = parts.tolist()
     return math.sqrt(square_g), math.sqrt(square_b), math.sqrt(square_d), inner
 
 
 def _cosine(inner: float, a: float, b: float) -> float:
     return inner / (a * b) if a > 0 and b > 0 else math.nan
-
-
-def _share(flags: list[bool]) -> float:
-    return sum(flags) / len(flags) if flags else math.nan
 
 
 def _noise_norm(deviation: float | None, entries: int, size: float) -> float:

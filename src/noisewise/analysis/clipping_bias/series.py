@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from noisewise.analysis.clipping_bias.measure import Measurement, measure
+from noisewise.gradients import GradientEngine
 from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class BiasSeries:
         Largest part of the training's time that measurements may take, if `every` is not
         given. The first step is always measured; after it the series waits until it has
         been paid for.
-    chunk, sample : int
-        See :func:`noisewise.analysis.clipping_bias.measure`.
+    chunk : int
+        Records of the batch that are looked at.
 
     Attributes
     ----------
@@ -50,18 +51,16 @@ class BiasSeries:
 
     private = False
 
-    def __init__(
-        self, *, every: int | None = None, share: float = 0.1, chunk: int = 64, sample: int = 8
-    ) -> None:
+    def __init__(self, *, every: int | None = None, share: float = 0.1, chunk: int = 64) -> None:
         self.every = None if every is None else _validate.integer("every", every, minimum=1)
         self.share = _validate.probability("share", share)
         self.chunk = _validate.integer("chunk", chunk, minimum=1)
-        self.sample = _validate.integer("sample", sample, minimum=0)
         self.measurements: list[Measurement] = []
         self.seen = 0
         self._spent = 0.0
         self._last = 0.0
         self._start: float | None = None
+        self._engine: GradientEngine | None = None
 
     def observe(
         self,
@@ -88,15 +87,23 @@ class BiasSeries:
             target,
             gradients,
             chunk=self.chunk,
-            sample=self.sample,
             noise=noise,
             batch_size=batch_size,
             step=step,
+            engine=self._engine_of(model, loss, gradients),
         )
         self._last = time.perf_counter() - now
         self._spent += self._last
         self.measurements.append(found)
         return found
+
+    def _engine_of(self, model: nn.Module, loss: Any, gradients: Any) -> GradientEngine:
+        """Keep one engine over the training: checking a model takes longer than a step."""
+        known = self._engine
+        same = known is not None and (known.model, known.loss) == (model, loss)
+        if known is None or not same or known.schedule is not gradients:
+            known = self._engine = GradientEngine(model, loss, gradients)
+        return known
 
     def _due(self, step: int, now: float) -> bool:
         if self.every is not None:

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.analysis.inputs import FloatArray
-from noisewise.analysis.losses import record_losses
 from noisewise.analysis.ntk.kernel import Kernels, kernels, layer_of
 from noisewise.analysis.ntk.positivity import Positivity, positivity
+from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 
 __all__ = ["ClippedKernel", "LossChange", "analyse", "clipping_factors", "table_of_kernels"]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.analysis.inputs import FloatArray
-from noisewise.analysis.losses import record_losses
+from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 
 __all__ = ["Kernels", "kernels", "layer_of"]
