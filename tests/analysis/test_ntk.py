@@ -289,3 +289,29 @@ def test_bad_batches_and_matrices_are_refused():
         positivity([[np.nan]])
     with pytest.raises(ValueError, match=">= 0"):
         positivity(np.eye(2), [1.0, -1.0])
+
+
+@pytest.mark.slow
+def test_two_thousand_records_of_a_large_model_fit_into_the_memory_that_was_asked_for():
+    import subprocess
+    import sys
+
+    # All Jacobians at once would take 2000 x 102,594 x 4 bytes = 821 MB, besides three kernels
+    # of 32 MB each and their copies.
+    script = """
+import resource, torch
+from torch import nn
+from noisewise.analysis.ntk import kernels
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 64), nn.ReLU(),
+                      nn.Linear(64, 10))
+x, y = torch.randn(2000, 784), torch.randint(0, 10, (2000,))
+kernels(model, x[:2], target=y[:2], loss=nn.CrossEntropyLoss())
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = kernels(model, x, target=y, loss=nn.CrossEntropyLoss(), memory=1 << 27)
+assert found.total.shape == (2000, 2000)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) < 500
