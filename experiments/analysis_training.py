@@ -91,6 +91,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--task", default="")
     return parser.parse_args()
 
 
