@@ -14,12 +14,20 @@ from torch.utils import _pytree as pytree
 
 from noisewise.bounds.improvements import Improvements
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.batches import (
+    Seeded,
+    count_records,
+    finite_records,
+    fold_views,
+    leading,
+    slice_batch,
+)
 from noisewise.gradients.contractions.base import Sums, Target, add_to
-from noisewise.gradients.estimators import Estimator, Schedule
+from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception
-from noisewise.gradients.lipschitz import LipschitzBounds, guard_input, guard_output
-from noisewise.gradients.losses import check_losses, record_losses
+from noisewise.gradients.lipschitz import LipschitzBounds, guard_output, shortened
+from noisewise.gradients.losses import check_apart, check_losses, record_losses
 from noisewise.gradients.probe import call_model, check_modules, probe
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
 from noisewise.gradients.tape import Tape
@@ -127,10 +135,10 @@ class GradientEngine:
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.progress = 0.0
         self.bounds: LipschitzBounds | None = None
-        self._probed = False
+        self._probed = self._loss_checked = False
         self._attached = False
         for estimator in self._stages():
-            if not hasattr(estimator, "loss_clip"):
+            if not isinstance(estimator, Lipschitz):
                 estimator.limits(estimator.groups(self.sizes))
 
     # -- groups and limits --------------------------------------------------------------
@@ -155,7 +163,7 @@ class GradientEngine:
     def _limits(self, x: Any) -> dict[str, float]:
         """Bound on one record's contribution per group, at the present weights."""
         groups = self.groups
-        if not hasattr(self.estimator, "loss_clip"):
+        if not isinstance(self.estimator, Lipschitz):
             return dict(zip((g.name for g in groups), self.estimator.limits(groups), strict=True))
         if self.bounds is None:
             self.bounds = LipschitzBounds.of(self.model, self.loss, x, self.views)
@@ -171,9 +179,9 @@ class GradientEngine:
         was = self._attached
         if was:
             self.detach()
-        folded = pytree.tree_map(self._fold, x)
+        folded = fold_views(x, self.views)
         if not measuring and self.bounds is None:
-            estimator = next(e for e in self._stages() if hasattr(e, "loss_clip"))
+            estimator = next(e for e in self._stages() if isinstance(e, Lipschitz))
             self.bounds = LipschitzBounds.of(self.model, self.loss, folded, 1)
             self.bounds.check(estimator)
         probe(self.interception, folded, self.views, measuring)
@@ -181,19 +189,9 @@ class GradientEngine:
         if was:
             self.attach()
 
-    def _fold(self, value: Any) -> Any:
-        if self.views == 1 or not isinstance(value, Tensor):
-            return value
-        if value.dim() < 2 or value.shape[1] != self.views:
-            raise ValueError(
-                f"with views={self.views}, every input needs shape (records, {self.views}, ...), "
-                f"got {tuple(value.shape)}"
-            )
-        return value.flatten(0, 1)
-
     def sum(self, x: Any, y: Any) -> BoundedSum:
         """Return the bounded sum of a batch, which may be empty."""
-        records = _records(x, y)
+        records = count_records(x, y)
         self.prepare(x)
         limits = self._limits(x)
         total: Sums = {}
@@ -205,7 +203,7 @@ class GradientEngine:
             self.attach()
         try:
             for start in range(0, records, step):
-                part_x, part_y = (_slice(v, start, min(start + step, records)) for v in (x, y))
+                part_x, part_y = (slice_batch(v, start, min(start + step, records)) for v in (x, y))
                 bad = self._run(part_x, part_y, limits, total, norms)
                 nonfinite = nonfinite + bad
         finally:
@@ -236,8 +234,7 @@ class GradientEngine:
             with torch.enable_grad():
                 losses = self._open(x, y, limits)
                 if losses.requires_grad:
-                    seed = torch.full_like(losses, 1.0 / self.views)
-                    torch.autograd.backward(losses, seed)
+                    torch.autograd.backward(losses, self._seeds(losses))
             self.tape.finish()
             self._check_leaks()
             add_to(total, self.tape.sums)
@@ -250,32 +247,40 @@ class GradientEngine:
                 parameter.grad = held[name]
 
     def _open(self, x: Any, y: Any, limits: dict[str, float]) -> Tensor:
-        output = self._forward(x, limits)
+        return self._record_losses(self._forward(x, limits), y)
+
+    def _record_losses(self, output: Any, y: Any) -> Tensor:
         rows = self.tape.rows
         repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        return check_losses(self.losses_of(output, repeated), rows)
+        losses = check_losses(self.losses_of(output, repeated), rows)
+        if not self._loss_checked and rows > 1:
+            check_apart(losses, output)
+            self._loss_checked = True
+        return losses
 
     def _repeat(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.repeat_interleave(self.views, dim=0)
         return value
 
+    def _seeds(self, losses: Tensor) -> Tensor:
+        """One over the number of views for every row; nothing for a record that is not finite."""
+        return self._kept.to(losses.dtype) / self.views
+
     def _forward(self, x: Any, limits: dict[str, float]) -> Any:
-        x = pytree.tree_map(self._fold, x)
-        rows = _leading(x)
-        self.tape.begin(rows, self.views, self.estimator, self.groups, limits)
-        if not hasattr(self.estimator, "loss_clip"):
+        x, self._kept = finite_records(fold_views(x, self.views), self.views)
+        self.tape.begin(leading(x), self.views, self.estimator, self.groups, limits)
+        if not isinstance(self.estimator, Lipschitz):
             return call_model(self.model, x)
-        x, bad = guard_input(x, self.estimator)
-        output = call_model(self.model, x)
-        self._input_bad = bad.reshape(-1, self.views).any(1)
-        return guard_output(output, bad, self.estimator)
+        if self.estimator.input_norm is not None:
+            x = shortened(x, self.estimator.input_norm)
+        return guard_output(call_model(self.model, x), self.estimator.loss_clip)
 
     def _bad(self) -> Tensor:
+        """How many records counted zero."""
+        bad = ~self._kept.reshape(-1, self.views)[:, 0]
         found = self.tape.nonfinite
-        if hasattr(self.estimator, "loss_clip"):
-            found = self._input_bad if found is None else found | self._input_bad
-        return torch.zeros((), dtype=torch.long) if found is None else found.sum()
+        return (bad if found is None else bad | found).sum()
 
     def _check_leaks(self) -> None:
         for name, parameter in self.parameters.items():
@@ -330,7 +335,7 @@ class GradientEngine:
             )
         self.prepare(x)
         self._batch_limits = self._limits(x)
-        self._batch_records = _leading(x)
+        self._batch_records = leading(x)
         if not self._attached:
             self.attach()
         for name, parameter in self.parameters.items():
@@ -345,9 +350,8 @@ class GradientEngine:
         """Mean loss of the open batch, whose backward seeds every record with exactly one."""
         if not self.tape.open:
             raise RuntimeError("no batch is open: call the model first")
-        repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        values = check_losses(self.losses_of(output, repeated), self.tape.rows)
-        result: Tensor = _Seeded.apply(values, self.views)  # type: ignore[no-untyped-call]
+        values = self._record_losses(output, y)
+        result: Tensor = Seeded.apply(values, self._seeds(values))  # type: ignore[no-untyped-call]
         return result
 
     def collect(self) -> BoundedSum:
@@ -387,47 +391,3 @@ class GradientEngine:
             if local == "weight" and hasattr(owner, "pull_back") and name in result:
                 result[name] = owner.pull_back(result[name])  # type: ignore[union-attr,operator]
         return result
-
-
-class _Seeded(torch.autograd.Function):
-    """The mean of the losses; backward, one over the number of views for every row.
-
-    Whatever multiplies the loss afterwards is ignored: a factor would change the sum that
-    the sensitivity belongs to.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, views: int) -> Tensor:
-        ctx.rows, ctx.views = losses.shape[0], views
-        return losses.detach().mean() if losses.numel() else losses.detach().sum()
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        return cotangents[0].new_full((ctx.rows,), 1.0 / ctx.views), None
-
-
-def _leading(values: Any) -> int:
-    sizes = {t.shape[0] if t.dim() else -1 for t in pytree.tree_leaves(values) if _is_tensor(t)}
-    if len(sizes) != 1 or -1 in sizes:
-        raise ValueError(
-            "all tensors of a batch need the same number of records along their first axis, got "
-            f"sizes {sorted(sizes)}"
-        )
-    return sizes.pop()
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _records(x: Any, y: Any) -> int:
-    records = _leading(x)
-    if any(_is_tensor(t) for t in pytree.tree_leaves(y)):
-        targets = _leading(y)
-        if targets != records:
-            raise ValueError(f"x has {records} records, but y has {targets}")
-    return records
-
-
-def _slice(values: Any, start: int, stop: int) -> Any:
-    return pytree.tree_map(lambda t: t[start:stop] if isinstance(t, Tensor) else t, values)

@@ -31,6 +31,7 @@ __all__ = [
     "Estimator",
     "Factored",
     "InputScaled",
+    "Lipschitz",
     "Propagated",
     "Schedule",
 ]
@@ -188,7 +189,7 @@ class Factored:
         return clip_scale(measure, limit, "clip")
 
 
-class _Lipschitz:
+class Lipschitz:
     """Estimators whose limits come from propagated bounds, which the engine renews each step."""
 
     sound: ClassVar[bool] = True
@@ -204,6 +205,7 @@ class _Lipschitz:
             )
 
     def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Refuse: they depend on the model's weights."""
         raise UnsoundError(
             f"{type(self).__name__} has no limit of its own: its bounds are propagated through "
             "the model. Use noisewise.bounded_sum or noisewise.make_private, which do that."
@@ -211,7 +213,7 @@ class _Lipschitz:
 
 
 @dataclass(frozen=True)
-class Propagated(_Lipschitz):
+class Propagated(Lipschitz):
     """Nothing is clipped: bounds are propagated through the model from the public input norm.
 
     Parameters
@@ -238,7 +240,7 @@ class Propagated(_Lipschitz):
 
 
 @dataclass(frozen=True)
-class InputScaled(_Lipschitz):
+class InputScaled(Lipschitz):
     """Each record's layer gradient divided by the norm of its own layer input.
 
     The sound form of Eq. 5.2.14 of the thesis: the factor of a record depends on that record
@@ -266,7 +268,7 @@ class InputScaled(_Lipschitz):
 
 
 @dataclass(frozen=True)
-class BatchMaxScaled(_Lipschitz):
+class BatchMaxScaled(Lipschitz):
     """Algorithm 8 of the thesis as printed, for study: divided by the batch's largest norm.
 
     One record can change the maximum and so the share of all others: with s records of norm

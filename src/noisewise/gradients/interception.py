@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from torch.utils import _pytree as pytree
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.contractions.derived import Derived
 from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
@@ -182,7 +182,7 @@ class Interception:
             owner = self.owners.get(id(base))
             if hasattr(owner, "pull_back") and tensor.shape == base.shape:
                 target = Target(name, tuple(base.shape))
-                self.tape.derived[id(tensor)] = Derived(tensor, target, found.bases, True)
+                self.tape.derived[id(tensor)] = replace(found, target=target, effective=True)
 
     # -- torch.func ---------------------------------------------------------------------
 

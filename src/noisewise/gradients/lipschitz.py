@@ -25,7 +25,7 @@ from noisewise.bounds.propagation import Propagation, propagate
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
 
-__all__ = ["LipschitzBounds", "guard_input", "guard_output"]
+__all__ = ["LipschitzBounds", "guard_output", "shortened"]
 
 
 class LipschitzBounds:
@@ -93,46 +93,34 @@ class LipschitzBounds:
         return result
 
 
-def guard_input(x: Tensor, estimator: Any) -> tuple[Tensor, Tensor]:
-    """Replace records that are not finite by zeros, and shorten those beyond the promised norm.
-
-    Returns also which records were replaced.
-    """
-    if not x.is_floating_point():
-        return x, torch.zeros(x.shape[0], dtype=torch.bool, device=x.device)
-    norm = torch.linalg.vector_norm(x.flatten(1).float() if x.dim() > 1 else x[:, None], dim=1)
-    bad = ~torch.isfinite(norm)
-    shape = (-1, *[1] * (x.dim() - 1))
-    if estimator.input_norm is not None:
-        limit = estimator.input_norm * (1 - 1e-6)
-        factor = (limit / norm.clamp_min(1e-30)).clamp_max(1.0).to(x.dtype)
-        x = x * factor.view(shape)
-    elif x.device.type == "cpu" and not bool(bad.any()):
-        return x, bad
-    return torch.where(bad.view(shape), torch.zeros((), dtype=x.dtype, device=x.device), x), bad
+def shortened(x: Tensor, limit: float) -> Tensor:
+    """Scale records beyond the promised norm down to it."""
+    norm = torch.linalg.vector_norm(x.reshape(x.shape[0], -1), dim=1)
+    # A little below the limit, so that rounding cannot lift a record above it.
+    factor = (limit * (1 - 1e-6) / norm.clamp_min(1e-30)).clamp_max(1.0)
+    shorter: Tensor = x * factor.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    return shorter
 
 
-def guard_output(output: Any, bad: Tensor, estimator: Any) -> Any:
-    """Give replaced records no cotangent, and clip those of the others if asked to."""
+def guard_output(output: Any, loss_clip: float | None) -> Any:
+    """Let no cotangent through that is not finite, and clip the others if asked to."""
     if not isinstance(output, Tensor):
         raise UnsupportedModelError("bounds need a model that returns one tensor")
-    result: Tensor = _Guard.apply(output, bad, estimator.loss_clip)  # type: ignore[no-untyped-call]
+    result: Tensor = _Guard.apply(output, loss_clip)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Guard(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, output: Tensor, bad: Tensor, clip: float | None) -> Tensor:
-        ctx.save_for_backward(bad)
+    def forward(ctx: Any, output: Tensor, clip: float | None) -> Tensor:
         ctx.clip = clip
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        (bad,) = ctx.saved_tensors
         (cotangent,) = cotangents
         norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
-        kept = torch.isfinite(norm) & ~bad
+        kept = torch.isfinite(norm)
         shape = (-1, *[1] * (cotangent.dim() - 1))
         if ctx.clip is not None:
             # A little below the limit, so that rounding cannot lift a record above it.
@@ -140,4 +128,4 @@ class _Guard(torch.autograd.Function):
             factor = (limit / norm.clamp_min(1e-30)).clamp_max(1.0)
             cotangent = cotangent * factor.view(shape).to(cotangent.dtype)
         zero = torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
-        return torch.where(kept.view(shape), cotangent, zero), None, None
+        return torch.where(kept.view(shape), cotangent, zero), None

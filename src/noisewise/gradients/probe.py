@@ -1,8 +1,9 @@
 """What is checked of a model before any record is used.
 
 Layers that mix records are refused by name. Then the model runs on made-up batches of two
-sizes: every use of a parameter must see records along its first axis, and the first records'
-outputs must not change with the number of records around them.
+sizes, and on other records: every use of a parameter must see records along its first axis,
+or a constant; the first records' outputs must not change with the number of records around
+them.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ def probe(interception: Interception, x: Any, views: int, fallback: bool) -> Non
             tape.calls.seen.clear()
             tape.calls.probing = True
             try:
-                outputs = [_run(interception, x, size, views) for size in _SIZES]
+                outputs = [_run(interception, x, size, views, 20) for size in _SIZES]
+                _run(interception, x, _SIZES[1], views, 21)
                 break
             except NeedsFallbackError as need:
                 if not fallback or need.path in interception.fallbacks:
@@ -151,16 +153,17 @@ def probe(interception: Interception, x: Any, views: int, fallback: bool) -> Non
     interception.warn()
 
 
-def _run(interception: Interception, x: Any, size: int, views: int) -> Any:
-    generator = torch.Generator().manual_seed(20)
+def _run(interception: Interception, x: Any, size: int, views: int, seed: int) -> Any:
+    generator = torch.Generator().manual_seed(seed)
     batch = made_up(x, max(_SIZES) * views, generator)
     batch = pytree.tree_map(lambda t: t[: size * views] if isinstance(t, Tensor) else t, batch)
     tape = interception.tape
     interception.attach()
     try:
-        with torch.no_grad(), tape.batch(size * views, views, None, (), {}):
+        with torch.enable_grad(), tape.batch(size * views, views, None, (), {}):
             try:
-                return call_model(interception.model, batch)
+                output = call_model(interception.model, batch)
+                return pytree.tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, output)
             except (NeedsFallbackError, UnsupportedModelError):
                 raise
             except Exception as error:

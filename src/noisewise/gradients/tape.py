@@ -35,7 +35,7 @@ class Calls:
     size of the batch; the size that moved with the batch tells them apart.
     """
 
-    seen: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    seen: dict[tuple[str, int], list[_Sight]] = field(default_factory=dict)
     probing: bool = False
     counter: dict[str, int] = field(default_factory=dict)
 
@@ -43,32 +43,52 @@ class Calls:
         """Begin a forward pass."""
         self.counter = {}
 
-    def batched(self, what: str, leading: int, rows: int) -> bool:
-        """Whether this call's first axis counts records."""
+    def batched(self, what: str, leading: int, rows: int, witness: Tensor | None = None) -> bool:
+        """Whether this call's first axis counts records.
+
+        What does not is a constant, for which `witness` vouches: it must be the same in runs
+        with other records.
+        """
         ordinal = self.counter.get(what, 0)
         self.counter[what] = ordinal + 1
         if self.probing:
-            self.seen.setdefault((what, ordinal), []).append((leading, rows))
+            kept = None if witness is None else witness.detach().clone()
+            self.seen.setdefault((what, ordinal), []).append(_Sight(leading, rows, kept))
             return leading == rows
-        sizes = self.seen.get((what, ordinal))
-        if sizes is None:  # a recomputation, or a path that the probe did not take
+        sights = self.seen.get((what, ordinal))
+        if sights is None:  # a recomputation, or a path that the probe did not take
             known = [entry for (name, _), entry in self.seen.items() if name == what]
-            sizes = known[0] if known else [(leading, rows)]
-        if all(size == batch for size, batch in sizes):
-            if leading != rows:
-                raise UnsupportedModelError(_not_first(what, leading, rows))
-            return True
-        if len({size for size, _ in sizes}) == 1 and len(sizes) > 1:
+            sights = known[0] if known else [_Sight(leading, rows, None)]
+        if _constant(sights):
             return False
-        raise UnsupportedModelError(_not_first(what, *sizes[-1]))
+        if leading != rows:
+            raise UnsupportedModelError(_not_first(what, leading, rows))
+        return True
 
     def check(self) -> None:
-        """Refuse calls whose first axis is neither the batch nor constant."""
-        for (what, _), sizes in self.seen.items():
-            constant = len({size for size, _ in sizes}) == 1 and len(sizes) > 1
-            if not constant and any(size != rows for size, rows in sizes):
-                wrong = next((size, rows) for size, rows in sizes if size != rows)
-                raise UnsupportedModelError(_not_first(what, *wrong))
+        """Refuse calls whose first axis is neither the batch nor that of a constant."""
+        for (what, _), sights in self.seen.items():
+            wrong = [s for s in sights if s.leading != s.rows]
+            if wrong and not _constant(sights):
+                raise UnsupportedModelError(_not_first(what, wrong[0].leading, wrong[0].rows))
+
+
+@dataclass(frozen=True)
+class _Sight:
+    """One call in a probe."""
+
+    leading: int
+    rows: int
+    witness: Tensor | None
+
+
+def _constant(sights: Sequence[_Sight]) -> bool:
+    first = sights[0]
+    if len(sights) < 2 or len({s.leading for s in sights}) != 1:
+        return False
+    if first.witness is None:
+        return True
+    return all(s.witness is not None and torch.equal(s.witness, first.witness) for s in sights)
 
 
 def _not_first(what: str, leading: int, rows: int) -> str:
@@ -280,9 +300,9 @@ def joined(uses: list[Contraction]) -> list[Contraction]:
     """Join uses that share a parameter, so that the rest are orthogonal to each other."""
     clusters: list[list[Contraction]] = []
     for use in uses:
+        apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
         touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
-        merged = [use] + [member for cluster in touching for member in cluster]
-        clusters = [c for c in clusters if c not in touching] + [merged]
+        clusters = [*apart, [*(member for c in touching for member in c), use]]
     return [_join(cluster) for cluster in clusters]
 
 

@@ -24,11 +24,12 @@ __all__ = ["Derived", "PulledBackContraction", "pulled_back"]
 
 @dataclass(frozen=True)
 class Derived:
-    """A tensor computed from parameters, and those parameters."""
+    """A tensor computed from parameters, those parameters, and the leaf that stands for it."""
 
     tensor: Tensor
     target: Target
     bases: dict[str, Tensor]
+    leaf: Tensor
     effective: bool = False
 
     @property

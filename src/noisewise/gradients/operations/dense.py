@@ -66,7 +66,7 @@ def linear(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     x, weight, bias = _arguments(*args, **kwargs)
     targets = (tape.target(weight), tape.target(bias))
     if tape.is_constant(x) or not tape.calls.batched(
-        place(tape, "linear", *targets), x.shape[0] if x.dim() else 0, tape.rows
+        place(tape, "linear", *targets), x.shape[0] if x.dim() else 0, tape.rows, x
     ):
         return derive(tape, function, args, kwargs)
     if x.dim() < 2:
@@ -91,7 +91,7 @@ def matmul(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     target = tape.target(weight)
     if target is None or tape.target(x) is not None or weight.dim() != 2 or x.dim() < 2:
         raise UnsupportedUseError
-    if not tape.calls.batched(place(tape, "matmul", target), x.shape[0], tape.rows):
+    if not tape.calls.batched(place(tape, "matmul", target), x.shape[0], tape.rows, x):
         return derive(tape, function, args, kwargs)
     turned = derive(tape, Tensor.t, (weight,), {})
     return tapped_linear(tape, x, turned, None, (tape.target(turned), None))

@@ -71,11 +71,12 @@ def broadcast(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str
     others = [t for t in found if not tape.is_constant(t)]
     used = [tape.target(t) for t in found]
     dimensions = max((t.dim() for t in others), default=0)
-    widest = [t.shape[0] for t in others if t.dim() == dimensions and dimensions > 0]
+    widest = [t for t in others if t.dim() == dimensions and dimensions > 0]
     if not widest:
         return derive(tape, function, args, kwargs)
     what = place(tape, getattr(function, "__name__", "operation"), *used)
-    if not tape.calls.batched(what, max(widest), tape.rows):
+    largest = max(widest, key=lambda t: t.shape[0])
+    if not tape.calls.batched(what, largest.shape[0], tape.rows, largest):
         return derive(tape, function, args, kwargs)
 
     def spread(value: Any) -> Any:

@@ -72,7 +72,7 @@ def _embed(
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
     leading = input.shape[0] if input.dim() else 0
-    if not tape.calls.batched(what, leading, tape.rows):
+    if not tape.calls.batched(what, leading, tape.rows, input):
         whole: Tensor = derive(tape, functional.embedding, (input, weight, padding_idx), {})
         return whole
     tape.use(target)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.contractions.derived import Derived
@@ -45,22 +46,36 @@ def place(tape: Tape, what: str, *targets: Target | None) -> str:
 
 
 def derive(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function of parameters and constants alone, and track what it returns."""
+    """Run a function of parameters and constants alone, and track what it returns.
+
+    What is returned is cut off from the parameters: the batch's own backward pass must not
+    walk (and free) the graph through which records' gradients are pulled back later.
+    """
     bases: dict[str, Tensor] = {}
-    for tensor in tensors_in((args, kwargs)):
-        if id(tensor) in tape.targets:
-            bases[tape.targets[id(tensor)].name] = tensor
-        elif id(tensor) in tape.derived:
-            bases.update(tape.derived[id(tensor)].bases)
-        elif id(tensor) not in tape.constants and tensor.requires_grad:
+
+    def original(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) in tape.targets:
+            bases[tape.targets[id(value)].name] = value
+        elif id(value) in tape.derived:
+            bases.update(tape.derived[id(value)].bases)
+            return tape.derived[id(value)].tensor
+        elif value.requires_grad:
             raise UnsupportedUseError
-    result = function(*args, **kwargs)
-    for tensor in tensors_in(result):
-        if tensor.requires_grad:
-            label = " + ".join(bases)
-            target = Target(f"{label} [computed {len(tape.derived)}]", tuple(tensor.shape))
-            tape.derived[id(tensor)] = Derived(tensor, target, dict(bases))
-    return result
+        return value
+
+    def tracked(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad or id(value) in tape.targets:
+            return value
+        label = f"{' + '.join(bases)} [computed {len(tape.derived)}]"
+        leaf = value.detach().requires_grad_()
+        target = Target(label, tuple(value.shape))
+        tape.derived[id(leaf)] = Derived(value, target, dict(bases), leaf)
+        return leaf
+
+    args, kwargs = pytree.tree_map(original, (args, kwargs))
+    return pytree.tree_map(tracked, function(*args, **kwargs))
 
 
 def tensors_in(values: Any) -> list[Tensor]:
