@@ -19,7 +19,7 @@ from scipy.stats import ttest_rel
 
 from noisewise.analysis.calibration import Calibration, fit_temperature, measure
 
-NORMS = {"small_mnist": (0.1, 1.0, 3.0, 10.0, 30.0), "small_cifar": (1.0, 10.0, 30.0)}
+NORMS = {"small_mnist": (1.0, 3.0, 10.0, 30.0), "small_cifar": (1.0, 10.0, 30.0)}
 RATES = (0.5, 1.5)
 COLOURS = {"clip": "#c1440e", "global": "#2b6a99"}
 NAMES = {"clip": "local", "global": "global", "none": "not private"}

@@ -26,7 +26,7 @@ RUNS = {
     "local, R 1": Setup(**BASE, rule="clip", rate=0.5),
     "global, R 10": Setup(**BASE, rule="global", rate=0.5, clip=10.0),
 }
-MODELS = 16
+MODELS = 8
 
 
 def shadow(setup: Setup, number: int, watch: Stopwatch) -> tuple[np.ndarray, np.ndarray]:

@@ -35,7 +35,7 @@ def main() -> None:
         setups = {"not private": Setup(**base, rate=plain_rate)}
         for clip in norms:
             for label, way in WAYS.items():
-                if "{}" in label or clip == norms[0]:
+                if (label[:4] in ("loca", "glob") and "layer" not in label) or clip == norms[0]:
                     sgd = clip if base.get("optimizer", "sgd") == "sgd" else 1.0
                     # For gradient descent the same learning rate for all norms, as gradient flow
                     # has it: `rate` is per unit of the norm.

@@ -25,7 +25,7 @@ import noisewise as nw
 __all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain"]
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis"
+CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis-runs"
 DELTA = 1e-5
 POINTS = 16
 TASKS: dict[str, Any] = {}
@@ -227,12 +227,35 @@ def plain_loop(
 def private_loop(
     setup: Setup, task: analysis_data.Task, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[Log, float]:
-    """DP training: Poisson batches, bounded sums, noise of the least energy, a public divisor.
+    """Private training; its noise is seeded, so that two rules meet the same batches and noise."""
+    if setup.sigma == 0:
+        return noiseless_loop(setup, task, model, optimizer)
+    full = setup.batch >= len(task.x)
+    plan = nw.Plan(
+        gradients=estimator_of(setup),
+        noise_multiplier=setup.sigma,
+        delta=DELTA,
+        epochs=setup.epochs,
+        batch_size=None if full else setup.batch,
+        sampling="full" if full else "poisson",
+        seed=setup.seed,
+    )
+    run = nw.make_private(model, optimizer, task.loss, (task.x, task.y), plan)
+    log = Log(task, model, run.steps)
+    log.note(0)
+    for x, y in run.loader:
+        run.step(x, y)
+        log.note(run.steps_taken)
+    epsilon = run.statement().epsilon
+    run.close()
+    return log, float(epsilon)
 
-    The loop is spelled out because these are studies: noise is seeded, so that two rules can be
-    compared under the same noise, and sigma = 0 is allowed, which has no epsilon.
-    """
-    n, generator = len(task.x), torch.Generator().manual_seed(1000 + setup.seed)
+
+def noiseless_loop(
+    setup: Setup, task: analysis_data.Task, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Log, float]:
+    """Clipping without noise: no epsilon, so no private run; for figure 3."""
+    n, generator = len(task.x), torch.Generator().manual_seed(setup.seed)
     rate = min(1.0, setup.batch / n)
     total = round(setup.epochs / rate)
     engine = nw.gradients.GradientEngine(model, task.loss, estimator_of(setup))
@@ -241,18 +264,8 @@ def private_loop(
     for step in range(total):
         engine.progress = step / total
         chosen = torch.rand(n, generator=generator) < rate
-        found = engine.sum(task.x[chosen], task.y[chosen])
-        spread = sum(group.sensitivity * group.size**0.5 for group in found.groups)
-        for group in found.groups:
-            deviation = setup.sigma * (group.sensitivity * spread / group.size**0.5) ** 0.5
-            for name, value in group.gradients.items():
-                noise = torch.randn(value.shape, generator=generator) * deviation
-                engine.parameters[name].grad = (value + noise) / (rate * n)
+        for name, value in engine.sum(task.x[chosen], task.y[chosen]).gradients.items():
+            engine.parameters[name].grad = value / (rate * n)
         optimizer.step()
         log.note(step + 1)
-    if setup.sigma == 0:
-        return log, float("inf")
-    epsilon = nw.privacy.epsilon(
-        noise_multiplier=setup.sigma, sample_rate=rate, steps=total, delta=DELTA
-    )
-    return log, float(epsilon)
+    return log, float("inf")
