@@ -67,7 +67,7 @@ def run(task: Task, make, estimator, rate: float, seed: int) -> BiasSeries:
         noise = {
             g.name: SIGMA * (g.sensitivity * spread / g.size**0.5) ** 0.5 for g in found.groups
         }
-        series.observe(model, task.loss, x, y, estimator, noise=noise, batch_size=BATCH)
+        series.observe(model, task.loss, x, y, estimator, noise_multiplier=SIGMA, batch_size=BATCH)
         with torch.no_grad():
             for group in found.groups:
                 for name, value in group.gradients.items():

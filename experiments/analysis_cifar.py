@@ -40,7 +40,7 @@ def main() -> None:
     curves({k: found[k] for k in second}, "analysis_cifar_norm", "CIFAR10 at R = 75 (figure 4)")
     apart = np.abs(found["local, R 75"].test - found["global, R 75"].test).max()
     print(f"largest difference of a logit between local and global clipping at R = 75: {apart:.3g}")
-    third = ["not private", "local, R 1.5", "global, R 75", "local layerwise, R 1.5", "mix-up, R 1.5"]  # fmt: skip
+    third = [label for label in found if label != "local, R 75"]
     curves({k: found[k] for k in third}, "analysis_cifar_curves", "CIFAR10 (figure 9)")
     fourth = ["not private", "local, R 1.5", "global, R 75", "mix-up, R 1.5"]
     diagrams({k: found[k] for k in fourth}, "analysis_cifar_diagrams", "CIFAR10 (figures 6, 14)")

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import noisewise.nn as nwnn
-from noisewise.analysis.clipping_bias import BiasSeries, boundary_layers, measure
+from noisewise.analysis.clipping_bias import (
+    BiasCallback,
+    BiasSeries,
+    boundary_layers,
+    measure,
+)
 from noisewise.gradients import Clipped, Factored, InputScaled, Propagated, Schedule
+from noisewise.training import Plan, fit
 
 CROSS = nn.CrossEntropyLoss()
 
@@ -129,11 +135,12 @@ def test_lipschitz_estimators_clip_at_the_loss_only():
 
 def test_signal_to_noise_compares_the_expected_sum_with_the_noise():
     found = measure(
-        network(), CROSS, *batch(), Clipped(1.0), noise={"model": 0.5}, batch_size=200.0
+        network(), CROSS, *batch(), Clipped(1.0), noise_multiplier=0.5, batch_size=200.0
     )
     (group,) = found.groups
     parameters = sum(p.numel() for p in network().parameters())
-    expected = 200 * group.bounded_norm / (0.5 * math.sqrt(parameters))
+    # Sensitivity 1, with the engine's slack of a thousandth.
+    expected = 200 * group.bounded_norm / (0.5 * 1.001 * math.sqrt(parameters))
     assert group.signal_to_noise == pytest.approx(expected)
     assert found.signal_to_noise == pytest.approx(expected)
     assert math.isnan(measure(network(), CROSS, *batch(), Clipped(1.0)).signal_to_noise)
@@ -164,7 +171,7 @@ def test_measuring_leaves_training_untouched():
 
 def test_everything_says_that_it_is_not_private(tmp_path):
     series = BiasSeries(every=1)
-    found = series.observe(network(), CROSS, *batch(), Clipped(0.5), noise={"model": 1.0})
+    found = series.observe(network(), CROSS, *batch(), Clipped(0.5), noise_multiplier=1.0)
     assert found.private is series.private is False
     assert found.to_dict()["private"] is False
     assert "NOT PRIVATE" in str(found)
@@ -234,3 +241,44 @@ def test_bad_input_is_refused():
         measure(network(), CROSS, *batch(), Clipped(1.0), chunk=0)
     with pytest.raises(ValueError, match="share must lie"):
         BiasSeries(share=0.0)
+
+
+def fitted(*callbacks, gradients=None, **options):
+    x, y = batch(records=200)
+    model = network(1)
+    plan = Plan(
+        gradients=gradients or Clipped(0.3), epsilon=3.0, steps=30, batch_size=40, delta=1e-4,
+        seed=5,
+    )  # fmt: skip
+    found = fit(model, (x, y), plan, loss=CROSS, progress=False, metrics=False,
+                callbacks=callbacks, **options)  # fmt: skip
+    return model, found
+
+
+def test_the_callback_changes_nothing_but_what_the_statement_says():
+    x, y = batch(records=200)
+    watch = BiasCallback(x, y, every=10, chunk=50)
+    alone, before = fitted()
+    watched, after = fitted(watch)
+    for a, b in zip(alone.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert [m.step for m in watch.series.measurements] == [0, 10, 20]
+    assert before.statement().epsilon == after.statement().epsilon
+    added = set(after.statement().assumptions) - set(before.statement().assumptions)
+    assert any("metrics" in line.lower() or "metric" in line for line in added), added
+    assert watch.series.measurements[0].signal_to_noise > 0
+
+
+def test_the_callback_follows_a_schedule():
+    x, y = batch(records=200)
+    watch = BiasCallback(x, y, every=1, chunk=50)
+    fitted(watch, gradients=Schedule([(0.0, Clipped(1e-3)), (0.5, Clipped(1e-3, rule="global"))]))
+    norms = [m.bounded_norm for m in watch.series.measurements]
+    # With so small a norm everybody is clipped in the first half and dropped in the second.
+    assert min(norms[:14]) > 0
+    assert max(norms[15:]) == 0
+
+
+def test_a_callback_without_records_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        BiasCallback(torch.zeros(0, 5), torch.zeros(0))

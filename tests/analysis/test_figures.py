@@ -18,7 +18,7 @@ def test_training_shows_calibration_and_bias_and_says_what_is_not_private(tmp_pa
     model = nn.Linear(4, 3)
     x, y = torch.randn(20, 4), torch.randint(0, 3, (20,))
     for _ in range(3):
-        series.observe(model, nn.CrossEntropyLoss(), x, y, Clipped(0.5), noise={"model": 1.0})
+        series.observe(model, nn.CrossEntropyLoss(), x, y, Clipped(0.5), noise_multiplier=1.0)
     figures = training_figures(logits, labels, bias=series, held_out="the test split")
     captions = [caption for _, caption in figures]
     assert len(figures) == 3

@@ -1,5 +1,6 @@
 """What bounding does to the gradient, beside the noise: diagnostics that are NOT PRIVATE."""
 
+from noisewise.analysis.clipping_bias.callback import BiasCallback
 from noisewise.analysis.clipping_bias.measure import (
     GroupBias,
     Measurement,
@@ -8,4 +9,4 @@ from noisewise.analysis.clipping_bias.measure import (
 )
 from noisewise.analysis.clipping_bias.series import BiasSeries
 
-__all__ = ["BiasSeries", "GroupBias", "Measurement", "boundary_layers", "measure"]
+__all__ = ["BiasCallback", "BiasSeries", "GroupBias", "Measurement", "boundary_layers", "measure"]

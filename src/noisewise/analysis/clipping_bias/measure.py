@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
+from noisewise.training.allocation import deviations
 
 __all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
 
@@ -127,7 +128,8 @@ def measure(
     gradients: Any,
     *,
     chunk: int = 256,
-    noise: Mapping[str, float] | None = None,
+    noise_multiplier: float | None = None,
+    allocation: str = "optimal",
     batch_size: float | None = None,
     step: int = 0,
     engine: GradientEngine | None = None,
@@ -143,8 +145,8 @@ def measure(
         For example ``nw.Clipped(1.0)``.
     chunk : int
         Records that are looked at.
-    noise : mapping, optional
-        Deviation of the noise on each group's sum, by group name.
+    noise_multiplier, allocation : float, str, optional
+        Of the plan, to compare the sum with its noise.
     batch_size : float, optional
         Expected number of records in a training batch, to compare its sum with the noise;
         the size of the batch at hand by default.
@@ -174,12 +176,12 @@ def measure(
         restart()
         bounded = engine.sum(x, target)
     size = float(records if batch_size is None else batch_size)
+    deviation = _deviations(bounded, noise_multiplier, allocation)
     shortened = {group.name: _shortened(group, bounded, engine, steep) for group in bounded.groups}
     groups = []
     for group in bounded.groups:
         own = {name: true[name] for name in group.names}
         g, b, difference, inner = _norms(own, group.gradients, records)
-        deviation = None if noise is None else noise.get(group.name)
         groups.append(
             GroupBias(
                 name=group.name,
@@ -190,7 +192,7 @@ def measure(
                 cosine=_cosine(inner, g, b),
                 sensitivity=group.sensitivity,
                 clipped_fraction=float(shortened[group.name].double().mean()),
-                noise_norm=_noise_norm(deviation, group.size, size),
+                noise_norm=deviation[group.name] * math.sqrt(group.size) / size,
             )
         )
     g, b, difference, inner = _norms(true, bounded.gradients, records)
@@ -285,10 +287,17 @@ def _cosine(inner: float, a: float, b: float) -> float:
     return inner / (a * b) if a > 0 and b > 0 else math.nan
 
 
-def _noise_norm(deviation: float | None, entries: int, size: float) -> float:
-    if deviation is None or deviation <= 0:
-        return math.nan
-    return deviation * math.sqrt(entries) / size
+def _deviations(
+    bounded: BoundedSum, noise_multiplier: float | None, allocation: str
+) -> dict[str, float]:
+    """Return the deviation of the noise on each group's sum; NaN if there is none."""
+    names = [group.name for group in bounded.groups]
+    if noise_multiplier is None:
+        return dict.fromkeys(names, math.nan)
+    sensitivities = [group.sensitivity for group in bounded.groups]
+    sizes = [group.size for group in bounded.groups]
+    found = deviations(sensitivities, sizes, noise_multiplier, allocation)
+    return dict(zip(names, found, strict=True))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +69,15 @@ class BiasSeries:
         target: Tensor,
         gradients: Any,
         *,
-        noise: Mapping[str, float] | None = None,
+        noise_multiplier: float | None = None,
+        allocation: str = "optimal",
         batch_size: float | None = None,
     ) -> Measurement | None:
-        """Take note of one step's batch; measure it if it is time. Call it once a step."""
+        """Take note of one step's batch; measure it if it is time. Call it once a step.
+
+        Call it between steps, not while a batch of ``run.model`` is open. Arguments as of
+        :func:`noisewise.analysis.clipping_bias.measure`.
+        """
         step, self.seen = self.seen, self.seen + 1
         now = time.perf_counter()
         if self._start is None:
@@ -87,7 +91,8 @@ class BiasSeries:
             target,
             gradients,
             chunk=self.chunk,
-            noise=noise,
+            noise_multiplier=noise_multiplier,
+            allocation=allocation,
             batch_size=batch_size,
             step=step,
             engine=self._engine_of(model, loss, gradients),
