@@ -10,7 +10,7 @@ from __future__ import annotations
 from analysis_pictures import curves, diagrams, print_table
 from analysis_training import Setup, Stopwatch, arguments, obtain
 
-BASE = {"task": "sentiment", "epochs": 4, "batch": 512, "optimizer": "adamw", "rate": 2e-3,
+BASE = {"task": "sentiment", "epochs": 6, "batch": 256, "optimizer": "adamw", "rate": 2e-3,
         "sigma": 0.8}  # fmt: skip
 RUNS = {
     "not private": Setup(**BASE),
@@ -23,7 +23,7 @@ RUNS = {
 def main() -> None:
     watch = Stopwatch(arguments(__doc__).seconds)
     runs = {label: (setup, obtain(setup, watch)) for label, setup in RUNS.items()}
-    print_table(runs, "SST-2, 20,000 phrases, transformer, 4 epochs, sigma 0.8, batch 512")
+    print_table(runs, "SST-2, 12,000 phrases, transformer, 6 epochs, sigma 0.8, batch 256")
     found = {label: run for label, (_, run) in runs.items()}
     curves(found, "analysis_text_curves", "SST-2 with DP-AdamW (figure 10)", ylim=(0.2, 1.4))
     some = ["not private", "local, R 0.1", "mix-up, R 0.1", "global, R 10"]
