@@ -25,6 +25,8 @@ def batches(
     if bug == "weighted-sampler":
         chances = (rate * torch.linspace(0.1, 1.9, total)).clamp(max=1.0)
         chances = chances if rate < 1 else torch.ones(total)
+    if bug == "incomplete-batch-dropped":
+        chances[total - total % batch_size :] = 0.0
     first = None
     for step in range(steps):
         if bug == "shuffle":

@@ -21,6 +21,7 @@ def draw_noise(
     batch_size: int,
     chance: torch.Generator,
     drawn: int,
+    total: int,
 ) -> Gradients:
     """Return the noise of one step for every tensor."""
     right = sigma * clip
@@ -34,6 +35,7 @@ def draw_noise(
         "noise-on-mean": right * batch_size,
         "one-micro-batch": right * batch_size,
         "variance-as-deviation": right**2,
+        "noise-over-dataset-size": 2 * right * batch_size / total,
         "no-noise-for-one-record": 0.0 if drawn <= 1 else right,
     }.get(bug or "", right)
     noise: Gradients = {}
@@ -67,6 +69,10 @@ def _standard(bug: str | None, shape: torch.Size, source: torch.Generator) -> Te
         draws = draws.clamp(-2.0, 2.0) / 0.9594
     if bug == "twelve-uniforms":
         draws = torch.rand((12, *shape), generator=source).sum(0) - 6
+    if bug == "rand-for-randn":
+        draws = torch.rand(shape, generator=source)
+    if bug == "some-coordinates-unnoised":
+        draws = draws * (torch.rand(shape, generator=source) >= 0.02)
     if bug == "noise-shared-by-rows" and len(shape) > 1:
         draws = draws[:1].expand_as(draws)
     return draws

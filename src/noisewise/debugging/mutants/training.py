@@ -132,6 +132,7 @@ class Training:
                 batch_size,
                 chance,
                 len(batch),
+                len(x),
             )
             if self.bug == "noise-cancels-next-step":
                 noise = {n: -z for n, z in opposite.items()} if step % 2 else noise
@@ -144,6 +145,9 @@ class Training:
             if self.bug == "noise-then-clip":
                 size = torch.stack([u.norm() for u in update.values()]).norm() * divisor
                 update = {n: u * min(1.0, clip / float(size)) for n, u in update.items()}
+            if self.bug == "private-gradient-overwritten" and len(batch) > 0:
+                overwritten = list(weights)[-1]
+                update[overwritten] = records[overwritten].mean(0)
             if self.bug == "closure-recomputes":
                 update = {n: records[n].mean(0) for n in weights}
             rate = lr * min(1.0, (step + 1) / self.warmup) if self.warmup else lr
