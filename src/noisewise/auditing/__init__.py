@@ -10,6 +10,7 @@ from noisewise.auditing.attacks import (
     gradient_canaries,
     membership,
     one_run_losses,
+    run_canaries,
     stepwise_canaries,
     two_worlds,
 )
@@ -18,6 +19,7 @@ from noisewise.auditing.bounds import Bound
 from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.result import AuditResult, ViolatedClaimError
 from noisewise.auditing.scores import Scores
+from noisewise.auditing.screening import Screening, mutant_columns, screen
 
 __all__ = [
     "ATTACKS",
@@ -27,12 +29,16 @@ __all__ = [
     "NoiseModel",
     "PrivateSum",
     "Scores",
+    "Screening",
     "Train",
     "ViolatedClaimError",
     "audit",
     "gradient_canaries",
     "membership",
+    "mutant_columns",
     "one_run_losses",
+    "run_canaries",
+    "screen",
     "stepwise_canaries",
     "two_worlds",
 ]

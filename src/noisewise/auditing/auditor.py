@@ -9,6 +9,7 @@ from noisewise.auditing.attacks import (
     gradient_canaries,
     membership,
     one_run_losses,
+    run_canaries,
     stepwise_canaries,
     two_worlds,
 )
@@ -28,6 +29,7 @@ from noisewise.auditing.result import AuditResult
 from noisewise.auditing.scores import Scores
 from noisewise.errors import RelationError
 from noisewise.privacy import _validate
+from noisewise.privacy.events import PoissonGaussian
 from noisewise.privacy.statement import Statement
 
 __all__ = ["ATTACKS", "METHODS", "audit"]
@@ -35,6 +37,7 @@ __all__ = ["ATTACKS", "METHODS", "audit"]
 ATTACKS: dict[str, Callable[..., Scores]] = {
     "gradient-canaries": gradient_canaries,
     "stepwise-canaries": stepwise_canaries,
+    "run-canaries": run_canaries,
     "two-worlds": two_worlds,
     "one-run": one_run_losses,
     "membership": membership,
@@ -78,7 +81,7 @@ def audit(
     delta : float, optional
         Needed unless `claimed` is a statement.
     attack : str, optional
-        One of "gradient-canaries", "stepwise-canaries" (for a
+        One of "gradient-canaries", "stepwise-canaries", "run-canaries" (for a
         :class:`~noisewise.auditing.PrivateSum`), "two-worlds", "one-run", "membership"
         (for a :class:`~noisewise.auditing.Train`).
     method : str
@@ -120,8 +123,7 @@ def audit(
     confidence = _validate.fraction("confidence", confidence)
     delta = _delta(claimed, delta)
     epsilon = _claimed_epsilon(claimed)
-    if attack == "stepwise-canaries" and isinstance(claimed, Statement):
-        options = {"noise_multiplier": claimed.noise_multiplier, **options}
+    options = {**_claimed_settings(attack, claimed), **options}
     scores = _scores(target, attack, options)
     if isinstance(claimed, Statement) and claimed.relation != scores.relation:
         raise RelationError(
@@ -146,6 +148,23 @@ def audit(
         estimate=_estimate(chosen, scores, model, delta, confidence),
         noise=model if chosen in _NEED_NOISE else None,
     )
+
+
+def _claimed_settings(attack: str | None, claimed: Statement | float | None) -> dict[str, Any]:
+    """What an attack takes from a claim, unless told otherwise."""
+    if not isinstance(claimed, Statement):
+        return {}
+    if attack == "stepwise-canaries":
+        return {"noise_multiplier": claimed.noise_multiplier}
+    if attack == "run-canaries" and len(claimed.history) == 1:
+        event = claimed.history[0]
+        if isinstance(event, PoissonGaussian):
+            return {
+                "noise_multiplier": event.noise_multiplier,
+                "sample_rate": event.sample_rate,
+                "steps": event.count,
+            }
+    return {}
 
 
 def _delta(claimed: Statement | float | None, delta: float | None) -> float:

@@ -112,6 +112,25 @@ class NoiseModel:
         best = min(range(len(found)), key=lambda index: found[index] or 0.0)
         return found[best], best
 
+    def noise_of_total(self, total: float) -> float | None:
+        """Largest noise multiplier that allows error rates whose sum is so small.
+
+        The least sum is one minus the total variation distance of the two worlds. ``inf``
+        and None as for :meth:`noise_upper_bound`.
+        """
+        distance = 1.0 - total
+        if distance <= 0.0:
+            return math.inf
+        if self.observed == "batch" or self._whole_batches:
+            return self.noise_of_separation(2.0 * float(ndtri((1.0 + distance) / 2.0)))
+        if self.observed == "step":
+            # Only the sampled part differs: by one sensitivity, or by two if it is replaced.
+            distance /= self.sample_rate
+            if distance >= 1.0:
+                return None
+            return self._distance / (2.0 * float(ndtri((1.0 + distance) / 2.0)))
+        return _smallest(lambda noise: float(self._profile(noise)[1][0]) < distance)
+
     def noise_of_separation(self, deviations: float) -> float:
         """Noise multiplier if scores in and out are normal, so many deviations apart."""
         if deviations <= 0.0:

@@ -1,6 +1,11 @@
 """How scores are obtained: gradient canaries, canaries in training data, membership."""
 
-from noisewise.auditing.attacks.gradients import PrivateSum, gradient_canaries, stepwise_canaries
+from noisewise.auditing.attacks.gradients import (
+    PrivateSum,
+    gradient_canaries,
+    run_canaries,
+    stepwise_canaries,
+)
 from noisewise.auditing.attacks.training import Train, membership, one_run_losses, two_worlds
 
 __all__ = [
@@ -9,6 +14,7 @@ __all__ = [
     "gradient_canaries",
     "membership",
     "one_run_losses",
+    "run_canaries",
     "stepwise_canaries",
     "two_worlds",
 ]
