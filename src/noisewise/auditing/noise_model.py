@@ -112,6 +112,18 @@ class NoiseModel:
         best = min(range(len(found)), key=lambda index: found[index] or 0.0)
         return found[best], best
 
+    def allows(self, false_positive: Array, false_negative: Array, noise: float | None) -> bool:
+        """Whether a noise multiplier allows all of these pairs of rates (None: there is none)."""
+        if noise is None:
+            return True
+        pairs = list(zip(false_positive.tolist(), false_negative.tolist(), strict=True))
+        if math.isinf(noise):
+            return all(p + n >= 1.0 for p, n in pairs)
+        if self.observed != "batch" and not self._whole_batches and not self._closed_form:
+            return all(self._least_miss(noise, p) <= n for p, n in pairs if p + n < 1.0)
+        found = (self._in_closed_form(p, n) for p, n in pairs)
+        return all(limit is not None and limit >= noise for limit in found)
+
     def noise_of_total(self, total: float) -> float | None:
         """Largest noise multiplier that allows error rates whose sum is so small.
 

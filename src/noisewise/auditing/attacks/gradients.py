@@ -46,7 +46,7 @@ def gradient_canaries(
     *,
     clip: float,
     canaries: int = 1000,
-    repeats: int = 20,
+    repeats: int = 40,
     magnitude: float = 10.0,
     relation: Relation | str = ADD_REMOVE,
     seed: int = 0,

@@ -9,6 +9,7 @@ Gaussian noise, rates below its trade-off curve contradict it, whatever the trut
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -81,12 +82,14 @@ def _from_rates(
 ) -> tuple[float, float | None, float]:
     """Epsilon, noise multiplier and threshold of the strongest pair of rates."""
     chosen = _few(bounds)
-    noise, index = family.tightest(chosen.false_positive, chosen.false_negative)
-    at = float(chosen.thresholds[index])
-    if bounds.total is not None and noise is not None:
-        together = family.noise_of_total(bounds.total.rate)
-        if together is None or together < noise:
-            noise, at = together, bounds.total.threshold
+    together = math.inf if bounds.total is None else family.noise_of_total(bounds.total.rate)
+    if bounds.total is not None and family.allows(
+        chosen.false_positive, chosen.false_negative, together
+    ):
+        noise, at = together, bounds.total.threshold
+    else:
+        noise, index = family.tightest(chosen.false_positive, chosen.false_negative)
+        at = float(chosen.thresholds[index])
     if noise is None:
         alone, at = strongest(bounds, delta)
         return alone, None, at
