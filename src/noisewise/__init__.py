@@ -18,24 +18,48 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import auditing, bounds, datasets, debugging, ecdf, nn, privacy
+    from noisewise import auditing, bounds, datasets, debugging, ecdf, gradients, nn, privacy
     from noisewise.bounds import certify
+    from noisewise.gradients import (
+        BatchMaxScaled,
+        Clipped,
+        Factored,
+        InputScaled,
+        Propagated,
+        Schedule,
+        bounded_sum,
+    )
 
-_SUBPACKAGES = ("auditing", "bounds", "datasets", "debugging", "ecdf", "nn", "privacy")
-_NAMES = {"certify": "noisewise.bounds"}
+_SUBPACKAGES = (
+    "auditing", "bounds", "datasets", "debugging", "ecdf", "gradients", "nn", "privacy",
+)  # fmt: skip
+_ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagated", "Schedule")
+_NAMES = {
+    "certify": "noisewise.bounds",
+    "bounded_sum": "noisewise.gradients",
+    **dict.fromkeys(_ESTIMATORS, "noisewise.gradients"),
+}
 
 __all__ = [
+    "BatchMaxScaled",
     "BudgetExceededError",
+    "Clipped",
+    "Factored",
+    "InputScaled",
     "NoisewiseError",
+    "Propagated",
+    "Schedule",
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
     "auditing",
+    "bounded_sum",
     "bounds",
     "certify",
     "datasets",
     "debugging",
     "ecdf",
+    "gradients",
     "nn",
     "privacy",
 ]
