@@ -39,7 +39,7 @@ def test_epsilon_from_a_total_is_the_least_over_all_ways_to_split_it(
 
 
 @given(noise=st.floats(0.3, 5), rate=st.floats(0.01, 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_the_total_of_a_sampled_step_is_inverted_exactly(
     noise: float, rate: float, relation: str
@@ -65,15 +65,19 @@ def test_the_total_of_a_sampled_step_is_inverted_exactly(
     assert model.noise_of_total(1 - distance) == pytest.approx(noise, rel=1e-4)
 
 
+def test_the_distance_of_whole_trainings_is_an_upper_bound_and_close() -> None:
+    exact, numeric = NoiseModel(1.0, 7, "run"), NoiseModel(1 - 1e-9, 7, "run")
+    for noise in (0.8, 3.0):
+        distance = exact.total_variation(noise)
+        assert distance <= numeric.total_variation(noise) <= distance + 1e-3
+
+
 def test_the_total_of_a_run_is_inverted_from_above() -> None:
-    """Ten thousandths of the noise are lost to the search and the rounding of losses."""
-    model = NoiseModel(1.0, 7, "run")
-    close = NoiseModel(1 - 1e-9, 7, "run")
-    for total in (0.3, 0.9):
-        exact, numeric = model.noise_of_total(total), close.noise_of_total(total)
-        assert exact is not None
-        assert numeric is not None
-        assert exact * (1 - 1e-6) <= numeric <= exact * 1.01
+    """The search stops within two thousandths, above."""
+    model = NoiseModel(0.3, 4, "run")
+    found = model.noise_of_total(1 - model.total_variation(1.1))
+    assert found is not None
+    assert 1.1 <= found <= 1.1 * 1.003
 
 
 def test_totals_that_nothing_explains_refute_and_those_of_guessing_allow_all_noise() -> None:
@@ -146,18 +150,13 @@ def test_whole_trainings_are_covered(level: float) -> None:
     rng = np.random.default_rng(33)
     noise, rate, steps = 1.0, 0.2, 10
     model = NoiseModel(rate, steps, "run")
-    # The least total at the true noise, by bisection over the model's own inversion.
-    low, high = 0.0, 1.0
-    for _ in range(12):
-        least = (low + high) / 2
-        found = model.noise_of_total(least)
-        low, high = (least, high) if found is None or found < noise else (low, least)
+    least = 1 - model.total_variation(noise)
     failures, trials = 0, 400
     for trial in range(trials):
         scores = log_odds(rng, (100, 1000)[trial % 2], noise, rate, steps)
         limits = rates(scores, "all", 1 - level)
         assert limits.total is not None
-        failures += limits.total.rate < low
+        failures += limits.total.rate < least
     assert failures <= binom.isf(FALSE_ALARM, trials, (1 - level) / 2), failures
 
 
@@ -204,11 +203,10 @@ def test_a_hundred_steps_of_hidden_batches_show_most_of_their_epsilon(
     assert not any("did not check the sampler" in text for text in result.assumptions)
 
 
-@pytest.mark.parametrize("bug", ["twice the rate", "half the noise", "clipped to twice the norm"])
+@pytest.mark.parametrize("bug", ["twice the rate", "clipped to twice the norm"])
 def test_wrong_trainings_are_refuted_as_a_whole(bug: str) -> None:
     mechanism = {
         "twice the rate": dp_sgd_step(1.0, rate=0.04),
-        "half the noise": dp_sgd_step(0.5, rate=0.02),
         "clipped to twice the norm": dp_sgd_step(0.5, clip=2.0, rate=0.02),
     }[bug]
     result = audit(

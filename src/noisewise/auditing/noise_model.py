@@ -141,7 +141,21 @@ class NoiseModel:
             if distance >= 1.0:
                 return None
             return self._distance / (2.0 * float(ndtri((1.0 + distance) / 2.0)))
-        return _smallest(lambda noise: float(self._profile(noise)[1][0]) < distance)
+        return _smallest(lambda noise: self.total_variation(noise) < distance)
+
+    def total_variation(self, noise_multiplier: float) -> float:
+        """Distance of the worlds with and without a canary, rounded up: one minus the least total.
+
+        Examples
+        --------
+        >>> round(NoiseModel().total_variation(1.0), 4)         # 2 Phi(1/2) - 1
+        0.3829
+        """
+        if self.observed == "batch" or self._whole_batches:
+            mu = self._distance * math.sqrt(self._steps_in_a_score) / noise_multiplier
+            return float(2.0 * ndtr(mu / 2.0) - 1.0)
+        # The profile at epsilon 0.
+        return float(self._profile(noise_multiplier)[1][0])
 
     def noise_of_separation(self, deviations: float) -> float:
         """Noise multiplier if scores in and out are normal, so many deviations apart."""
