@@ -5,11 +5,13 @@ the bound against a claim. An audit can refute a claim, never confirm one.
 """
 
 from noisewise.auditing.attacks import (
+    PrivateSteps,
     PrivateSum,
     Train,
     gradient_canaries,
     membership,
     one_run_losses,
+    private_steps,
     run_canaries,
     stepwise_canaries,
     two_worlds,
@@ -27,6 +29,7 @@ __all__ = [
     "AuditResult",
     "Bound",
     "NoiseModel",
+    "PrivateSteps",
     "PrivateSum",
     "Scores",
     "Screening",
@@ -37,6 +40,7 @@ __all__ = [
     "membership",
     "mutant_columns",
     "one_run_losses",
+    "private_steps",
     "run_canaries",
     "screen",
     "stepwise_canaries",

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from noisewise.auditing.attacks import (
+    PrivateSteps,
     gradient_canaries,
     membership,
     one_run_losses,
+    private_steps,
     run_canaries,
     stepwise_canaries,
     two_worlds,
@@ -38,6 +42,7 @@ ATTACKS: dict[str, Callable[..., Scores]] = {
     "gradient-canaries": gradient_canaries,
     "stepwise-canaries": stepwise_canaries,
     "run-canaries": run_canaries,
+    "private-steps": private_steps,
     "two-worlds": two_worlds,
     "one-run": one_run_losses,
     "membership": membership,
@@ -58,7 +63,7 @@ _NEED_INDEPENDENCE = ("gaussian", "clopper-pearson", "joint-beta", "normal-estim
 
 
 def audit(
-    target: Scores | Callable[..., Any],
+    target: Scores | PrivateSteps | Callable[..., Any],
     *,
     claimed: Statement | float | None,
     delta: float | None = None,
@@ -73,7 +78,7 @@ def audit(
 
     Parameters
     ----------
-    target : Scores, PrivateSum or Train
+    target : Scores, PrivateRun, PrivateSum or Train
         Scores that exist already, or what `attack` attacks.
     claimed : Statement, float or None
         What is claimed. A statement also brings delta, the relation, the sampling
@@ -83,7 +88,8 @@ def audit(
     attack : str, optional
         One of "gradient-canaries", "stepwise-canaries", "run-canaries" (for a
         :class:`~noisewise.auditing.PrivateSum`), "two-worlds", "one-run", "membership"
-        (for a :class:`~noisewise.auditing.Train`).
+        (for a :class:`~noisewise.auditing.Train`), "private-steps" (for a run of
+        :func:`noisewise.training.make_private`, where it is the default).
     method : str
         "gaussian" (sharp; the mechanism adds Gaussian noise), "clopper-pearson" (any
         mechanism), "joint-beta" (credible, not frequentist), "one-run" (any mechanism,
@@ -194,8 +200,13 @@ def _scores(target: Any, attack: str | None, options: dict[str, Any]) -> Scores:
             given = [*([] if attack is None else ["attack"]), *options]
             raise ValueError(f"scores exist already, so these do nothing: {', '.join(given)}")
         return target
+    if isinstance(target, PrivateSteps) and not isinstance(target, nn.Module):
+        _validate.choice("attack", attack or "private-steps", ("private-steps",))
+        return private_steps(target, **options)
     if not callable(target):
-        raise TypeError(f"target must be Scores or a function to attack, got {target!r}")
+        raise TypeError(
+            f"target must be Scores, a private run or a function to attack, got {target!r}"
+        )
     if attack is None:
         raise ValueError(f"attack must be given for a function: one of {', '.join(ATTACKS)}")
     return ATTACKS[_validate.choice("attack", attack, tuple(ATTACKS))](target, **options)
