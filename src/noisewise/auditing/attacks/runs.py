@@ -90,8 +90,8 @@ def private_steps(
         )
 
     def scores(records: Data) -> NDArray[np.float64]:
-        values = [float(weights @ (seen.noisy(records) - before)) for _ in range(count)]
-        return np.asarray(values) / far
+        values = [float(weights @ (seen.noisy(records) - before)) / far for _ in range(count)]
+        return np.asarray(values, dtype=np.float64)
 
     return Scores(
         scores(with_canary),
