@@ -213,7 +213,7 @@ def order_of_batches() -> str:
 
 
 def main() -> None:
-    """Check every mode, then confirm; OPACUS_MODES names some modes only."""
+    """Check every mode, then confirm; OPACUS_MODES names some of them, with ; between."""
     if importlib.util.find_spec("opacus") is None:
         print("  opacus is not installed: pip install opacus")
         return
@@ -222,7 +222,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     chosen = (
-        os.environ.get("OPACUS_MODES", "").split(",") if "OPACUS_MODES" in os.environ else MODES
+        os.environ.get("OPACUS_MODES", "").split(";") if "OPACUS_MODES" in os.environ else MODES
     )
     rows = []
     for name in chosen:
