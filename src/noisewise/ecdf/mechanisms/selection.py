@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.circulant import circulant_mechanism
 from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
 from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Setting
 from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
@@ -15,7 +16,7 @@ from noisewise.privacy.relation import Relation
 
 __all__ = ["MECHANISMS", "plan"]
 
-MECHANISMS = ("auto", "kary", "thesis", "sqrt", "histogram")
+MECHANISMS = ("auto", "kary", "thesis", "sqrt", "circulant", "histogram")
 
 
 def plan(
@@ -37,7 +38,7 @@ def plan(
         Which datasets are neighbours. Under "replace" the number of records is public.
     budget : Budget
         What one release may cost.
-    mechanism : {"auto", "kary", "thesis", "sqrt", "histogram"}
+    mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram"}
         "auto" takes the one whose closed-form variance is least.
     objective : {"mean", "max"}
         Whether the mean or the largest variance over the thresholds counts.
@@ -73,6 +74,8 @@ def _plan(
         return histogram_mechanism(setting, budget, change=change)
     if mechanism == "sqrt":
         return sqrt_mechanism(setting, budget, objective=objective, change=change)
+    if mechanism == "circulant":
+        return circulant_mechanism(setting, budget, objective=objective, change=change)
     if mechanism == "kary":
         return kary_mechanism(setting, budget, objective=objective, change=change)
     candidates = []
@@ -86,6 +89,8 @@ def _plan(
             kary_mechanism(setting, budget, kind="gaussian", objective=objective, change=change),
             sqrt_mechanism(setting, budget, objective=objective, change=change),
         ]
+        if setting.total_is_public and change in (None, "interval"):
+            candidates.append(circulant_mechanism(setting, budget, objective=objective))
 
     def error(candidate: Mechanism) -> float:
         return candidate.mean_variance if objective == "mean" else candidate.max_variance
