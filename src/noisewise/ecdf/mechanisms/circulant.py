@@ -179,14 +179,18 @@ class PinnedCirculant:
         line = exact_convolve(self.kernel, self.kernel, 2 * places - 1)
         circle = line[:places].copy()
         circle[: places - 1] += line[places:]
-        return circle[: self.setting.points]
+        return np.asarray(circle[: self.setting.points])
 
     @cached_property
     def _interval_squares(self) -> IntArray:
         """Squared change by the length of the interval, from 1 on."""
         twice = 2 * self._autocorrelation
         twice[0] //= 2
-        return np.cumsum(np.cumsum(twice))
+        return np.asarray(np.cumsum(np.cumsum(twice)))
+
+    def touched(self, change: Change) -> int:
+        """One record moves the measurements of all places."""
+        return self.kernel.size
 
     def measure(self, counts: IntArray) -> IntArray:
         """Apply the integer matrix exactly."""
@@ -195,7 +199,7 @@ class PinnedCirculant:
         line = exact_convolve(self.kernel, prefix, places + points - 1)
         circle = line[:places].copy()
         circle[: points - 1] += line[places:]
-        return circle
+        return np.asarray(circle)
 
     def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
         """Each place has its own noise."""
@@ -227,7 +231,7 @@ class PinnedCirculant:
             # L' cuts off what lies before the first place, L what lies after the last.
             inner = irfft(transformed * triangle.conj(), size)[..., :points]
             result += sign * irfft(rfft(inner, size) * triangle, size)[..., :points]
-        return result / (column[0] * float(self._autocorrelation[0]))
+        return np.asarray(result / (column[0] * float(self._autocorrelation[0])))
 
     def variance(self, blocks: tuple[float, ...]) -> FloatArray:
         """Return the diagonal of K^-1."""
@@ -289,7 +293,7 @@ def circulant_mechanism(
         )
     strategy = build(setting, objective)
     (square,) = strategy.shift("interval", "l2-squared")
-    needed = budget.least_deviation(2 * strategy.kernel.size) * budget.ratio
+    needed = budget.least_deviation(strategy.touched("interval")) * budget.ratio
     if math.sqrt(square) < needed:
         strategy = build(setting, objective, power_of_two(needed / math.sqrt(square)))
     return calibrate(strategy, budget, "gaussian", change="interval")

@@ -30,7 +30,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
     calibrate,
 )
-from noisewise.ecdf.mechanisms.resolution import power_of_two
+from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 from noisewise.ecdf.mechanisms.tree_estimate import (
     estimate_leaves,
     prefix_covariance,
@@ -98,8 +98,13 @@ class CountTree:
         unit = self.resolution if norm == "l1" else self.resolution**2
         return (Fraction(nodes * unit),) * len(self.fanouts)
 
+    def touched(self, change: Change) -> int:
+        """One node of each level, or two (a flipped label: one of each curve)."""
+        return len(self.fanouts) * (1 if change == "suffix" else 2)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Count all nodes, in grid units."""
+        check_range(int(counts.sum()), self.resolution)
         leaves = np.zeros(self.blocks[0], np.int64)
         leaves[: counts.size] = counts
         levels = [leaves]
@@ -302,7 +307,7 @@ def _calibrated(
     if kind == "gaussian":
         nodes = 1 if (change or setting.change) == "suffix" else 2
         deviation = math.sqrt(nodes) / budget.ratio
-        finest = budget.least_deviation(2 * sum(tree.blocks)) / deviation
+        finest = budget.least_deviation(tree.touched(change or setting.change)) / deviation
         tree = replace(tree, resolution=power_of_two(finest))
     mechanism = calibrate(tree, budget, kind, change=change)
     weights = tuple(max(block.variance, 1e-100) for block in mechanism.noise)

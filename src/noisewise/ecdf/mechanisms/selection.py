@@ -27,6 +27,7 @@ def plan(
     mechanism: str = "auto",
     objective: Objective = "mean",
     change: Change | None = None,
+    base: int = 2,
 ) -> Mechanism:
     """Return a calibrated mechanism for one curve.
 
@@ -46,6 +47,8 @@ def plan(
         What one record may do, if it is not what `relation` says: "joint" for two curves
         that share the budget (both get this mechanism, with independent noise, in a setting
         in which totals are private).
+    base : int
+        Children of a node of the thesis's tree.
 
     Examples
     --------
@@ -55,9 +58,15 @@ def plan(
     _validate.choice("mechanism", mechanism, MECHANISMS)
     _validate.choice("objective", objective, ("mean", "max"))
     setting = Setting.of(bins, relation)
+    base = _validate.integer("base", base, minimum=2, maximum=16)
+    if base != 2 and mechanism != "thesis":
+        raise ValueError(
+            f"base={base} belongs to mechanism='thesis', got mechanism={mechanism!r}: the other "
+            "mechanisms choose their own fan-outs"
+        )
     if change == "joint":
         setting = replace(setting, total_is_public=False)
-    return _plan(setting, budget, mechanism, objective, change)
+    return _plan(setting, budget, mechanism, objective, change, base)
 
 
 @lru_cache(maxsize=64)
@@ -67,9 +76,10 @@ def _plan(
     mechanism: str,
     objective: Objective,
     change: Change | None,
+    base: int,
 ) -> Mechanism:
     if mechanism == "thesis":
-        return thesis_mechanism(setting, budget, change=change)
+        return thesis_mechanism(setting, budget, base=base, change=change)
     if mechanism == "histogram":
         return histogram_mechanism(setting, budget, change=change)
     if mechanism == "sqrt":

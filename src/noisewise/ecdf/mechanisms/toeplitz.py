@@ -113,6 +113,10 @@ class ScaledToeplitz:
     def _longest_difference(self) -> float:
         return longest_difference(self.coefficients, self.rows, self.columns)
 
+    def touched(self, change: Change) -> int:
+        """One record moves all measurements of a curve, or (a flipped label) of two."""
+        return self.setting.points * (2 if change == "joint" else 1)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Apply the integer matrix exactly."""
         points = self.setting.points
@@ -282,8 +286,8 @@ def sqrt_mechanism(
         )
     strategy = choose_strategy(setting.bins, setting.total_is_public, change, objective, 1)
     (square,) = strategy.shift(change, "l2-squared")
-    # Noise must be large against the grid: of both curves if there are two.
-    needed = budget.least_deviation(2 * max(setting.points, 1)) * budget.ratio
+    # Noise must be large against the grid.
+    needed = budget.least_deviation(max(strategy.touched(change), 1)) * budget.ratio
     if math.sqrt(square) < needed:
         extra = power_of_two(needed / math.sqrt(square))
         strategy = choose_strategy(setting.bins, setting.total_is_public, change, objective, extra)
