@@ -66,6 +66,7 @@ def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
         "name": run.name,
         "step": run.next_step,
         "charged": run.steps_taken,
+        "batches": run.batches_known_by,
         "model": run.team.whole(dict(run.plain_model.state_dict())),
         "optimizer": run.team.whole(run.optimizer.state_dict()),
         "average": None
@@ -103,7 +104,8 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
     for name, value in content["circumstances"].items():
         setattr(run.circumstances, name, getattr(run.circumstances, name) or value)
     torch.set_rng_state(content["torch"])
-    run.go_to(charged if run.streams.is_secret else int(content["step"]))
+    repeats = not run.streams.is_secret and content["batches"] == run.batches_known_by
+    run.go_to(int(content["step"]) if repeats else charged)
     return _restore_extra(content["extra"], extra)
 
 

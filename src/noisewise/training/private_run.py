@@ -211,6 +211,12 @@ class PrivateRun:
         """Continue from a checkpoint of this run; what the ledger has charged stays charged."""
         return checkpoints.load(self, path, **extra)
 
+    @property
+    def batches_known_by(self) -> str:
+        """What a seeded batch depends on beside seed, name and step, for checkpoints."""
+        records = None if self._records is None else len(self._records)
+        return f"{records} records, {self.team.workers} workers"
+
     def go_to(self, step: int) -> None:
         """Make that step the next one, for batches, noise and schedules (used by checkpoints)."""
         self.discard()
