@@ -1,5 +1,6 @@
 """A private step is: bounded sum, charge, noise once, constant divisor, the user's optimizer."""
 
+import copy
 import math
 
 import pytest
@@ -327,6 +328,28 @@ def test_training_stops_before_the_step_that_would_exceed(tmp_path):
         assert run.resolved.epsilon_after(run.steps_taken + 1) > 1.0
         assert same(held[-1], weights(model))
         run.close()
+
+
+def test_the_plans_target_holds_in_a_ledger_that_would_allow_more(tmp_path):
+    target = plan(noise_multiplier=None, epsilon=1.0, steps=5)
+    with Ledger.create(tmp_path / "rich.ledger", epsilon=100.0, delta=1e-5) as ledger:
+        run = start(the_plan=target, ledger=ledger)
+        x, y = table()
+
+        def ten_steps():
+            for _ in range(10):
+                run.step(x[:40], y[:40])
+
+        with pytest.raises(BudgetExceededError, match="plan's epsilon 1"):
+            ten_steps()
+        assert run.epsilon() <= 1.0
+
+
+def test_a_copy_of_the_model_is_a_plain_model():
+    run = start()
+    copied = copy.deepcopy(run.model)
+    assert isinstance(copied, nn.Sequential)
+    assert same(weights(copied), weights(run.plain_model))
 
 
 def test_the_ledger_is_charged_before_the_noise_is_drawn(tmp_path, monkeypatch):

@@ -27,9 +27,10 @@ from noisewise.training.averaging import Averager, Averaging
 from noisewise.training.errors import StepError
 from noisewise.training.loader import PrivateLoader
 from noisewise.training.loop import GradientWatch, Loop, PrivateLoss, PrivateModel
-from noisewise.training.plan import Plan, ResolvedPlan
+from noisewise.training.plan import Plan
 from noisewise.training.records import Records, map_tensors, record_count
 from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan
+from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import FullSampler, PoissonSampler
 from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
