@@ -88,7 +88,7 @@ def train(
         if report is not None:
             from noisewise.analysis.clipping_bias import BiasCallback
 
-            watched.append(BiasCallback(x, y, every=max(1, steps // 12)))
+            watched.append(BiasCallback(x, y, every=max(1, steps // 12), chunk=256))
             options["callbacks"] = list(watched)
         if out is not None:
             options["ledger"] = out / f"ledger-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"

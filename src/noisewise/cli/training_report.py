@@ -122,7 +122,8 @@ def _bias_curve(series: Any) -> Any:
     axes.plot(steps, [m.cosine for m in series.measurements], label="cosine to the true gradient")
     clipped = [m.clipped_fraction for m in series.measurements]
     axes.plot(steps, clipped, label="share of clipped records", linestyle="--")
-    axes.set(xlabel="step", ylim=(-0.05, 1.05))
+    axes.axhline(0, color="0.8", linewidth=0.8)
+    axes.set(xlabel="step", ylim=(-1.05, 1.05))
     axes.legend(fontsize="small", loc="lower left")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
