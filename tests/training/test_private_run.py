@@ -512,6 +512,25 @@ def test_constrained_layers_are_within_their_limits_before_and_after_every_step(
         assert norm() <= 1.0
 
 
+def test_noise_meets_the_effective_weight_and_is_pulled_back_to_the_stored_one():
+    model = nn.Sequential(lipschitz.StandardisedLinear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    run = start(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    reference = bounded_sum(
+        model,
+        nn.CrossEntropyLoss(),
+        *(empty := (torch.zeros(0, 5), torch.zeros(0).long())),
+        run.plan.gradients,
+    )
+    (group,) = reference.groups
+    tensors = [group.gradients[name] for name in group.names]
+    noise = Streams(3).noise(0).normal_for(tensors, [1.001] * len(tensors))
+    expected = dict(zip(group.names, noise, strict=True))
+    run.step(*empty)
+    pulled = model[0].pull_back(expected["0.weight"] / 40)
+    torch.testing.assert_close(model[0].weight.grad, pulled)
+    torch.testing.assert_close(model[2].weight.grad, expected["2.weight"] / 40)
+
+
 def test_chunks_change_nothing_but_rounding():
     first, second = small_model(), small_model()
     for model, chunk in ((first, None), (second, 7)):
