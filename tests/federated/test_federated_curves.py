@@ -22,6 +22,7 @@ from noisewise.federated import (
     MaskedAggregator,
     Records,
     RocQuestion,
+    Sums,
     ecdf,
     histogram,
     hosmer_lemeshow,
@@ -30,6 +31,7 @@ from noisewise.federated import (
     roc,
     without_noise,
 )
+from noisewise.federated.masking import AggregationError
 from noisewise.federated.measuring import measure_modulo
 from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
@@ -356,3 +358,35 @@ def test_one_upload_answers_several_questions():
             assert sums.noisy.tolist() == direct.noisy.tolist()
         else:  # predictions rounded up to the cells
             assert np.abs(sums.noisy - direct.noisy).max() <= len(names) * 2**20 / 32
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.kind)
+def test_words_that_do_not_belong_together_give_an_error_and_no_curve(question):
+    mechanism = LocalAggregator().noise.apply(question.planned)
+    size = question.planned.draw(Randomness.seeded(1)).size
+    words = Randomness.seeded(2).uint64(size).view(np.int64)
+    for records in (100, None):
+        sums = Sums(words, mechanism, LocalAggregator().threat, "seeded", records)
+        with pytest.raises(AggregationError, match="do not belong together"):
+            question.answer(sums)
+
+
+def test_a_missing_share_gives_an_error_and_no_curve():
+    question = QUESTIONS[1]
+    sharing = FunctionSharing()
+    records = [Records.of(np.linspace(0, 1, 50))]
+    stolen = sharing.ask(question, records, Randomness.seeded(1))
+    lost = Randomness.seeded(3).uint64(stolen.noisy.size).view(np.int64)
+    broken = Sums(
+        stolen.noisy - lost, stolen.mechanism, stolen.threat, stolen.randomness, stolen.records
+    )
+    with pytest.raises(AggregationError, match="spoiled"):
+        question.answer(broken)
+
+
+def test_more_records_than_64_bits_hold_are_refused():
+    question = QUESTIONS[0]
+    mechanism = LocalAggregator().noise.apply(question.planned)
+    zero = np.zeros(question.planned.draw(Randomness.seeded(1)).size, np.int64)
+    with pytest.raises(OverflowError, match="kary"):
+        question.answer(Sums(zero, mechanism, LocalAggregator().threat, "seeded", 2**60))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noisewise.federated import Domain, EcdfQuestion, Records
 from noisewise.federated.masked import STAGES, MaskedAggregator, run_round
 from noisewise.federated.masking import (
     Advertisement,
@@ -267,3 +268,55 @@ def test_every_order_of_arrival_gives_the_same_sum():
         for n in reversed(order):
             server.take_revelation(clients[n].reveal(server.arrived()))
         assert as_signed(server.total()).tolist() == expected
+
+
+# ------------------------------------------------------------------- the parties' noise
+
+WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", neighbors="add-remove")
+
+
+@pytest.mark.parametrize(
+    ("threshold", "colluding", "absent", "copies"),
+    [
+        (3, 0, {}, 4 / 3),
+        (3, 1, {}, 4 / 2),
+        (3, 2, {}, 4 / 1),
+        (3, 1, {2: "mask"}, 3 / 2),
+        (3, 1, {2: "reveal"}, 4 / 2),
+    ],
+)
+def test_the_parties_add_what_survives_the_worst_collusion(threshold, colluding, absent, copies):
+    aggregator = MaskedAggregator(threshold, colluding, absent=absent)
+    parties = [Records.of(np.array([0.1 * n])) for n in range(4)]
+    present = [p for n, p in enumerate(parties, 1) if absent.get(n) != "mask"]
+    truth = sum(WIDE.statistic(party) for party in present)
+    sums = [aggregator.ask(WIDE, parties, Randomness.seeded(s)) for s in range(3)]
+    noise = np.array([found.noisy - truth for found in sums])
+    variance = WIDE.planned.noise[0].variance
+    # Six deviations of a sample variance; the kurtosis of these shares' sum is below 12.
+    close = 6 * np.sqrt(11 / noise.size)
+    assert noise.var() == pytest.approx(variance * copies, rel=close)
+    # What is stated: the guarantee of the honest, the variance of all that arrived.
+    assert sums[0].mechanism.epsilon == WIDE.planned.epsilon
+    assert sums[0].mechanism.noise[0].variance == pytest.approx(variance * copies)
+    honest = sums[0].mechanism.noise[0].honest
+    assert honest == threshold - colluding
+    assert f"{threshold} or more parties" in sums[0].threat.must_not_collude
+
+
+def test_the_number_of_records_travels_under_the_masks():
+    question = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0)
+    parties = [Records.of(np.linspace(0, 1, n)) for n in (3, 5, 9)]
+    assert MaskedAggregator().ask(question, parties, Randomness.seeded(1)).records == 17
+    dropped = MaskedAggregator(threshold=2, absent={2: "share"})
+    assert dropped.ask(question, parties, Randomness.seeded(1)).records == 12
+    private = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0, neighbors="add-remove")
+    assert MaskedAggregator().ask(private, parties, Randomness.seeded(1)).records is None
+
+
+def test_the_threat_model_needs_the_number_of_parties():
+    with pytest.raises(ValueError, match="number of parties"):
+        _ = MaskedAggregator().threat
+    said = MaskedAggregator(parties=6, threshold=5, colluding=1).threat
+    assert "up to 1 parties may stop" in said.drop_outs
+    assert "epsilon counts on 4 honest shares" in said.noise

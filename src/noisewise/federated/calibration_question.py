@@ -28,6 +28,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
 )
 from noisewise.federated.domain import Records
+from noisewise.federated.measuring import check_plausible
 from noisewise.federated.questions import _Asked, _require_closed
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
@@ -194,6 +195,7 @@ class GroupSumsQuestion(_Asked):
 
     def answer(self, sums: Sums) -> GroupSums:
         """Return the sums by group; scales are those of a Laplace law of equal variance."""
+        check_plausible(sums.noisy, sums.mechanism, UNIT, sums.records)
         groups = len(self.cuts) + 1
         columns: dict[str, FloatArray] = {}
         scales: dict[str, float] = {}

@@ -24,7 +24,7 @@ from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.two_class import smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.measuring import measure_modulo
+from noisewise.federated.measuring import check_plausible, measure_modulo, reach
 from noisewise.federated.results import (
     FederatedECDF,
     FederatedHistogram,
@@ -118,7 +118,8 @@ class _Asked:
         return hashlib.sha256(b"noisewise/question/1/" + text.encode()).digest()
 
     def _records(self, sums: Sums) -> int:
-        """Return the public number of records, or 0 if it is private."""
+        """Return the public number of records, or 0 if it is private; check the sums."""
+        check_plausible(sums.noisy, sums.mechanism, reach(sums.mechanism.strategy), sums.records)
         if not self.relation.count_is_public:
             return 0
         if not sums.records:
