@@ -79,6 +79,7 @@ def merged(data):
         {"mechanism": "thesis"},
         {"mechanism": "histogram"},
         {"delta": 1e-6, "mechanism": "sqrt"},
+        {"delta": 1e-6, "mechanism": "circulant"},
         {"delta": 1e-6},
         {"thresholds": [0.1, 0.25, 0.5, 0.75]},
         {"smooth": None},
@@ -285,27 +286,53 @@ def test_questions_from_strangers_are_checked(change, message):
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 70),
-    st.sampled_from(["kary", "thesis", "histogram", "sqrt"]),
+    st.sampled_from(["kary", "thesis", "histogram", "sqrt", "circulant"]),
     st.sampled_from(["replace", "add-remove"]),
     st.integers(0, 2**32),
 )
 def test_measurements_of_shares_sum_to_the_measurements(bins, mechanism, neighbors, seed):
-    delta = 1e-6 if mechanism == "sqrt" else 0.0
-    for question in (
-        EcdfQuestion(Domain(0, 1, bins), 1.0, delta, neighbors, mechanism=mechanism),
-        RocQuestion(
-            Domain(0, 1, bins, labelled=True, closed="below"),
-            1.0,
-            delta,
-            neighbors,
-            mechanism=mechanism,
-        ),
-    ):
+    delta = 1e-6 if mechanism in ("sqrt", "circulant") else 0.0
+    both_classes = Domain(0, 1, bins, labelled=True, closed="below")
+    if mechanism == "circulant":
+        questions = [EcdfQuestion(Domain(0, 1, bins), 1.0, delta, mechanism=mechanism)]
+    else:
+        questions = [
+            EcdfQuestion(Domain(0, 1, bins), 1.0, delta, neighbors, mechanism=mechanism),
+            RocQuestion(both_classes, 1.0, delta, neighbors, mechanism=mechanism),
+        ]
+    for question in questions:
         counts = np.random.default_rng(seed).integers(0, 1000, question.domain.cells)
         share = Randomness.seeded(seed).uint64(counts.size).view(np.int64)
         strategy = question.planned.strategy
         both = measure_modulo(strategy, share) + measure_modulo(strategy, counts - share)
         assert both.tolist() == strategy.measure(counts).tolist()
+
+
+@pytest.mark.parametrize("mechanism", ["sqrt", "circulant"])
+def test_measurements_of_shares_of_fine_grids_sum_to_the_measurements(mechanism):
+    # Where a floating-point transform of whole words would be wrong.
+    question = EcdfQuestion(Domain(0, 1, 700), 1.0, 1e-6, mechanism=mechanism)
+    counts = np.random.default_rng(0).integers(0, 1000, 700)
+    share = Randomness.seeded(0).uint64(700).view(np.int64)
+    strategy = question.planned.strategy
+    both = measure_modulo(strategy, share) + measure_modulo(strategy, counts - share)
+    assert both.tolist() == strategy.measure(counts).tolist()
+
+
+def test_what_cannot_be_accounted_or_smoothed_is_refused_before_anything_is_spent():
+    values = [np.linspace(0, 1, 50)] * 4
+    asked = {"bounds": (0, 1), "bins": 16}
+    with pytest.raises(UnsoundError, match="zCDP"):
+        ecdf(values, MaskedAggregator(), epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    sharing = FunctionSharing(servers=3, honest=2)
+    with pytest.raises(UnsoundError, match="zCDP"):
+        ecdf(values, sharing, epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    full = FunctionSharing(servers=3)
+    curve = ecdf(values, full, epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    local = dp_ecdf(values[0], epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    assert curve.statement().epsilon == local.statement().epsilon
+    with pytest.raises(ValueError, match="l1"):
+        ecdf(values, full, epsilon=1.0, mechanism="kary", smooth="l1", **asked)
 
 
 def test_records_are_checked():

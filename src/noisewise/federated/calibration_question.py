@@ -87,6 +87,10 @@ class SumsByGroup:
             raise ValueError("sums by group get Laplace noise")
         return tuple(Fraction(move) for move in self.moves)
 
+    def touched(self, change: Change) -> int:
+        """All numbers of noise, at most."""
+        return sum(self.blocks)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Nothing to do: the sums are measured by the question."""
         return counts
