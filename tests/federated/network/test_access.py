@@ -27,7 +27,7 @@ def federation(tmp_path_factory):
     made = Federation.create(folder, np.random.default_rng(0), parties=[f"p{i}" for i in range(12)])
     for name in made.trial.servers:
         path = made.trial.config(name)
-        path.write_text(path.read_text().replace("seconds = 30", "seconds = 1"))
+        path.write_text(path.read_text().replace("seconds = 30", "seconds = 3"))
     with made:
         yield made
 
@@ -182,7 +182,7 @@ def test_a_request_that_trickles_in_is_given_up(federation):
     with trust.wrap_socket(plain, server_hostname="localhost") as line:
         head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {credential.header}\r\n"
         line.sendall(head.encode() + b"Content-Length: 1000\r\n\r\nabc")
-        line.settimeout(10)
+        line.settimeout(30)
         assert b"408" in line.recv(4096)
     assert ask(federation, "alpha", "GET", "/v1/health", signed=False)[0] == 200
 
@@ -193,7 +193,7 @@ def test_a_server_with_a_certificate_of_someone_else_is_not_trusted(federation, 
     config = federation.trial.config("p9")
     settings = ClientSettings.read(config)
     wrong = ClientSettings(
-        settings.signer, settings.study, other, tmp_path / "state", seconds=2.0, patience=0.5
+        settings.signer, settings.study, other, tmp_path / "state", seconds=15.0, patience=0.5
     )
     with pytest.raises(UnreachableError, match="certificate that the authority did not sign"):
         contribute(wrong, federation.data["p9"])
@@ -202,6 +202,6 @@ def test_a_server_with_a_certificate_of_someone_else_is_not_trusted(federation, 
 def test_plain_http_is_not_spoken(federation):
     with socket.create_connection(("127.0.0.1", federation.trial.ports[0])) as line:
         line.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
-        line.settimeout(10)
+        line.settimeout(30)
         with contextlib.suppress(ConnectionResetError):
             assert b"fingerprint" not in line.recv(4096)

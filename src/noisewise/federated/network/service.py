@@ -120,6 +120,10 @@ class Service:
                 response = _refusal(error)
             except NetworkError as error:
                 response = _refusal(RefusedError(str(error), 500, "server"))
+            except Exception:
+                _log.exception("%s %s", request.method, request.path)
+                said = "the server failed; its administrator finds the reason in its log"
+                response = _refusal(RefusedError(said, 500, "server"))
             if nonce:
                 response.headers[NONCE_HEADER] = nonce
             return response
