@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from federated.network.harness import Federation
-from noisewise.federated.network.errors import RefusedError
+from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import Manifest, set_digest, unframe
 from noisewise.federated.network.measurement import Measurement
@@ -58,10 +58,12 @@ class OneProcess:
             )
 
     def close(self):
-        for name in self.names:
-            self.stores[name].close()
-            if self.ledgers[name] is not None:
-                self.ledgers[name].close()
+        for store in self.stores.values():
+            store.close()
+        for ledger in self.ledgers.values():
+            if ledger is not None:
+                ledger.close()
+        self.stores, self.ledgers = {}, {}
 
     def measurement(self, epsilon=1.0):
         return Measurement.of(self.study, RocQuestion(self.made.question().domain, epsilon))
@@ -103,6 +105,14 @@ def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both
     both.open()
     both.ask("alpha")
     assert len(both.ledgers["alpha"].entries) == 1
+
+
+def test_a_ledger_that_forgot_a_release_is_refused(both):
+    both.ask("alpha")
+    both.close()
+    (both.folder / "alpha-state" / "budget.ledger").unlink()
+    with pytest.raises(ConfigurationError, match="does not know what it cost"):
+        both.open()
 
 
 def test_nothing_is_stored_if_the_charge_fails(both, monkeypatch):
