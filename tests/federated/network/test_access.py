@@ -38,10 +38,16 @@ def shares_of(federation, party):
 
 
 def manifest_of(federation, party, shares, **changes):
+    count = len(federation.data[party])
+    try:
+        common = route_of(federation.study).check(0, shares["alpha"], count)
+    except ValueError:
+        common = ""
     fields = {
         "study": federation.study.fingerprint,
         "party": party,
-        "records": len(federation.data[party]),
+        "records": count,
+        "common": common,
         "shares": shares,
         "piece_size": 1 << 20,
         **changes,
@@ -149,6 +155,17 @@ def test_keys_that_are_not_keys_are_refused_although_announced(federation):
         manifest = manifest_of(federation, "p5", wrong)
         status, answer = upload(federation, "p5", manifest=manifest, data=wrong["alpha"])
         assert (status, answer["code"]) == (422, "bad-share")
+
+
+def test_keys_that_are_no_pair_are_refused_by_the_second_server(federation):
+    one, two = shares_of(federation, "p10"), shares_of(federation, "p10")
+    mixed = {"alpha": one["alpha"], "beta": two["beta"]}
+    manifest = manifest_of(federation, "p10", mixed)
+    status, _ = upload(federation, "p10", "alpha", manifest=manifest, data=mixed["alpha"])
+    assert status == 200
+    status, answer = upload(federation, "p10", "beta", manifest=manifest, data=mixed["beta"])
+    assert (status, answer["code"]) == (422, "bad-share")
+    assert "no pair" in answer["error"]
 
 
 def test_a_share_of_a_wrong_length_is_refused_although_announced(federation):

@@ -32,10 +32,12 @@ class OneProcess:
         self.members = []
         self.open()
         for party, records in made.data.items():
-            shares = dict(zip(self.names, self.route.make(records), strict=True))
+            made_shares = self.route.make(records)
+            common = self.route.check(0, made_shares[0], len(records))
+            shares = dict(zip(self.names, made_shares, strict=True))
             manifest = Manifest.of(
-                study=self.study.fingerprint, party=party, records=len(records), shares=shares,
-                piece_size=1 << 20,
+                study=self.study.fingerprint, party=party, records=len(records), common=common,
+                shares=shares, piece_size=1 << 20,
             )  # fmt: skip
             self.members.append(manifest.identifier)
             for name in self.names:
