@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.table import Table
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Certificate", "bounds_its_input", "certify"]
 
 
 def certify(
@@ -85,7 +85,7 @@ def certify(
         loss_clip = _validate.positive("loss_clip", loss_clip)
     ruled = loss_rule_for(loss)
     graph = trace(model, shape, input_dtype)
-    enforced = _bounds_its_input(graph)
+    enforced = bounds_its_input(graph)
     if input_norm is None:
         norm = math.inf if enforced else 1.0
     else:
@@ -105,7 +105,7 @@ def certify(
     )
 
 
-def _bounds_its_input(graph: Graph) -> bool:
+def bounds_its_input(graph: Graph) -> bool:
     """Whether every layer that reads the input has a bounded output for any input."""
     unknown = Signal(graph.input_shape, math.inf)
     readers = [node for node in graph.nodes[1:] if 0 in node.inputs]

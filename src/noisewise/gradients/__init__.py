@@ -1,0 +1,37 @@
+"""How a batch becomes one bounded sum: the tape, and one small estimator per idea.
+
+For every linear operation a record's gradient is a contraction of two factors, its layer
+input and the cotangent arriving at its output. The tape sees both, asks the estimator for
+one factor per record, and contracts once.
+"""
+
+from noisewise.gradients.engine import GradientEngine, bounded_sum
+from noisewise.gradients.estimators import (
+    BatchMaxScaled,
+    Clipped,
+    Estimator,
+    Factored,
+    InputScaled,
+    Propagated,
+    Schedule,
+)
+from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.interception import FallbackWarning
+from noisewise.gradients.sums import SLACK, BoundedSum, Group
+
+__all__ = [
+    "SLACK",
+    "BatchMaxScaled",
+    "BoundedSum",
+    "Clipped",
+    "Estimator",
+    "Factored",
+    "FallbackWarning",
+    "GradientEngine",
+    "Group",
+    "GroupSpec",
+    "InputScaled",
+    "Propagated",
+    "Schedule",
+    "bounded_sum",
+]

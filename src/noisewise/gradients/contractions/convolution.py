@@ -1,0 +1,251 @@
+"""Convolutions of any dimension as pairs of matrices: cotangents and unfolded inputs.
+
+The windows of a padded input are a strided view of it; copying that view gives the unfolded
+matrix, for one, two or three dimensions, stride, dilation and groups alike. A transposed
+convolution has the same gradient with the roles of input and cotangent exchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from noisewise.gradients.contractions.base import Contraction, Target, masked, scaled, working
+from noisewise.gradients.contractions.given import row_squares
+from noisewise.gradients.contractions.pair import PairContraction
+
+__all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Settings of a convolution, one number per spatial axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    def backward(
+        self, cotangent: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Torch's own kernel: gradients of input and weight, as asked."""
+        extra = list(self.output_padding or (0,) * len(self.kernel))
+        into, of_weight, _ = torch.ops.aten.convolution_backward(
+            cotangent,
+            x,
+            weight,
+            None,
+            list(self.stride),
+            list(self.padding),
+            list(self.dilation),
+            self.transposed,
+            extra,
+            self.groups,
+            [*mask, False],
+        )
+        return into, of_weight
+
+    def windows(self, image: Tensor, positions: tuple[int, ...], views: int) -> Tensor:
+        """Unfold (rows, channels, ...) to (records, groups, channels * kernel, views * T)."""
+        pad = [amount for size in reversed(self.padding) for amount in (size, size)]
+        # The last windows of a strided convolution may end before the image does, and those
+        # of a transposed one beyond it.
+        reach = [
+            (p - 1) * s + d * (k - 1) + 1
+            for p, s, d, k in zip(positions, self.stride, self.dilation, self.kernel, strict=True)
+        ]
+        for axis, need in enumerate(reach):
+            missing = need - image.shape[2 + axis] - 2 * self.padding[axis]
+            if missing > 0:
+                pad[2 * (len(reach) - 1 - axis) + 1] += missing
+        if any(pad):
+            image = functional.pad(image, pad)
+        elif not image.is_contiguous():
+            image = image.contiguous()
+        rows, channels = image.shape[:2]
+        records, per_group = rows // views, channels // self.groups
+        row, channel, *space = image.stride()
+        steps = [s * stride for s, stride in zip(space, self.stride, strict=True)]
+        taps = [s * dilation for s, dilation in zip(space, self.dilation, strict=True)]
+        view = image.as_strided(
+            (records, self.groups, per_group, *self.kernel, views, *positions),
+            (row * views, channel * per_group, channel, *taps, row, *steps),
+            image.storage_offset(),
+        )
+        inner = per_group * math.prod(self.kernel)
+        return view.reshape(records, self.groups, inner, views * math.prod(positions))
+
+
+@dataclass
+class _Convolved(PairContraction):
+    x: Tensor
+    cotangent: Tensor
+    settings: Convolution
+    views: int
+    weight: Target | None
+    bias: Target | None
+
+    def __post_init__(self) -> None:
+        self.records = self.x.shape[0] // self.views
+        self.groups = self.settings.groups
+
+    def only(self, names: frozenset[str]) -> Any:
+        """Drop the weight or the bias."""
+        return replace(
+            self,
+            weight=self.weight if self.weight and self.weight.name in names else None,
+            bias=self.bias if self.bias and self.bias.name in names else None,
+        )
+
+    def _rows(self, tensor: Tensor, start: int, stop: int) -> Tensor:
+        return working(tensor[start * self.views : stop * self.views])
+
+    def _flat(self, tensor: Tensor, start: int, stop: int) -> Tensor:
+        """(rows, channels, ...) as (records, groups, channels per group, views * T)."""
+        rows = self._rows(tensor, start, stop)
+        channels = rows.shape[1] // self.groups
+        positions = math.prod(rows.shape[2:])
+        shaped = rows.reshape(stop - start, self.views, self.groups, channels, positions)
+        return shaped.permute(0, 2, 3, 1, 4).flatten(3)
+
+    def bias_gradients(self, start: int, stop: int) -> Tensor:
+        """Sum of the cotangents over positions and views."""
+        rows = self._rows(self.cotangent, start, stop)
+        return rows.flatten(2).sum(2).reshape(stop - start, self.views, -1).sum(1)
+
+    def contract(self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None) -> Tensor:
+        """Torch's kernel, with the smaller factor scaled."""
+        x, cotangent = self._rows(self.x, start, stop), self._rows(self.cotangent, start, stop)
+        if self.views > 1:
+            keep = None if keep is None else keep.repeat_interleave(self.views)
+            scale = None if scale is None else scale.repeat_interleave(self.views)
+        x, cotangent = masked(x, keep), masked(cotangent, keep)
+        if x.numel() <= cotangent.numel():
+            x = scaled(x, scale)
+        else:
+            cotangent = scaled(cotangent, scale)
+        assert self.weight is not None
+        template = x.new_empty(()).expand(self.weight.shape)
+        _, gradient = self.settings.backward(cotangent, x, template, (False, True))
+        assert gradient is not None
+        return gradient
+
+    def _channel_squares(self, tensor: Tensor) -> Tensor:
+        """Squares summed over the channels of a group: (rows, groups, ...)."""
+        wide = working(tensor)
+        shape = (wide.shape[0], self.groups, -1, *wide.shape[2:])
+        return wide.reshape(shape).square().sum(2)
+
+    def _window_squares(self, image: Tensor, positions: tuple[int, ...]) -> Tensor:
+        """Squared norm of every window: (rows, groups, T)."""
+        squares = self._channel_squares(image)
+        one = replace(self.settings, groups=self.groups)
+        windows = one.windows(squares, positions, 1)
+        return windows.sum(2)
+
+    def _over_positions(self, image: Tensor, other: Tensor) -> Tensor:
+        rows = self._window_squares(image, tuple(other.shape[2:]))
+        flat = self._channel_squares(other).flatten(2)
+        by_group = (rows * flat).sqrt().sum(2)
+        by_group = by_group.reshape(self.records, self.views, self.groups).sum(1)
+        norms: Tensor = torch.linalg.vector_norm(by_group, dim=1)
+        return norms
+
+    def merged(self, other: Contraction) -> Contraction | None:
+        """Two uses of one layer on images of one size are views of the same record."""
+        if (
+            not isinstance(other, type(self))
+            or other.targets != self.targets
+            or other.settings != self.settings
+            or other.x.shape[1:] != self.x.shape[1:]
+        ):
+            return None
+        return replace(
+            self,
+            x=_interleaved(self.x, other.x, self.records),
+            cotangent=_interleaved(self.cotangent, other.cotangent, self.records),
+            views=self.views + other.views,
+        )
+
+
+def _interleaved(first: Tensor, second: Tensor, records: int) -> Tensor:
+    shape = (records, -1, *first.shape[1:])
+    return torch.cat([first.reshape(shape), second.reshape(shape)], 1).flatten(0, 1)
+
+
+@dataclass
+class ConvolutionContraction(_Convolved):
+    """Cotangents (rows, M, ...) against windows of the input (rows, N / kernel, ...)."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Per group: output channels, input channels times kernel; positions."""
+        positions = math.prod(self.cotangent.shape[2:]) * self.views
+        inner = self.x.shape[1] // self.groups * math.prod(self.settings.kernel)
+        return self.cotangent.shape[1] // self.groups, inner, positions
+
+    def left(self, start: int, stop: int) -> Tensor:
+        """Cotangents."""
+        return self._flat(self.cotangent, start, stop)
+
+    def right(self, start: int, stop: int) -> Tensor:
+        """Windows of the input."""
+        rows = self._rows(self.x, start, stop)
+        return self.settings.windows(rows, tuple(self.cotangent.shape[2:]), self.views)
+
+    def positions_bound(self) -> Tensor:
+        """Sum over positions of |cotangent| |window|, groups joined as a root of squares."""
+        return self._over_positions(self.x, self.cotangent)
+
+    def input_squares(self) -> Tensor:
+        """Squared norm of the unfolded input, and one per position for the bias."""
+        positions = math.prod(self.cotangent.shape[2:]) * self.views
+        result = working(self.x).new_zeros(self.records)
+        if self.weight is not None:
+            windows = self._window_squares(self.x, tuple(self.cotangent.shape[2:]))
+            result = result + windows.flatten(1).sum(1).reshape(self.records, -1).sum(1)
+        return result + (positions if self.bias is not None else 0)
+
+
+@dataclass
+class TransposedContraction(_Convolved):
+    """Inputs (rows, M, ...) against windows of the cotangent: weight (M, N / kernel, kernel)."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Per group: input channels, output channels times kernel; input positions."""
+        positions = math.prod(self.x.shape[2:]) * self.views
+        inner = self.cotangent.shape[1] // self.groups * math.prod(self.settings.kernel)
+        return self.x.shape[1] // self.groups, inner, positions
+
+    def left(self, start: int, stop: int) -> Tensor:
+        """Inputs."""
+        return self._flat(self.x, start, stop)
+
+    def right(self, start: int, stop: int) -> Tensor:
+        """Windows of the cotangent."""
+        rows = self._rows(self.cotangent, start, stop)
+        return self.settings.windows(rows, tuple(self.x.shape[2:]), self.views)
+
+    def positions_bound(self) -> Tensor:
+        """Sum over input positions of |input| |window of the cotangent|."""
+        return self._over_positions(self.cotangent, self.x)
+
+    def input_squares(self) -> Tensor:
+        """An output entry meets each input at most once per tap, so the kernel bounds reuse."""
+        positions = math.prod(self.cotangent.shape[2:]) * self.views
+        result = working(self.x).new_zeros(self.records)
+        if self.weight is not None:
+            reuse = math.prod(self.settings.kernel)
+            squares = row_squares(working(self.x)).reshape(self.records, -1).sum(1)
+            result = result + reuse * squares
+        return result + (positions if self.bias is not None else 0)

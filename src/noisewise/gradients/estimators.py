@@ -1,0 +1,354 @@
+"""How one record's influence is bounded: every estimator side by side.
+
+An estimator says three things: which parameters are bounded together (``groups``), by how
+much each record counts (``scale``: one factor per record, a function of what it ``measures``
+of that record and of public values), and how far one record can then move a group's sum
+(``limits``). The engine adds a slack for rounding to every limit.
+
+Sources: Propagated, Barczewski & Ramon's and the Clipless paper's Algorithm 1; InputScaled,
+Eq. 5.2.14 of Barczewski's thesis with the record's own norm in place of the batch maximum;
+``clip``, Abadi et al. (2016); ``automatic``, Bu et al. (2023); ``global``, Option 2 of
+Algorithm 1 of the global-clipping paper (a record whose gradient is too long is dropped).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from noisewise.errors import UnsoundError
+from noisewise.gradients.grouping import GroupSpec, by_layer, partition
+from noisewise.privacy import _validate
+
+__all__ = [
+    "BatchMaxScaled",
+    "Clipped",
+    "Estimator",
+    "Factored",
+    "InputScaled",
+    "Lipschitz",
+    "Propagated",
+    "Schedule",
+]
+
+Clip = float | Mapping[str, float] | Sequence[float]
+
+#: ``norm``: the exact norm of a record's gradient of the group; ``bound``: a proven upper
+#: bound of it; ``input``: an upper bound of the Jacobian in the parameters, use by use;
+#: ``nothing``: every record counts once.
+Measure = Literal["norm", "bound", "input", "nothing"]
+
+# Squares of smaller numbers underflow in float32, so smaller norms cannot be told from zero.
+_SMALLEST = 1e-12
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """What the engine asks of an estimator."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether a sensitivity was proven, so that an epsilon may be stated."""
+
+    @property
+    def measures(self) -> Measure:
+        """What `scale` is given for every record, see the module's first lines."""
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """Partition the parameters (name to size) into groups that are bounded together."""
+
+    def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Bound on the length of one record's scaled gradient, per group."""
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """One factor per record."""
+
+
+def _check_clip(clip: Clip) -> Clip:
+    if isinstance(clip, Mapping):
+        return {str(k): _validate.positive(f"clip[{k!r}]", v) for k, v in clip.items()}
+    if isinstance(clip, Sequence):
+        return tuple(_validate.positive(f"clip[{i}]", v) for i, v in enumerate(clip))
+    return _validate.positive("clip", clip)
+
+
+def _thresholds(clip: Clip, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+    """One threshold per group, from a number for all, a list in order, or names."""
+    if isinstance(clip, Mapping):
+        names = [group.name for group in groups]
+        if set(clip) != set(names):
+            raise ValueError(
+                f"clip names the groups {sorted(clip)}, but the model has {sorted(names)}: give "
+                "one threshold for each"
+            )
+        return tuple(clip[name] for name in names)
+    if isinstance(clip, Sequence):
+        if len(clip) != len(groups):
+            raise ValueError(
+                f"clip has {len(clip)} thresholds for {len(groups)} groups "
+                f"({', '.join(group.name for group in groups)})"
+            )
+        return tuple(clip)
+    return tuple(float(clip) for _ in groups)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Exact norms: each record's gradient of a group is cut to length `clip`.
+
+    Parameters
+    ----------
+    clip : float, mapping or sequence
+        Threshold C: one for every group, or one per group by name or in order.
+    per : {"model", "layer", "parameter"} or mapping
+        What is bounded together; a mapping names blocks, each a list of prefixes of
+        parameter names, which together must cover all of them.
+    rule : {"clip", "automatic", "global", "normalise"}
+        ``clip``: g min(1, C/|g|). ``automatic``: g C/(|g| + gamma). ``global``: g if
+        |g| <= C, else nothing. ``normalise``: g C/|g|.
+    gamma : float
+        Of ``automatic``.
+    """
+
+    clip: Clip = 1.0
+    per: str | Mapping[str, Sequence[str]] = "model"
+    rule: str = "clip"
+    gamma: float = 0.01
+    sound: ClassVar[bool] = True
+    measures: ClassVar[Measure] = "norm"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip", _check_clip(self.clip))
+        if isinstance(self.per, str):
+            _validate.choice("per", self.per, ("model", "layer", "parameter"))
+        _validate.choice("rule", self.rule, ("clip", "automatic", "global", "normalise"))
+        _validate.positive("gamma", self.gamma)
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """Partition by `per`."""
+        return partition(self.per, parameters)
+
+    def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Return the thresholds themselves."""
+        return _thresholds(self.clip, groups)
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """Apply the rule to the exact norm."""
+        return clip_scale(measure, limit, self.rule, self.gamma)
+
+
+def clip_scale(norm: Tensor, limit: float, rule: str, gamma: float = 0.01) -> Tensor:
+    """Return the factor of each record under a clipping rule."""
+    if rule == "clip":
+        return (limit / norm.clamp_min(_SMALLEST)).clamp_max(1.0)
+    if rule == "automatic":
+        return limit / (norm + gamma)
+    if rule == "global":
+        return (norm <= limit).to(norm.dtype)
+    # A record without gradient stays without: 0 times any finite factor.
+    return limit / norm.clamp_min(_SMALLEST)
+
+
+@dataclass(frozen=True)
+class Factored:
+    """Each record's layer gradient scaled by min(1, C/u), u an upper bound of its norm.
+
+    u comes from the two factors of the gradient, activation and cotangent. It is the exact
+    norm for dense layers; for convolutions and sequences the exact norm where that costs no
+    more than the contraction itself, else the tightest product bound. No Lipschitz model is
+    needed and no per-record gradient of the whole model exists.
+
+    Parameters
+    ----------
+    clip : float, mapping or sequence
+        C for every layer, or one per layer by name or in order.
+    """
+
+    clip: Clip = 1.0
+    sound: ClassVar[bool] = True
+    measures: ClassVar[Measure] = "bound"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip", _check_clip(self.clip))
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """One group per layer."""
+        return by_layer(parameters)
+
+    def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Return the thresholds themselves."""
+        return _thresholds(self.clip, groups)
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """Clip by the upper bound, which is at least the norm."""
+        return clip_scale(measure, limit, "clip")
+
+
+class Lipschitz:
+    """Estimators whose limits come from propagated bounds, which the engine renews each step."""
+
+    sound: ClassVar[bool] = True
+    loss_clip: float | None
+    input_norm: float | None
+
+    def __post_init__(self) -> None:
+        if self.loss_clip is not None:
+            object.__setattr__(self, "loss_clip", _validate.positive("loss_clip", self.loss_clip))
+        if self.input_norm is not None:
+            object.__setattr__(
+                self, "input_norm", _validate.positive("input_norm", self.input_norm)
+            )
+
+    def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Refuse: they depend on the model's weights."""
+        raise UnsoundError(
+            f"{type(self).__name__} has no limit of its own: its bounds are propagated through "
+            "the model. Use noisewise.bounded_sum or noisewise.make_private, which do that."
+        )
+
+
+@dataclass(frozen=True)
+class Propagated(Lipschitz):
+    """Nothing is clipped: bounds are propagated through the model from the public input norm.
+
+    Parameters
+    ----------
+    loss_clip : float, optional
+        Each record's cotangent at the logits is clipped to this norm first (Clipless paper,
+        section 3.1), which lowers every bound.
+    input_norm : float, optional
+        Promised bound on the norm of a record, if the model does not start with a
+        ``BoundedInput`` (then records beyond it are scaled down to it).
+    """
+
+    loss_clip: float | None = None
+    input_norm: float | None = None
+    measures: ClassVar[Measure] = "nothing"
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """One group per parameter: each has its own bound."""
+        return partition("parameter", parameters)
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """Every record counts once."""
+        return torch.ones_like(measure)
+
+
+@dataclass(frozen=True)
+class InputScaled(Lipschitz):
+    """Each record's layer gradient divided by the norm of its own layer input.
+
+    The sound form of Eq. 5.2.14 of the thesis: the factor of a record depends on that record
+    alone. What is left of a record is at most the propagated bound on its cotangent. The norm
+    is that of the Jacobian in the layer's parameters: of the unfolded input for a
+    convolution, with a one per position for the bias.
+
+    Parameters
+    ----------
+    loss_clip, input_norm
+        As of `Propagated`.
+    """
+
+    loss_clip: float | None = None
+    input_norm: float | None = None
+    measures: ClassVar[Measure] = "input"
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """One group per layer."""
+        return by_layer(parameters)
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """Divide by the record's own input norm."""
+        return 1.0 / measure.clamp_min(_SMALLEST)
+
+
+@dataclass(frozen=True)
+class BatchMaxScaled(Lipschitz):
+    """Algorithm 8 of the thesis as printed, for study: divided by the batch's largest norm.
+
+    One record can change the maximum and so the share of all others: with s records of norm
+    rho and one of norm R, leaving out the last moves the sum by s (1 - rho/R) + 1 times the
+    claimed sensitivity. It trains, and it has no epsilon.
+    """
+
+    loss_clip: float | None = None
+    input_norm: float | None = None
+    study: bool = field(default=False, kw_only=True)
+    sound: ClassVar[bool] = False
+    measures: ClassVar[Measure] = "input"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.study is not True:
+            raise UnsoundError(
+                "BatchMaxScaled divides by the largest norm of the batch, so one record changes "
+                "what the others contribute and no useful sensitivity exists. For study say "
+                "BatchMaxScaled(study=True), which reports no epsilon; for training use "
+                "InputScaled, which divides by the record's own norm."
+            )
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """One group per layer."""
+        return by_layer(parameters)
+
+    def scale(self, measure: Tensor, limit: float) -> Tensor:
+        """Divide everybody by the largest norm: this is what mixes the records."""
+        if measure.numel() == 0:
+            return measure
+        finite = torch.where(torch.isfinite(measure), measure, torch.zeros_like(measure))
+        return (1.0 / finite.amax().clamp_min(_SMALLEST)).expand_as(measure)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One estimator after another: each from a fraction of training on.
+
+    The mix-up training of the global-clipping paper: the noise multiplier stays the same, so
+    all steps are the same mechanism to the accountant. Stages must form the same groups.
+
+    Parameters
+    ----------
+    stages : sequence of (fraction, estimator)
+        Ascending fractions in [0, 1), the first one 0.
+
+    Examples
+    --------
+    >>> schedule = Schedule([(0.0, Clipped(1.0)), (0.5, Clipped(1.0, rule="global"))])
+    >>> schedule.at(0.7).rule
+    'global'
+    """
+
+    stages: Sequence[tuple[float, Any]]
+
+    def __post_init__(self) -> None:
+        stages = tuple((float(start), estimator) for start, estimator in self.stages)
+        starts = [start for start, _ in stages]
+        if not stages or starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= 1:
+            raise ValueError(
+                "a schedule needs stages (fraction, estimator) with ascending fractions from 0 to "
+                f"below 1, got the fractions {starts}"
+            )
+        for _, estimator in stages:
+            if isinstance(estimator, Schedule) or not isinstance(estimator, Estimator):
+                raise TypeError(f"a stage needs an estimator, got {estimator!r}")
+        object.__setattr__(self, "stages", stages)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every stage is."""
+        return all(estimator.sound for _, estimator in self.stages)
+
+    def at(self, progress: float) -> Estimator:
+        """Return the estimator in force after the fraction `progress` of all steps."""
+        if not 0 <= progress <= 1 or math.isnan(progress):
+            raise ValueError(f"progress must lie in [0, 1], got {progress!r}")
+        chosen: Estimator = self.stages[0][1]
+        for start, estimator in self.stages:
+            if progress >= start:
+                chosen = estimator
+        return chosen

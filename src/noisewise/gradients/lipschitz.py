@@ -1,0 +1,131 @@
+"""Limits of the estimators that need a Lipschitz model: bounds propagated at every step.
+
+Propagated: the propagated bound of each parameter. InputScaled: a record's layer gradient,
+divided by its own input norm, is at most the bound on the cotangent, summed over the uses of
+the layer. A group with a parameter whose input norm is not measured (a bare scale) keeps
+factor one and the propagated bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.bounds.arithmetic import hypotenuse, total
+from noisewise.bounds.cache import NormCache
+from noisewise.bounds.certificate import bounds_its_input
+from noisewise.bounds.graph import Graph, trace
+from noisewise.bounds.improvements import Improvements
+from noisewise.bounds.losses import loss_rule_for
+from noisewise.bounds.propagation import Propagation, propagate
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.grouping import GroupSpec
+
+__all__ = ["LipschitzBounds", "guard_output", "shortened"]
+
+
+class LipschitzBounds:
+    """A traced model whose bounds are renewed for the weights of every step."""
+
+    def __init__(self, graph: Graph, loss: Any, enforced: bool) -> None:
+        self.graph, self.loss, self.enforced = graph, loss, enforced
+        self.cache = NormCache()
+
+    @staticmethod
+    def of(model: nn.Module, loss: Any, x: Any, views: int) -> LipschitzBounds:
+        """Trace a model for records like those of x."""
+        if not isinstance(x, Tensor):
+            raise UnsupportedModelError(
+                "bounds are propagated through models with one input tensor. Use noisewise.Clipped "
+                "or noisewise.Factored, which need no bounds."
+            )
+        shape = tuple(x.shape[2:] if views > 1 else x.shape[1:])
+        ruled = loss_rule_for(loss)
+        graph = trace(model, shape, x.dtype)
+        return LipschitzBounds(graph, ruled, bounds_its_input(graph))
+
+    def check(self, estimator: Any) -> None:
+        """Refuse what has no finite bound, before training."""
+        self._propagate(estimator, None)
+
+    def _propagate(self, estimator: Any, improvements: Improvements | None) -> Propagation:
+        norm = estimator.input_norm
+        if norm is None:
+            if not self.enforced:
+                raise UnsupportedModelError(
+                    f"{type(estimator).__name__} needs a bound on the norm of a record. Start the "
+                    "model with noisewise.nn.BoundedInput(shape, norm), or state input_norm=..., "
+                    "to which longer records are scaled down."
+                )
+            norm = math.inf
+        return propagate(
+            self.graph,
+            norm,
+            self.loss,
+            improvements=improvements,
+            loss_clip=estimator.loss_clip,
+            cache=self.cache,
+        )
+
+    def limits(
+        self,
+        estimator: Any,
+        groups: Sequence[GroupSpec],
+        unmeasured: set[str],
+        improvements: Improvements,
+    ) -> dict[str, float]:
+        """Bound on one record's contribution to each group, at the present weights."""
+        found = self._propagate(estimator, improvements)
+        if estimator.measures == "nothing":
+            return {g.name: hypotenuse(*(found.gradients[n] for n in g.names)) for g in groups}
+        result = {}
+        for group in groups:
+            names = set(group.names)
+            if names & unmeasured:
+                result[group.name] = hypotenuse(*(found.gradients[n] for n in group.names))
+            else:
+                uses = [use.cotangent for use in found.layers if names & set(use.gradients)]
+                result[group.name] = total(*uses) if uses else 0.0
+        return result
+
+
+def shortened(x: Tensor, limit: float) -> Tensor:
+    """Scale records beyond the promised norm down to it."""
+    norm = torch.linalg.vector_norm(x.reshape(x.shape[0], -1), dim=1)
+    # A little below the limit, so that rounding cannot lift a record above it.
+    factor = (limit * (1 - 1e-6) / norm.clamp_min(1e-30)).clamp_max(1.0)
+    shorter: Tensor = x * factor.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    return shorter
+
+
+def guard_output(output: Any, loss_clip: float | None) -> Any:
+    """Let no cotangent through that is not finite, and clip the others if asked to."""
+    if not isinstance(output, Tensor):
+        raise UnsupportedModelError("bounds need a model that returns one tensor")
+    result: Tensor = _Guard.apply(output, loss_clip)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Guard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, clip: float | None) -> Tensor:
+        ctx.clip = clip
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        (cotangent,) = cotangents
+        norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
+        kept = torch.isfinite(norm)
+        shape = (-1, *[1] * (cotangent.dim() - 1))
+        if ctx.clip is not None:
+            # A little below the limit, so that rounding cannot lift a record above it.
+            limit = ctx.clip * (1 - 1e-6)
+            factor = (limit / norm.clamp_min(1e-30)).clamp_max(1.0)
+            cotangent = cotangent * factor.view(shape).to(cotangent.dtype)
+        zero = torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
+        return torch.where(kept.view(shape), cotangent, zero), None

@@ -1,0 +1,87 @@
+"""One loss per record, from whatever loss the user brings."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from noisewise.bounds.losses import loss_rule_for
+from noisewise.errors import UnsupportedModelError
+
+__all__ = ["check_apart", "check_losses", "record_losses"]
+
+
+def record_losses(loss: Any) -> Callable[[Any, Any], Tensor]:
+    """Return a function (output, target) to one loss per record.
+
+    A loss with a rule is read by it. Any other torch loss with a ``reduction`` is computed
+    without one, then reduced within each record. A function must return one loss per record
+    itself.
+    """
+    if isinstance(loss, type):
+        raise TypeError(f"give the loss as an object, {loss.__name__}(), not as a class")
+    try:
+        rule, module = loss_rule_for(loss)
+    except UnsupportedModelError:
+        return _unruled(loss)
+    return lambda output, target: rule.losses(module, output, target)
+
+
+def _unruled(loss: Any) -> Callable[[Any, Any], Tensor]:
+    if not callable(loss):
+        raise TypeError(
+            f"the loss must be a torch loss or a function (output, target) -> one loss per record, "
+            f"got {type(loss).__name__}"
+        )
+    name = getattr(loss, "__name__", "")
+    if name and getattr(functional, name, None) is loss:
+        raise UnsupportedModelError(
+            f"the function {name} reduces over the batch. Give the module instead (for "
+            f"example nn.CrossEntropyLoss()), or a function that calls {name} with "
+            "reduction='none' and returns one loss per record."
+        )
+    reduction = getattr(loss, "reduction", None)
+    if isinstance(loss, nn.Module) and reduction in ("mean", "sum", "batchmean"):
+        plain = copy.copy(loss)
+        plain.reduction = "none"  # type: ignore[assignment]
+
+        def reduced(output: Any, target: Any) -> Tensor:
+            values: Tensor = plain(output, target)
+            flat = values.flatten(1) if values.dim() > 1 else values.unsqueeze(1)
+            return flat.mean(1) if reduction == "mean" else flat.sum(1)
+
+        return reduced
+    function: Callable[[Any, Any], Tensor] = loss
+    return function
+
+
+def check_losses(values: Any, rows: int) -> Tensor:
+    """Refuse what is not one finite-typed loss per record."""
+    if not isinstance(values, Tensor) or tuple(values.shape) != (rows,):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise UnsupportedModelError(
+            f"the loss must return one value per record, shape ({rows},), but returned {got}. Do "
+            "not average over the batch: compute with reduction='none' and sum or average within "
+            "each record (over its tokens, with your mask)."
+        )
+    return values
+
+
+def check_apart(losses: Tensor, output: Any) -> None:
+    """Refuse a loss that compares records: the first one's may depend on its own output only."""
+    if not isinstance(output, Tensor) or not output.requires_grad or not losses.requires_grad:
+        return
+    (gradient,) = torch.autograd.grad(
+        losses[0], output, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    if bool((gradient[1:] != 0).any()):
+        raise UnsupportedModelError(
+            "the loss of one record depends on the outputs of others (a contrastive loss, or a "
+            "normalisation over the batch), so no sensitivity exists. Compute each record's loss "
+            "from its own output and target."
+        )

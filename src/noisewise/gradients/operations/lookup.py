@@ -1,0 +1,123 @@
+"""Embeddings and bags of embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.contractions import RowsContraction, Target
+from noisewise.gradients.operations.registry import UnsupportedUseError, derive, handles, place
+from noisewise.gradients.tape import Tape
+
+__all__ = ["bag", "embed"]
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, tokens: Tensor, skipped: int | None, tape: Tape, table: Target
+    ) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.skipped, ctx.tape, ctx.table = skipped, tape, table
+        return functional.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        (tokens,) = ctx.saved_tensors
+        records = ctx.tape.records
+        width = cotangents[0].shape[-1]
+        per_record = tokens.numel() // max(records, 1)
+        ctx.tape.arrive(
+            RowsContraction(
+                tokens.reshape(records, per_record),
+                cotangents[0].reshape(records, per_record, width),
+                ctx.table,
+                ctx.skipped,
+            )
+        )
+        return None, None, None, None, None
+
+
+@handles(functional.embedding, torch.embedding)
+def embed(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Rows of a table; a lookup that is the same for all records is part of the table."""
+    if function is torch.embedding:
+        raise UnsupportedUseError
+    return _embed(tape, *args, **kwargs)
+
+
+def _embed(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    target = tape.target(weight)
+    if target is None or tape.target(input) is not None:
+        raise UnsupportedUseError
+    what = place(tape, "embedding", target)
+    if max_norm is not None or scale_grad_by_freq:
+        option = "max_norm" if max_norm is not None else "scale_grad_by_freq"
+        raise UnsupportedModelError(
+            f"{what} uses {option}, which depends on the tokens of the whole batch. Turn it off."
+        )
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += weight.shape[0]
+    leading = input.shape[0] if input.dim() else 0
+    if not tape.calls.batched(what, leading, tape.rows, input):
+        whole: Tensor = derive(tape, functional.embedding, (input, weight, padding_idx), {})
+        return whole
+    tape.use(target)
+    result: Tensor = _Embed.apply(weight, input, padding_idx, tape, target)  # type: ignore[no-untyped-call]
+    return result
+
+
+@handles(functional.embedding_bag)
+def bag(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A bag is a lookup, then a sum, mean or maximum."""
+    return _bag(tape, *args, **kwargs)
+
+
+def _bag(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    if offsets is not None or input.dim() != 2:
+        raise UnsupportedModelError(
+            f"{place(tape, 'embedding_bag', tape.target(weight))} needs one list of tokens per "
+            "record, so that no bag crosses records: give it tokens of shape (batch, tokens), "
+            "padded with padding_idx, without offsets."
+        )
+    rows = _embed(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    kept = torch.ones_like(input, dtype=torch.bool)
+    if padding_idx is not None:
+        padding_idx += weight.shape[0] if padding_idx < 0 else 0
+        kept = input != padding_idx
+    if mode == "max":
+        low = torch.finfo(rows.dtype).min
+        found = rows.masked_fill(~kept.unsqueeze(-1), low).amax(1)
+        return torch.where(kept.any(1, keepdim=True), found, torch.zeros_like(found))
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    summed = (rows * kept.unsqueeze(-1)).sum(1)
+    if mode == "sum":
+        return summed
+    return summed / kept.sum(1, keepdim=True).clamp_min(1)

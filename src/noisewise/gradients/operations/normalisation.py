@@ -1,0 +1,246 @@
+"""Affine parameters of layer, group, instance and RMS normalisation.
+
+The normalised input is computed by torch; scale and shift then meet each channel, and a
+record's gradient is a sum over its positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.contractions import GivenContraction, Target
+from noisewise.gradients.contractions.base import working
+from noisewise.gradients.operations.registry import UnsupportedUseError, handles, place
+from noisewise.gradients.tape import Tape
+
+__all__ = ["affine"]
+
+
+def _arrive(
+    tape: Tape,
+    normalised: Tensor,
+    cotangent: Tensor,
+    targets: tuple[Target | None, Target | None],
+    channels_first: bool,
+) -> None:
+    """Sum over positions: channels are axis 1, or all last axes of the parameter."""
+    weight, bias = targets
+    shape = next(t.shape for t in targets if t is not None)
+    records = tape.records
+
+    def summed(values: Tensor) -> Tensor:
+        if channels_first:
+            flat = working(values).flatten(2).sum(2)
+            return flat.reshape(records, tape.views, -1).sum(1)
+        positions = values.numel() // max(records * torch.Size(shape).numel(), 1)
+        return working(values).reshape(records, positions, *shape).sum(1)
+
+    def jacobian() -> Tensor:
+        """Largest root of squares that one scale meets, and the positions of a shift."""
+        wide = working(normalised)
+        result = wide.new_zeros(records)
+        if weight is not None:
+            result = result + summed(wide.square()).flatten(1).amax(1)
+        if bias is not None:
+            result = result + wide.numel() / max(records * torch.Size(shape).numel(), 1)
+        return result
+
+    gradients: dict[Target, Tensor] = {}
+    if weight is not None:
+        gradients[weight] = summed(working(cotangent) * working(normalised))
+    if bias is not None:
+        gradients[bias] = summed(cotangent)
+    tape.arrive(GivenContraction(gradients, jacobian))
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Saves what torch saves; the normalised input is made anew in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        shape: tuple[int, ...],
+        eps: float,
+        tape: Tape,
+        targets: tuple[Target | None, Target | None],
+    ) -> Tensor:
+        output, mean, inverse = torch.native_layer_norm(x, list(shape), weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, mean, inverse)
+        ctx.shape, ctx.tape, ctx.targets = shape, tape, targets
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        cotangent = cotangents[0].contiguous()
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        normalised = (working(x) - mean) * inverse
+        _arrive(ctx.tape, normalised, cotangent, ctx.targets, False)
+        into = None
+        if ctx.needs_input_grad[0]:
+            into, _, _ = torch.ops.aten.native_layer_norm_backward(
+                cotangent, x, list(ctx.shape), mean, inverse, weight, bias, [True, False, False]
+            )
+        return into, None, None, None, None, None, None
+
+
+class _Affine(torch.autograd.Function):
+    """Scale and shift of an input that is normalised already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        normalised: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        channels_first: bool,
+        tape: Tape,
+        targets: tuple[Target | None, Target | None],
+    ) -> Tensor:
+        shape = (-1, *[1] * (normalised.dim() - 2)) if channels_first else None
+        wide = [None if p is None else (p.view(shape) if shape else p) for p in (weight, bias)]
+        ctx.save_for_backward(normalised, wide[0])
+        ctx.tape, ctx.targets, ctx.channels_first = tape, targets, channels_first
+        output = normalised if wide[0] is None else normalised * wide[0]
+        return output.clone() if wide[1] is None else output + wide[1]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        (cotangent,) = cotangents
+        normalised, weight = ctx.saved_tensors
+        _arrive(ctx.tape, normalised, cotangent, ctx.targets, ctx.channels_first)
+        into = cotangent if weight is None else cotangent * weight
+        return into, None, None, None, None, None
+
+
+def affine(
+    tape: Tape,
+    normalised: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    channels_first: bool,
+) -> Tensor:
+    """Scale and shift on the tape."""
+    targets = (tape.target(weight), tape.target(bias))
+    tape.use(*targets)
+    result: Tensor = _Affine.apply(normalised, weight, bias, channels_first, tape, targets)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _check(tape: Tape, what: str, x: Tensor, *parameters: Tensor | None) -> None:
+    targets = [tape.target(parameter) for parameter in parameters]
+    if tape.target(x) is not None:
+        raise UnsupportedUseError
+    if not tape.calls.batched(place(tape, what, *targets), x.shape[0], tape.rows):
+        raise UnsupportedUseError
+
+
+@handles(functional.layer_norm, torch.layer_norm)
+def layer_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Over the last axes."""
+    return _layer_norm(tape, *args, **kwargs)
+
+
+def _layer_norm(
+    tape: Tape,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    _check(tape, "layer_norm", input, weight, bias)
+    if weight is not None and weight.dtype != input.dtype:
+        normalised = functional.layer_norm(input, tuple(normalized_shape), None, None, eps)
+        return affine(tape, normalised, weight, bias, False)
+    targets = (tape.target(weight), tape.target(bias))
+    tape.use(*targets)
+    result: Tensor = _LayerNorm.apply(  # type: ignore[no-untyped-call]
+        input, weight, bias, tuple(normalized_shape), eps, tape, targets
+    )
+    return result
+
+
+@handles(functional.rms_norm, torch.rms_norm)
+def rms_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Over the last axes, without centring."""
+    return _rms_norm(tape, *args, **kwargs)
+
+
+def _rms_norm(
+    tape: Tape,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    _check(tape, "rms_norm", input, weight)
+    normalised = functional.rms_norm(input, tuple(normalized_shape), None, eps)
+    return affine(tape, normalised, weight, None, False)
+
+
+@handles(functional.group_norm, torch.group_norm)
+def group_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Over groups of channels."""
+    return _group_norm(tape, *args, **kwargs)
+
+
+def _group_norm(
+    tape: Tape,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    _check(tape, "group_norm", input, weight, bias)
+    normalised = functional.group_norm(input, num_groups, None, None, eps)
+    return affine(tape, normalised, weight, bias, True)
+
+
+@handles(functional.instance_norm, torch.instance_norm)
+def instance_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Each channel of a record by itself."""
+    return _instance_norm(tape, *args, **kwargs)
+
+
+def _instance_norm(
+    tape: Tape,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    if running_mean is not None or not use_input_stats:
+        raise UnsupportedModelError(
+            f'instance_norm at "{tape.stack[-1] if tape.stack else ""}" keeps running statistics, '
+            "which are averages over other records. Set track_running_stats=False, or call "
+            "noisewise.nn.fix(model)."
+        )
+    _check(tape, "instance_norm", input, weight, bias)
+    normalised = functional.instance_norm(input, eps=eps)
+    return affine(tape, normalised, weight, bias, True)
+
+
+@handles(functional.batch_norm, torch.batch_norm)
+def batch_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Never: it mixes the records of a batch."""
+    raise UnsupportedModelError(
+        f'batch_norm at "{tape.stack[-1] if tape.stack else ""}" mixes the records of a batch, so '
+        "one record's gradient would depend on the others and no sensitivity exists. "
+        "noisewise.nn.fix(model) replaces batch normalisation by group normalisation."
+    )

@@ -1,0 +1,96 @@
+"""Which torch functions are understood, and by whom.
+
+A handler gets the tape and the call as it was made. It returns the function's result and
+arranges that the parameters' gradients go to the tape instead of to ``.grad``. It raises
+`UnsupportedUseError` for a call that it cannot take apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.contractions.derived import Derived
+from noisewise.gradients.tape import Tape
+
+__all__ = ["HANDLERS", "UnsupportedUseError", "derive", "handles", "place", "without_autocast"]
+
+Handler = Callable[[Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+class UnsupportedUseError(Exception):
+    """A use of a parameter that no handler takes apart."""
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Decorator: the handler of these torch functions."""
+
+    def remember(handler: Handler) -> Handler:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return remember
+
+
+def place(tape: Tape, what: str, *targets: Target | None) -> str:
+    """Name a call for messages and for telling calls apart."""
+    names = ", ".join(target.name for target in targets if target is not None)
+    path = tape.stack[-1] if tape.stack else ""
+    return f'{what} at "{path or "(model)"}" ({names})'
+
+
+def derive(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function of parameters and constants alone, and track what it returns.
+
+    What is returned is cut off from the parameters: the batch's own backward pass must not
+    walk (and free) the graph through which records' gradients are pulled back later.
+    """
+    bases: dict[str, Tensor] = {}
+
+    def original(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) in tape.targets:
+            bases[tape.targets[id(value)].name] = value
+        elif id(value) in tape.derived:
+            bases.update(tape.derived[id(value)].bases)
+            return tape.derived[id(value)].tensor
+        elif value.requires_grad:
+            raise UnsupportedUseError
+        return value
+
+    def tracked(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad or id(value) in tape.targets:
+            return value
+        label = f"{' + '.join(bases)} [computed {len(tape.derived)}]"
+        leaf = value.detach().requires_grad_()
+        target = Target(label, tuple(value.shape))
+        tape.derived[id(leaf)] = Derived(value, target, dict(bases), leaf)
+        return leaf
+
+    args, kwargs = pytree.tree_map(original, (args, kwargs))
+    return pytree.tree_map(tracked, function(*args, **kwargs))
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """Return all tensors in nested lists, tuples and dicts."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, (list, tuple)):
+        return [tensor for value in values for tensor in tensors_in(value)]
+    if isinstance(values, dict):
+        return [tensor for value in values.values() for tensor in tensors_in(value)]
+    return []
+
+
+def without_autocast(tensor: Tensor) -> Any:
+    """Context in which weight gradients are computed in their own precision."""
+    import torch
+
+    return torch.autocast(tensor.device.type, enabled=False)

@@ -1,0 +1,97 @@
+"""The bounded sum: what a batch becomes before noise.
+
+A sum over records, never a mean; one group after another in a fixed order; each with the
+distance by which adding or removing one record can move it (replacing one moves it by up to
+twice that).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+__all__ = ["SLACK", "BoundedSum", "Group"]
+
+#: Relative allowance for floating-point rounding on every sensitivity (contract, point 7).
+SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are bounded together.
+
+    Attributes
+    ----------
+    name : str
+    names : tuple of str
+        The parameters.
+    gradients : dict of str to Tensor
+        Sums over records, one tensor per parameter.
+    sensitivity : float
+        Largest norm by which one record, added or removed, moves all of `gradients`
+        together. Includes the slack for rounding.
+    size : int
+        Number of entries.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    gradients: dict[str, Tensor]
+    sensitivity: float
+    size: int
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """Sums of a batch, and diagnostics that must not be published.
+
+    Attributes
+    ----------
+    groups : tuple of Group
+    records : int
+        Records in the batch. Not private.
+    nonfinite : Tensor
+        How many records counted zero because a gradient was not finite. Not private.
+    norms : dict of str to Tensor
+        What was measured of every record, per group, if anything was. Not private.
+    """
+
+    groups: tuple[Group, ...]
+    records: int
+    nonfinite: Tensor
+    norms: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        """The sums of all parameters."""
+        return {name: g for group in self.groups for name, g in group.gradients.items()}
+
+    @property
+    def sensitivities(self) -> dict[str, float]:
+        """The sensitivity of every group, by name."""
+        return {group.name: group.sensitivity for group in self.groups}
+
+    def add(self, other: BoundedSum) -> BoundedSum:
+        """Join the sums of two disjoint parts of a batch."""
+        mine = [(g.name, g.names, g.sensitivity) for g in self.groups]
+        if mine != [(g.name, g.names, g.sensitivity) for g in other.groups]:
+            raise ValueError(
+                "bounded sums can only be added if their groups and sensitivities agree: use the "
+                "same estimator and the same weights for all parts of a batch"
+            )
+        groups = tuple(
+            Group(
+                a.name,
+                a.names,
+                {n: (a.gradients[n].double() + b.gradients[n]).to(a.gradients[n]) for n in a.names},
+                a.sensitivity,
+                a.size,
+            )
+            for a, b in zip(self.groups, other.groups, strict=True)
+        )
+        norms = {k: torch.cat([v, other.norms[k]]) for k, v in self.norms.items()}
+        return BoundedSum(
+            groups, self.records + other.records, self.nonfinite + other.nonfinite, norms
+        )

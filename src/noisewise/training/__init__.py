@@ -1,0 +1,37 @@
+"""Private training: a plan, a Poisson loader, a run around your loop, and a loop for those without.
+
+The table of contents.
+"""
+
+from noisewise.training.allocation import deviations
+from noisewise.training.averaging import Averaging, Ema, Polyak
+from noisewise.training.callbacks import Callback, EarlyStopping, ProgressBar, TensorBoard
+from noisewise.training.distributed import Distributed
+from noisewise.training.errors import CheckpointError, StepError
+from noisewise.training.fitting import Fitted, fit
+from noisewise.training.loader import PrivateLoader
+from noisewise.training.plan import Plan, ResolvedPlan, default_delta
+from noisewise.training.private import make_private
+from noisewise.training.private_run import PrivateRun
+
+__all__ = [
+    "Averaging",
+    "Callback",
+    "CheckpointError",
+    "Distributed",
+    "EarlyStopping",
+    "Ema",
+    "Fitted",
+    "Plan",
+    "Polyak",
+    "PrivateLoader",
+    "PrivateRun",
+    "ProgressBar",
+    "ResolvedPlan",
+    "StepError",
+    "TensorBoard",
+    "default_delta",
+    "deviations",
+    "fit",
+    "make_private",
+]

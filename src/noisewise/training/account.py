@@ -1,0 +1,213 @@
+"""What a run has spent: charged before each step, durable if there is a ledger.
+
+Every step is one entry of the ledger, with the run's name and the step's number in its note. A
+resumed run finds there how many of its steps were charged, whatever its checkpoint says: a charge
+is never forgotten, and a step that is repeated bit by bit (seeded runs only) is not charged twice.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from noisewise.errors import BudgetExceededError, LedgerError, RelationError
+from noisewise.privacy import Event, History, Ledger, PoissonGaussian
+from noisewise.privacy.accounting import max_count
+from noisewise.privacy.events import simplify
+from noisewise.privacy.statement import round_up
+from noisewise.training.plan import ResolvedPlan
+
+__all__ = ["Account", "LedgerAccount", "MemoryAccount", "open_account"]
+
+
+class Account(Protocol):
+    """Counts the steps of one run and refuses the one that would exceed its budget."""
+
+    @property
+    def charged(self) -> int:
+        """Number of steps that were charged."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """The releases of this run."""
+        ...
+
+    @property
+    def durable(self) -> bool:
+        """Whether charges survive the process."""
+        ...
+
+    def charge(self, step: int) -> None:
+        """Charge the step with that number, unless it was charged before."""
+        ...
+
+    def restore(self, charged: int) -> None:
+        """Take up a run of which a checkpoint knows `charged` steps."""
+        ...
+
+    def close(self) -> None:
+        """Release files."""
+        ...
+
+
+class MemoryAccount:
+    """An account that lives as long as the process, like the weights that it accounts for."""
+
+    durable = False
+
+    def __init__(self, resolved: ResolvedPlan) -> None:
+        self._resolved = resolved
+        self._charged = 0
+        # Calibration has shown that all planned steps fit; only more of them need a search.
+        self._allowed = resolved.steps
+        self._searched = resolved.plan.epsilon is None
+
+    @property
+    def charged(self) -> int:
+        """Number of steps that were charged."""
+        return self._charged
+
+    @property
+    def history(self) -> History:
+        """The releases of this run."""
+        return _history(self._resolved, self._charged)
+
+    def charge(self, step: int) -> None:
+        """Charge the step with that number, unless it was charged before."""
+        if step < self._charged:
+            return
+        if self._resolved.plan.epsilon is not None and self._charged >= self._allowed:
+            self._search()
+        self._charged += 1
+
+    def restore(self, charged: int) -> None:
+        """Take up a run of which a checkpoint knows `charged` steps."""
+        self._charged = max(self._charged, charged)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _search(self) -> None:
+        plan = self._resolved.plan
+        assert plan.epsilon is not None
+        if not self._searched:
+            self._searched = True
+            self._allowed = max_count(
+                self._resolved.event,
+                epsilon=plan.epsilon,
+                delta=self._resolved.delta,
+                accountant=plan.accountant,
+                relation=plan.relation,
+            )
+        if self._charged >= self._allowed:
+            spent = round_up(self._resolved.epsilon_after(self._charged))
+            raise BudgetExceededError(
+                f"step {self._charged + 1} would exceed the plan's epsilon {plan.epsilon:g} at "
+                f"delta {self._resolved.delta:g}: {spent} is spent. The model as it is keeps that "
+                "promise; train longer with a larger epsilon, or plan more steps with more noise."
+            )
+
+
+class LedgerAccount:
+    """An account in a durable ledger, which may hold other runs and releases too."""
+
+    durable = True
+
+    def __init__(self, resolved: ResolvedPlan, ledger: Ledger, name: str, owned: bool) -> None:
+        _check_same_promise(resolved, ledger)
+        self._event = resolved.event
+        self._ledger = ledger
+        self._name = name
+        self._owned = owned
+        mine = [event for event, note in ledger.entries if note.startswith(self._prefix)]
+        self._history: History = simplify(mine)
+        self._charged = sum(event.count for event in mine)
+        self._resumed = self._charged == 0
+
+    @property
+    def charged(self) -> int:
+        """Number of steps that were charged."""
+        return self._charged
+
+    @property
+    def history(self) -> History:
+        """The releases of this run."""
+        return self._history
+
+    def charge(self, step: int) -> None:
+        """Charge the step with that number, unless it was charged before."""
+        if not self._resumed:
+            raise LedgerError(
+                f"{str(self._ledger.path)!r} already holds {self._charged} steps of a run called "
+                f"{self._name!r}. Resume it from its checkpoint (resume=), or give this run "
+                "another name=: two runs under one name could repeat their noise."
+            )
+        if step < self._charged:
+            return
+        self._ledger.charge(self._event, note=f"{self._prefix}{self._charged + 1}")
+        self._charged += 1
+        self._history = simplify((*self._history, self._event))
+
+    def restore(self, charged: int) -> None:
+        """Take up a run of which a checkpoint knows `charged` steps."""
+        if self._charged < charged:
+            raise LedgerError(
+                f"the checkpoint has taken {charged} steps, but {str(self._ledger.path)!r} holds "
+                f"only {self._charged} of the run {self._name!r}: charges are missing. Open the "
+                "ledger with which the checkpoint was made."
+            )
+        self._resumed = True
+
+    def close(self) -> None:
+        """Release the ledger if this run opened it."""
+        if self._owned:
+            self._ledger.close()
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._name}: step "
+
+
+def open_account(
+    resolved: ResolvedPlan, ledger: Ledger | str | os.PathLike[str] | None, name: str
+) -> Account:
+    """Return the account of a run: in memory, in the ledger given, or in the file of that name."""
+    if ledger is None:
+        return MemoryAccount(resolved)
+    if isinstance(ledger, Ledger):
+        return LedgerAccount(resolved, ledger, name, owned=False)
+    path = Path(ledger)
+    if path.exists() and path.stat().st_size:
+        opened = Ledger.open(path)
+    else:
+        opened = Ledger.create(
+            path,
+            epsilon=resolved.plan.epsilon,
+            delta=resolved.delta,
+            relation=resolved.plan.relation,
+            accountant=resolved.plan.accountant,
+            unit=resolved.plan.unit,
+        )
+    try:
+        return LedgerAccount(resolved, opened, name, owned=True)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _history(resolved: ResolvedPlan, steps: int) -> History:
+    if not steps:
+        return ()
+    event: Event = PoissonGaussian(resolved.noise_multiplier, resolved.sample_rate, steps)
+    return (event,)
+
+
+def _check_same_promise(resolved: ResolvedPlan, ledger: Ledger) -> None:
+    if ledger.relation.name != resolved.plan.relation or ledger.unit != resolved.plan.unit:
+        raise RelationError(
+            f"the ledger accounts under {ledger.relation} for {ledger.unit!r}, the plan under "
+            f"{resolved.plan.relation} for {resolved.plan.unit!r}; one promise cannot mix them. "
+            "Give the plan the ledger's relation and unit."
+        )

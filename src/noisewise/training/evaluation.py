@@ -1,0 +1,117 @@
+"""Loss and accuracy on batches, for people who watch training. None of it is private.
+
+A metric on private records is a release without noise. :mod:`noisewise.ecdf` and the command
+``noisewise evaluate`` measure privately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.training.records import Records, leaves, record_count
+
+__all__ = ["Metric", "accuracy", "call_model", "evaluate", "mean_loss", "measure", "split_batch"]
+
+Metric = Callable[[Tensor, Tensor], float]
+
+_TARGETS = ("labels", "label", "target", "targets", "y")
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a batch: its last part, or the part called label or target."""
+    if isinstance(batch, Mapping):
+        for name in _TARGETS:
+            if name in batch:
+                return {key: item for key, item in batch.items() if key != name}, batch[name]
+        raise TypeError(
+            f"none of {', '.join(_TARGETS)} is among the keys {list(batch)} of a batch; give "
+            "split=lambda batch: (inputs, targets)"
+        )
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+        raise TypeError("a batch is (inputs, targets); give split= for anything else")
+    return (batch[0] if len(batch) == 2 else tuple(batch[:-1])), batch[-1]
+
+
+def call_model(model: nn.Module, x: Any) -> Any:
+    """Run a model on a tensor, a tuple (by position) or a mapping (by name)."""
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if isinstance(x, tuple) else model(x)
+
+
+def mean_loss(loss: Callable[[Any, Any], Tensor], output: Any, y: Any) -> Tensor:
+    """Mean over records, whatever the reduction of the loss."""
+    value = loss(output, y)
+    if value.dim() == 0 and getattr(loss, "reduction", "mean") == "sum":
+        return value / max(1, record_count(y))
+    return value.mean()
+
+
+def accuracy(output: Any, y: Any) -> float | None:
+    """Share of right answers, or None if this is no classification."""
+    if not (isinstance(output, Tensor) and isinstance(y, Tensor)) or not len(y):
+        return None
+    if not y.is_floating_point() and y.dim() == 1 and output.dim() == 2 and output.shape[1] > 1:
+        return float((output.argmax(1) == y).float().mean())
+    signs = output.reshape(len(output), -1)
+    if signs.shape[1] == 1 and y.numel() == len(y) and bool(((y == 0) | (y == 1)).all()):
+        return float(((signs[:, 0] > 0) == (y.reshape(-1) > 0)).float().mean())
+    return None
+
+
+def measure(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    x: Any,
+    y: Any,
+    metrics: Mapping[str, Metric],
+) -> dict[str, float]:
+    """Loss, accuracy and further metrics of one batch, in evaluation mode."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = call_model(model, x)
+            found = {"loss": float(mean_loss(loss, output, y))}
+            right = accuracy(output, y)
+            if right is not None:
+                found["accuracy"] = right
+            found.update({name: float(metric(output, y)) for name, metric in metrics.items()})
+    finally:
+        model.train(training)
+    return found
+
+
+def evaluate(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    records: Records,
+    *,
+    metrics: Mapping[str, Metric] | None = None,
+    split: Callable[[Any], tuple[Any, Any]] = split_batch,
+    batch_size: int = 1024,
+    device: torch.device | None = None,
+) -> dict[str, float]:
+    """Metrics over all records, each batch weighted by its size."""
+    totals: dict[str, float] = {}
+    count = 0
+    chunks = torch.split(torch.arange(len(records)), batch_size)
+    for batch in records.batches(chunks):
+        x, y = split(_to(batch, device))
+        size = record_count(x)
+        for name, value in measure(model, loss, x, y, metrics or {}).items():
+            totals[name] = totals.get(name, 0.0) + size * value
+        count += size
+    return {name: value / count for name, value in totals.items()} if count else {}
+
+
+def _to(batch: Any, device: torch.device | None) -> Any:
+    if device is None or all(leaf.device == device for leaf in leaves(batch)):
+        return batch
+    from noisewise.training.records import map_tensors
+
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))

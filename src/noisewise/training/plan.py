@@ -1,0 +1,393 @@
+"""The plan of a private training run: what is public, fixed before any record is read.
+
+A :class:`Plan` couples the bound on one record's influence, the noise, the sampler and the
+accountant. It is immutable, checks itself when it is made, and serialises to JSON.
+:meth:`Plan.resolve` turns it into the constants of the accountant (contract, point 5): the
+sample rate q, the number of steps, the divisor, delta and the noise multiplier.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from noisewise.errors import UnsoundError
+from noisewise.gradients import Clipped, Estimator, Schedule
+from noisewise.privacy import PoissonGaussian, Relation, _validate
+from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, noise_multiplier
+from noisewise.training.allocation import ALLOCATIONS
+from noisewise.training.plan_values import from_plain, to_plain
+
+__all__ = ["Plan", "ResolvedPlan", "default_delta"]
+
+SAMPLERS = ("poisson", "full")
+
+_REFUSED_SAMPLERS = {
+    "shuffle": (
+        "batches of a shuffled dataset have no analysis as tight as Poisson's: one epoch with "
+        "noise multiplier 0.5 that Poisson accounting calls epsilon 3.2 costs at least 10"
+    ),
+    "fixed": "batches of a fixed size drawn without replacement need an analysis of their own",
+    "weighted": "records drawn with unequal probabilities need an analysis for the largest one",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to train privately, in public constants.
+
+    Parameters
+    ----------
+    gradients : estimator
+        How one record's influence is bounded: ``Clipped``, ``Factored``, ``InputScaled``,
+        ``Propagated``, ... from :mod:`noisewise.gradients`.
+    epsilon, noise_multiplier : float
+        Exactly one of them. With `epsilon` the noise is the least that keeps all steps within
+        it, and no step beyond it is ever taken; with `noise_multiplier` epsilon follows.
+    delta : float, optional
+        Default: 1/(10 n) rounded down to a power of ten, where n is the public size.
+    epochs, steps : float, int
+        Exactly one. An epoch is 1/q steps: each record is drawn once on average.
+    batch_size, sample_rate : float
+        The *expected* batch size, or the probability with which each record is drawn. With
+        both, and `steps` and `delta`, nothing is computed from the size of the dataset.
+    noise : {"optimal", "per-layer", "global"}
+        How noise is spread over groups of parameters; all three cost the same privacy.
+    sampling : {"poisson", "full"}
+        "full" takes every record in every step.
+    accountant : {"pld", "rdp"}
+    relation : {"add-remove", "replace-one"}
+    records : int, optional
+        The number of records, declared public. Otherwise `make_private` reads it from the data
+        if the plan needs it, and the statement says so.
+    unit : str
+        What one record stands for.
+    seed : int, optional
+        Reproducible noise and batches, hence *not* secret; default: secret ones.
+
+    Examples
+    --------
+    >>> plan = Plan(gradients=Clipped(1.0), epsilon=2.0, epochs=10, batch_size=500, records=50_000)
+    >>> fixed = plan.resolve()
+    >>> fixed.sample_rate, fixed.steps, fixed.delta
+    (0.01, 1000, 1e-06)
+    >>> fixed.epsilon <= 2.0
+    True
+    """
+
+    gradients: Estimator | Schedule = field(default_factory=Clipped)
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    batch_size: float | None = None
+    sample_rate: float | None = None
+    noise: str = "optimal"
+    sampling: str = "poisson"
+    accountant: str = "pld"
+    relation: str = "add-remove"
+    records: int | None = None
+    unit: str = "one record"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.gradients, (Estimator, Schedule)):
+            raise TypeError(
+                "gradients must be an estimator, for example noisewise.Clipped(1.0), got "
+                f"{self.gradients!r}"
+            )
+        self._check_sampling()
+        self._check_noise()
+        self._check_length()
+        self._check_batch()
+        self._set("relation", Relation.of(self.relation).name)
+        _validate.choice("accountant", self.accountant, ACCOUNTANTS)
+        _validate.choice("noise", self.noise, ALLOCATIONS)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, type(None))):
+            raise TypeError(f"seed must be an int, or None for secret noise, got {self.seed!r}")
+        if not isinstance(self.unit, str) or not self.unit:
+            raise TypeError(f"unit must say what one record stands for, got {self.unit!r}")
+
+    # ---------------------------------------------------------------- resolution
+
+    def resolve(
+        self, records: int | None = None, *, public_size: int | None = None
+    ) -> ResolvedPlan:
+        """Return the constants of the accountant.
+
+        Parameters
+        ----------
+        records, public_size : int, optional
+            Two names for the number of records, which is declared public by giving it here;
+            needed unless the plan has `records` or needs none.
+
+        Raises
+        ------
+        ValueError
+            If the size is needed and unknown, or no noise reaches the target.
+        """
+        given = records if records is not None else public_size
+        size = self.records if self.records is not None else given
+        if size is not None:
+            size = _validate.integer("records", size, minimum=1)
+        rate, divisor = self._rate(size)
+        steps = self.steps if self.steps is not None else self._steps(rate)
+        delta = self._delta(size)
+        sigma = self.noise_multiplier
+        if sigma is None:
+            assert self.epsilon is not None
+            sigma = noise_multiplier(
+                epsilon=self.epsilon,
+                delta=delta,
+                steps=steps,
+                sample_rate=rate,
+                accountant=self.accountant,
+                relation=self.relation,
+            )
+        return ResolvedPlan(
+            plan=self,
+            records=size,
+            sample_rate=rate,
+            steps=steps,
+            batch_size=divisor,
+            delta=delta,
+            noise_multiplier=sigma,
+            size_used=self.needs_size,
+        )
+
+    @property
+    def needs_size(self) -> bool:
+        """Whether a constant of this plan is computed from the number of records."""
+        one_missing = self.batch_size is None or (
+            self.sample_rate is None and self.sampling != "full"
+        )
+        return self.delta is None or one_missing
+
+    def with_(self, **changes: Any) -> Plan:
+        """Return a plan with some fields changed, checked again."""
+        return replace(self, **changes)
+
+    # ---------------------------------------------------------------- serialisation
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values."""
+        content = {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
+        return {"format": "noisewise-plan", "version": 1, **content}
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return the plan as JSON, to be read by :meth:`from_json`."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Plan:
+        """Return the plan that :meth:`to_dict` described."""
+        values = dict(content)
+        if values.pop("format", None) != "noisewise-plan" or values.pop("version", None) != 1:
+            raise ValueError("this is not a noisewise plan of version 1")
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"a plan has no fields {unknown}; it has {sorted(known)}")
+        return cls(**{name: from_plain(value) for name, value in values.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan that :meth:`to_json` wrote."""
+        return cls.from_dict(json.loads(text))
+
+    # ---------------------------------------------------------------- checks
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_sampling(self) -> None:
+        if self.sampling in SAMPLERS:
+            return
+        reason = _REFUSED_SAMPLERS.get(
+            str(self.sampling), "no analysis of it is known here, so no epsilon would be true"
+        )
+        raise UnsoundError(
+            f"sampling={self.sampling!r} is refused: {reason}. Use sampling='poisson' (each record "
+            "independently, run.loader does it), or sampling='full', which is accounted as if "
+            "every record took part in every step and so holds for any batches of distinct records."
+        )
+
+    def _check_noise(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                "a plan has exactly one of epsilon and noise_multiplier, got "
+                f"epsilon={self.epsilon!r} and noise_multiplier={self.noise_multiplier!r}: each "
+                "follows from the other. Give the one that you want to fix, e.g. epsilon=2.0."
+            )
+        if self.epsilon is not None:
+            self._set("epsilon", _validate.positive("epsilon", self.epsilon))
+        if self.noise_multiplier is not None:
+            self._set(
+                "noise_multiplier",
+                _validate.positive(
+                    "noise_multiplier",
+                    self.noise_multiplier,
+                    hint="without noise there is no privacy; "
+                    "noisewise.bounded_sum gives sums without noise",
+                ),
+            )
+        if self.delta is not None:
+            hint = "Gaussian noise gives no epsilon at delta 0"
+            self._set("delta", _validate.positive("delta", self.delta, hint=hint))
+            _validate.fraction("delta", self.delta)
+
+    def _check_length(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                f"a plan has exactly one of epochs and steps, got epochs={self.epochs!r} and "
+                f"steps={self.steps!r}; an epoch is 1/q steps. Give e.g. epochs=20."
+            )
+        if self.epochs is not None:
+            self._set("epochs", _validate.positive("epochs", self.epochs))
+        if self.steps is not None:
+            self._set("steps", _validate.integer("steps", self.steps, minimum=1))
+
+    def _check_batch(self) -> None:
+        if self.records is not None:
+            self._set("records", _validate.integer("records", self.records, minimum=1))
+        if self.batch_size is not None:
+            self._set("batch_size", _validate.positive("batch_size", self.batch_size))
+        if self.sample_rate is not None:
+            self._set("sample_rate", _validate.probability("sample_rate", self.sample_rate))
+        if self.sampling == "full" and self.sample_rate not in (None, 1.0):
+            raise ValueError(
+                f"sampling='full' draws every record, so sample_rate is 1, got {self.sample_rate!r}"
+                "; leave it out, or use sampling='poisson'."
+            )
+        if self.sampling == "poisson" and self.batch_size is None and self.sample_rate is None:
+            raise ValueError(
+                "a plan needs the expected batch size or the sample rate, got neither: give e.g. "
+                "batch_size=1024 (large batches suit private training), or sampling='full'."
+            )
+        self._check_against_size(self.records)
+
+    def _check_against_size(self, size: int | None) -> None:
+        if size is None or self.batch_size is None:
+            return
+        if self.batch_size > size and self.sample_rate is None:
+            raise ValueError(
+                f"batch_size is the expected number of records of a batch, so it cannot exceed "
+                f"the {size} records there are, got {self.batch_size:g}. Use sampling='full' for "
+                f"full batches, or batch_size={max(1, size // 4)}."
+            )
+        rate = 1.0 if self.sampling == "full" else self.sample_rate
+        if rate is not None and abs(self.batch_size - rate * size) > 1 + 0.01 * self.batch_size:
+            raise ValueError(
+                f"batch_size={self.batch_size:g} contradicts sample_rate={rate:g} of {size} "
+                f"records, which expects {rate * size:g}. Leave one of them out."
+            )
+
+    # ---------------------------------------------------------------- constants
+
+    def _rate(self, size: int | None) -> tuple[float, float]:
+        """Sample rate and divisor."""
+        self._check_against_size(size)
+        rate = 1.0 if self.sampling == "full" else self.sample_rate
+        if rate is not None and self.batch_size is not None:
+            return rate, self.batch_size
+        if size is None:
+            raise ValueError(
+                "the number of records is needed to couple the expected batch size and the sample "
+                "rate. Declare it public with Plan(records=...) or plan.resolve(records), or give "
+                "both batch_size and sample_rate."
+            )
+        if rate is not None:
+            return rate, rate * size
+        assert self.batch_size is not None
+        return self.batch_size / size, self.batch_size
+
+    def _steps(self, rate: float) -> int:
+        assert self.epochs is not None
+        return max(1, round(self.epochs / rate))
+
+    def _delta(self, size: int | None) -> float:
+        if self.delta is None:
+            if size is None:
+                raise ValueError(
+                    "delta defaults to 1/(10 n), for which the number of records n is needed: "
+                    "declare it public with Plan(records=...), or give delta, e.g. delta=1e-6."
+                )
+            return default_delta(size)
+        if size is not None and self.delta > 1 / size:
+            warnings.warn(
+                f"delta={self.delta:g} is above 1/n = {1 / size:.3g}: a mechanism that publishes "
+                f"one record at random would be allowed. {default_delta(size):g} is customary.",
+                stacklevel=4,
+            )
+        return self.delta
+
+
+@dataclass(frozen=True)
+class ResolvedPlan:
+    """A plan with all its constants; see :class:`Plan`.
+
+    Attributes
+    ----------
+    plan : Plan
+    records : int or None
+        The public number of records, if it was given.
+    sample_rate, steps, delta, noise_multiplier
+        What the accountant is told.
+    batch_size : float
+        The expected batch size, by which sums are divided.
+    size_used : bool
+        Whether any constant was computed from `records`.
+    """
+
+    plan: Plan
+    records: int | None
+    sample_rate: float
+    steps: int
+    batch_size: float
+    delta: float
+    noise_multiplier: float
+    size_used: bool
+
+    @property
+    def event(self) -> PoissonGaussian:
+        """One step, for the accountant."""
+        return PoissonGaussian(self.noise_multiplier, self.sample_rate)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in which each record is drawn once on average."""
+        return max(1, math.ceil(1 / self.sample_rate - 1e-9))
+
+    def epsilon_after(self, steps: int) -> float:
+        """Epsilon of that many steps."""
+        if steps == 0:
+            return 0.0
+        return epsilon_of(
+            PoissonGaussian(self.noise_multiplier, self.sample_rate, steps),
+            delta=self.delta,
+            relation=self.plan.relation,
+            accountant=self.plan.accountant,
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the whole plan."""
+        return self.epsilon_after(self.steps)
+
+
+def default_delta(records: int) -> float:
+    """1/(10 n) rounded down to a power of ten.
+
+    Examples
+    --------
+    >>> default_delta(1000), default_delta(1001), default_delta(60_000)
+    (0.0001, 1e-05, 1e-06)
+    """
+    n = _validate.integer("records", records, minimum=1)
+    # 10^k >= 10 n for the least k: the digits of 10 n - 1, counted exactly.
+    return float(f"1e-{len(str(10 * n - 1))}")

@@ -1,0 +1,200 @@
+"""``make_private``: a model, an optimizer, a loss, data and a plan become a private run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from noisewise.errors import UnsoundError, UnsupportedModelError
+from noisewise.gradients import GradientEngine
+from noisewise.nn.projections import Projectable
+from noisewise.privacy import Ledger, _validate
+from noisewise.privacy.statement import Preprocessing
+from noisewise.training.account import Account, MemoryAccount, open_account
+from noisewise.training.averaging import Averaging, averaging_of
+from noisewise.training.distributed import default_team
+from noisewise.training.plan import Plan
+from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
+from noisewise.training.records import records_of
+from noisewise.training.release import EngineLike
+from noisewise.training.sharding import sharded_modules
+from noisewise.training.streams import Streams
+from noisewise.training.team import Solo, Team
+
+__all__ = ["build_engine", "make_private"]
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: LossFunction,
+    data: Any,
+    plan: Plan,
+    *,
+    records: int | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    name: str = "training",
+    views: int = 1,
+    augmentation: Augmentation | None = None,
+    chunk: int | None = None,
+    averaging: Averaging | str | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    workers: int = 0,
+    pin_memory: bool = False,
+    device: torch.device | str | None = None,
+    preprocessing: Preprocessing | None = None,
+    team: Team | None = None,
+) -> PrivateRun:
+    """Make a training loop private.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Trained in place.
+    optimizer : torch.optim.Optimizer
+        Any of torch's, over parameters of the model.
+    loss : callable
+        A torch loss (its reduction does not matter) or ``(output, target) -> losses``.
+    data : tensors, dataset, DataLoader or None
+        From which `run.loader` draws. None: the caller draws all batches.
+    plan : Plan
+    records : int, optional
+        The number of records, declared public. Default: the plan's; else, if the plan needs it,
+        the size of `data`, and the statement says that it was read there.
+    ledger : Ledger or path, optional
+        Where each step is charged before it is taken; needed for checkpoints.
+    resume : path, optional
+        Checkpoint to continue, with the same plan, name and ledger.
+    name : str
+        Of this run, in the ledger; runs of one program differ by it.
+    views, augmentation : int, callable
+        Augmentation multiplicity: every record's gradient is the mean over `views` augmented
+        copies, bounded as one. `augmentation` maps a batch of inputs to another, record by record.
+    chunk : int, optional
+        Number of records that are processed at once; batches may be much larger.
+    averaging : {"ema", "polyak"}, Ema or Polyak, optional
+        Average of the weights, see :meth:`PrivateRun.averaged_model`.
+    collate, workers, pin_memory, device
+        Of the loader.
+    preprocessing : Preprocessing, optional
+        How records became numbers, e.g. a schema; it adds its assumptions to the statement.
+    team : Team, optional
+        Default: all processes of torch.distributed if it is initialised, each of which was given
+        the whole `data`; see :class:`noisewise.training.Distributed`.
+
+    Examples
+    --------
+    >>> import torch, noisewise.training as training
+    >>> from noisewise.gradients import Clipped
+    >>> x, y = torch.randn(200, 5), torch.randint(0, 2, (200,))
+    >>> model = torch.nn.Linear(5, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    >>> plan = training.Plan(gradients=Clipped(1.0), epsilon=2.0, epochs=2, batch_size=20)
+    >>> run = training.make_private(model, optimizer, torch.nn.CrossEntropyLoss(), (x, y), plan)
+    >>> for inputs, targets in run.loader:
+    ...     run.step(inputs, targets)
+    >>> run.steps_taken, run.statement().epsilon <= 2.0
+    (20, True)
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module  # its own reduction would never see a gradient
+    team = team or default_team() or Solo()
+    held = (
+        None
+        if data is None
+        else records_of(data, collate=collate, workers=workers, pin_memory=pin_memory)
+    )
+    size_read = records is None and plan.records is None and plan.needs_size and held is not None
+    if size_read:
+        assert held is not None
+        records = team.public_size(len(held))
+    resolved = plan.resolve(records)
+    _check_parameters(model, optimizer)
+    _check_sharded(model, averaging)
+    team.prepare(model, plan.to_json())
+    with team.gathered(model):
+        engine = build_engine(model, loss, plan.gradients, views, chunk)
+    account: Account = MemoryAccount(resolved)
+    opened: list[Account] = []
+    team.first(lambda: opened.append(open_account(resolved, ledger, name)))
+    account = opened[0] if opened else account
+    try:
+        run = PrivateRun(
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            engine=engine,
+            resolved=resolved,
+            account=account,
+            streams=Streams(plan.seed, name, team.worker),
+            records=held,
+            name=name,
+            team=team,
+            views=_validate.integer("views", views, minimum=1),
+            augmentation=augmentation,
+            chunk=chunk,
+            averaging=averaging_of(averaging),
+            device=device,
+            preprocessing=preprocessing,
+        )
+        run.circumstances.size_read = size_read
+    except BaseException:
+        account.close()
+        raise
+    if resume is not None:
+        try:
+            run.resume(resume)
+        except BaseException:
+            run.close()
+            raise
+    return run
+
+
+def build_engine(
+    model: nn.Module, loss: LossFunction, estimator: Any, views: int, chunk: int | None
+) -> EngineLike:
+    """Return the engine that bounds every record's contribution."""
+    return GradientEngine(model, loss, estimator, views=views, chunk=chunk)
+
+
+def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    known = {id(parameter): name for name, parameter in model.named_parameters()}
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if foreign := len(held - set(known)):
+        raise UnsoundError(
+            f"the optimizer holds {foreign} parameters that are not parameters of the model, so "
+            "their gradients would not be private. Build it from model.parameters(), after the "
+            "model was changed or moved for the last time."
+        )
+    left = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in held
+    ]
+    if left:
+        warnings.warn(
+            f"the optimizer does not hold {', '.join(left[:3])}{' ...' * (len(left) > 3)}; noise "
+            "is spent on their gradients for nothing. Freeze them with requires_grad_(False).",
+            stacklevel=3,
+        )
+
+
+def _check_sharded(model: nn.Module, averaging: object) -> None:
+    if not sharded_modules(model):
+        return
+    if averaging is not None:
+        raise UnsupportedModelError(
+            "averages of weights that fully_shard keeps in parts are not available; leave out "
+            "averaging=, or train with replicated weights"
+        )
+    if any(isinstance(module, Projectable) for module in model.modules()):
+        raise UnsupportedModelError(
+            "constrained layers cannot be projected while fully_shard keeps their weights in "
+            "parts; train with replicated weights"
+        )
