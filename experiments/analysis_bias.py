@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from analysis_data import Task, tabular
-from analysis_training import IMAGES, Stopwatch, arguments
+from analysis_training import CACHE, IMAGES, Stopwatch, arguments
 from torch import nn
 
 import noisewise as nw
@@ -82,22 +82,27 @@ def run(task: Task, make, estimator, rate: float, seed: int) -> BiasSeries:
 def main() -> None:
     watch = Stopwatch(arguments(__doc__).seconds)
     for dataset, title in DATASETS.items():
-        if (IMAGES / f"analysis_bias_{dataset}.png").exists():
-            continue
         task = tabular(dataset)
         figure, axes = plt.subplots(2, 4, figsize=(13, 5.6), layout="constrained", sharex=True)
         print(f"\n{title}\n\n| estimator | when | " + " | ".join(COLUMNS) + " | boundary |")
         print("|---" * (3 + len(COLUMNS)) + "|")
         for ax, (label, (make, estimator, rate)) in zip(axes.flat, ESTIMATORS.items(), strict=True):
-            many = [run(task, make, estimator, rate, seed) for seed in range(RUNS)]
-            watch.check()
-            frames = [series.to_frame().query("group == 'all'") for series in many]
-            mean = sum(frame[list(COLUMNS)].to_numpy() for frame in frames) / RUNS
-            steps = frames[0]["step"].to_numpy()
+            kept = CACHE / f"bias-{dataset}-{label}-{STEPS}-{RUNS}.npz"
+            if not kept.exists():
+                watch.check()
+                many = [run(task, make, estimator, rate, seed) for seed in range(RUNS)]
+                frames = [series.to_frame().query("group == 'all'") for series in many]
+                np.savez(
+                    kept,
+                    mean=sum(frame[list(COLUMNS)].to_numpy() for frame in frames) / RUNS,
+                    steps=frames[0]["step"].to_numpy(),
+                    edge=np.mean([len(series.measurements[-1].boundary) for series in many]),
+                )
+            with np.load(kept) as stored:
+                mean, steps, edge = stored["mean"], stored["steps"], float(stored["edge"])
             ax.plot(steps, mean[:, 0], color="#2b6a99", label="|g - bounded(g)|")
             ax.plot(steps, mean[:, 1], color="#c1440e", label="|bounded(g)|")
             ax.set(title=label, ylim=(0, None))
-            edge = np.mean([len(series.measurements[-1].boundary) for series in many])
             for when, row in (("first", mean[0]), ("last", mean[-1])):
                 cells = " | ".join(f"{value:.3f}" for value in row)
                 print(f"| {label} | {when} | {cells} | {edge:.1f} |", flush=True)
