@@ -135,7 +135,7 @@ def test_a_report_names_the_bug_and_escapes_it(tmp_path):
 
 
 def test_the_fixture_fails_a_test_of_leaking_code(pytester):
-    pytester.makeconftest('pytest_plugins = ["noisewise.debugging.pytest_plugin"]')
+    pytester.makeconftest('pytest_plugins = ["noisewise.pytest_plugin"]')
     pytester.makepyfile(
         """
         import torch
