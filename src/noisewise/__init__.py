@@ -18,7 +18,20 @@ from noisewise.errors import (
 )
 
 if TYPE_CHECKING:
-    from noisewise import auditing, bounds, datasets, debugging, ecdf, gradients, nn, privacy
+    from noisewise import (
+        analysis,
+        auditing,
+        bounds,
+        datasets,
+        debugging,
+        ecdf,
+        estimators,
+        federated,
+        gradients,
+        nn,
+        privacy,
+        training,
+    )
     from noisewise.bounds import certify
     from noisewise.gradients import (
         BatchMaxScaled,
@@ -29,15 +42,18 @@ if TYPE_CHECKING:
         Schedule,
         bounded_sum,
     )
+    from noisewise.training import Plan, PrivateRun, fit, make_private
 
 _SUBPACKAGES = (
-    "auditing", "bounds", "datasets", "debugging", "ecdf", "gradients", "nn", "privacy",
+    "analysis", "auditing", "bounds", "datasets", "debugging", "ecdf", "estimators", "federated",
+    "gradients", "nn", "privacy", "training",
 )  # fmt: skip
 _ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagated", "Schedule")
 _NAMES = {
     "certify": "noisewise.bounds",
     "bounded_sum": "noisewise.gradients",
     **dict.fromkeys(_ESTIMATORS, "noisewise.gradients"),
+    **dict.fromkeys(("Plan", "PrivateRun", "fit", "make_private"), "noisewise.training"),
 }
 
 __all__ = [
@@ -47,11 +63,14 @@ __all__ = [
     "Factored",
     "InputScaled",
     "NoisewiseError",
+    "Plan",
+    "PrivateRun",
     "Propagated",
     "Schedule",
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
+    "analysis",
     "auditing",
     "bounded_sum",
     "bounds",
@@ -59,9 +78,14 @@ __all__ = [
     "datasets",
     "debugging",
     "ecdf",
+    "estimators",
+    "federated",
+    "fit",
     "gradients",
+    "make_private",
     "nn",
     "privacy",
+    "training",
 ]
 
 
