@@ -50,7 +50,7 @@ def summary(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=10**6)
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=5)
     add_seconds(parser)
     arguments = parser.parse_args()
     parts = Parts(f"ecdf-streams-{arguments.items}-{arguments.runs}", arguments.seconds)
