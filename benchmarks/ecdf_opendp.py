@@ -8,18 +8,21 @@ configurations: the branching factor that ``choose_branching_factor`` proposes, 
 all that were tried, which a user would have to know. With delta 1e-6 its Laplace tree is valid
 too, and is the better one: the Gaussian tree, also measured, charges the number of levels where
 its square root would do, and takes whole distances only. OpenDP has no step that makes
-the curve monotone. Errors are of counts (n F), over all thresholds and releases. Needs
-``pip install opendp``; without it only our side runs.
+the curve monotone. Errors are of counts (n F), over all thresholds and releases; times are
+processor times of one release from records, planning done. Needs ``pip install opendp``; without
+it only our side runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
+import time
 from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import interleaved, table
+from benchmarks import table
 from noisewise.ecdf import Budget, dp_ecdf, plan
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.privacy import Randomness
@@ -60,6 +63,19 @@ def opendp_curves(
         return np.array(cdf(leaves)) * counts.sum()
 
     return sums, rescaled, f"branching factor {factor}, scale {scale:.4g}"
+
+
+def processor_seconds(
+    candidates: dict[str, Callable[[], np.ndarray]], repeats: int
+) -> dict[str, float]:
+    """Return the median processor time of each, in turns: other load changes it little."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, run in candidates.items():
+            start = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def errors_of(release: Callable[[], np.ndarray], truth: np.ndarray, releases: int) -> list[float]:
@@ -126,7 +142,7 @@ def main() -> None:
     errors = {
         name: errors_of(release, truth, arguments.releases) for name, release in candidates.items()
     }
-    seconds = interleaved(candidates, arguments.repeats)
+    seconds = processor_seconds(candidates, arguments.repeats)
     base = next((name for name in candidates if name.startswith("OpenDP")), "noisewise")
     rows = []
     for name in candidates:
@@ -156,7 +172,7 @@ def main() -> None:
     )
     title = f"from records: n = {arguments.records}, N = {bins}, epsilon {epsilon:g}, replace-one"
     table(title, header, rows)
-    seconds = interleaved(readers, arguments.repeats)
+    seconds = processor_seconds(readers, arguments.repeats)
     last = list(readers)[-1]
     rows = [
         (name, f"{seconds[name] * 1e3:.0f} ms", f"{seconds[last] / seconds[name]:.1f}x")
