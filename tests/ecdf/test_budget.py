@@ -14,6 +14,7 @@ from scipy.stats import norm
 from noisewise.ecdf.budget import (
     Budget,
     concentrated_delta,
+    concentrated_rho,
     discreteness_slack,
     gaussian_delta,
     gaussian_ratio,
@@ -72,3 +73,10 @@ def test_least_deviation_keeps_the_slack_within_its_share() -> None:
     budget = Budget(1.0, 1e-6)
     deviation = budget.least_deviation(1000)
     assert discreteness_slack(deviation, 1000, 1.0) <= 1e-6 / 1024
+
+
+@given(st.floats(0.5, 1000), st.floats(1e-12, 1e-2))
+def test_the_concentrated_budget_is_the_largest_that_fits(epsilon: float, delta: float) -> None:
+    rho = concentrated_rho(epsilon, delta)
+    assert concentrated_delta(rho, epsilon) <= delta
+    assert concentrated_delta(rho * 1.001, epsilon) > delta

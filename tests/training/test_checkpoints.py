@@ -37,7 +37,8 @@ def train(folder, seed, kill=None):
     result = fit(
         model,
         table(),
-        plan(seed=seed, steps=STEPS, noise_multiplier=None, epsilon=4.0),
+        # A fixed multiplier and the quick accountant: nearly all the time would go to accounting.
+        plan(seed=seed, steps=STEPS, accountant="rdp"),
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda p: torch.optim.Adam(p, lr=0.05, amsgrad=True),
         scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, STEPS),
@@ -76,7 +77,7 @@ def charges(folder):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert in_a_process(folder, 3) == 0
+    train(folder, 3)  # here, so that forked processes find everything imported
     return results(folder)
 
 
@@ -131,9 +132,10 @@ def test_a_run_killed_at_the_worst_moment_resumes(tmp_path, undisturbed, moment,
 def test_a_run_killed_again_and_again_resumes(tmp_path, undisturbed, seed):
     rng = random.Random(1)
     kills = 0
-    while in_a_process(tmp_path, seed, after=rng.uniform(0.02, 0.4)) != 0:
+    while in_a_process(tmp_path, seed, after=rng.uniform(0.0, 0.1 + 0.05 * kills)) != 0:
         kills += 1
-        assert kills < 200
+        assert kills < 100
+    assert kills > 2
     assert charges(tmp_path)[0] == STEPS
     check(tmp_path, undisturbed, seed)
 
@@ -256,11 +258,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
 def test_a_checkpoint_is_plain_safetensors_and_holds_no_secret(tmp_path):
     halfway(tmp_path, seed=None)
     with safe_open(tmp_path / "checkpoint", framework="pt") as file:
-        assert torch.equal(
-            file.get_tensor(".model.0.weight"),
-            checkpoints.read(tmp_path / "checkpoint")["model"]["0.weight"],
-        )
+        stored = file.get_tensor(".model.0.weight")
         header = file.metadata()
+    assert torch.equal(stored, checkpoints.read(tmp_path / "checkpoint")["model"]["0.weight"])
     assert "key" not in header["content"]
     assert json.loads(header["content"])
 

@@ -12,6 +12,7 @@ from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid, as_records
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
+from noisewise.ecdf.mechanisms.thesis import ThesisTree
 from noisewise.ecdf.smoothing import smooth_isotonic, smooth_tree
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
@@ -26,7 +27,7 @@ def dp_ecdf(
     x: Any,
     *,
     bounds: tuple[float, float] | None = None,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
     bins: int = 2**15,
     neighbors: str = "replace",
@@ -36,6 +37,8 @@ def dp_ecdf(
     rng: Randomness | int | None = None,
     thresholds: Any = None,
     objective: Literal["mean", "max"] = "mean",
+    rho: float | None = None,
+    base: int = 2,
 ) -> PrivateECDF:
     """Release a whole empirical distribution function with differential privacy.
 
@@ -53,10 +56,11 @@ def dp_ecdf(
     neighbors : {"replace", "add-remove"}
         Datasets are neighbours if one record is replaced (their number is public), or added
         or removed (their number is private, and gets noise).
-    mechanism : {"auto", "kary", "thesis", "sqrt", "histogram"}
+    mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram"}
         "auto" takes the least variance in closed form. "thesis" is Eq. 6.3.1 of Barczewski
         (2025) with exact sensitivity; "kary" a tree of counts with least squares; "sqrt" a
-        Toeplitz factorisation with Gaussian noise (needs delta > 0).
+        Toeplitz factorisation with Gaussian noise (needs delta > 0 or rho); "circulant" the
+        like for neighbors="replace", with less noise on fine grids.
     smooth : {"auto", "l2", "l1", "pava", None}
         How the curve is made monotone. "l2" and "l1" are Eq. 6.3.6 for "thesis"; for the
         others "l2" and "pava" are isotonic least squares weighted by the known variances.
@@ -69,6 +73,11 @@ def dp_ecdf(
         How the range is divided; an array of thresholds replaces `bins`.
     objective : {"mean", "max"}
         Which variance over the thresholds is made small.
+    rho : float, optional
+        A budget of zero-concentrated privacy instead of (epsilon, delta).
+    base : int
+        Children of a node of the tree of mechanism="thesis"; with another base than 2 the
+        curve is made monotone by isotonic least squares.
 
     Returns
     -------
@@ -85,12 +94,12 @@ def dp_ecdf(
     True
     """
     relation = Relation.of(neighbors)
-    budget = Budget(epsilon, delta)
+    budget = Budget.of(epsilon, delta, rho)
     grid = Grid.of(bounds, bins, thresholds)
     if smooth is not None:
         _validate.choice("smooth", smooth, SMOOTHINGS)
     source = resolve(rng)
-    chosen = plan(grid.bins, relation, budget, mechanism=mechanism, objective=objective)
+    chosen = plan(grid.bins, relation, budget, mechanism=mechanism, objective=objective, base=base)
     _check_smoothing(chosen, smooth)
     local = aggregator is None
     summer = LocalSum() if aggregator is None else aggregator
@@ -123,11 +132,16 @@ def dp_ecdf(
 
 
 def _check_smoothing(mechanism: Mechanism, smooth: str | None) -> None:
-    if smooth == "l1" and mechanism.name != "thesis":
+    if smooth == "l1" and not _has_tree_problem(mechanism):
         raise ValueError(
-            f"smooth='l1' is the linear program of the thesis's tree, but the mechanism is "
-            f"{mechanism.name!r}: use mechanism='thesis', or smooth='l2'"
+            f"smooth='l1' is the linear program of the thesis's binary tree, but the mechanism "
+            f"is {mechanism.description}: use mechanism='thesis' with base=2, or smooth='l2'"
         )
+
+
+def _has_tree_problem(mechanism: Mechanism) -> bool:
+    """Whether Eq. 6.3.6 is solved for its tree: the thesis's, with base 2."""
+    return isinstance(mechanism.strategy, ThesisTree) and mechanism.strategy.base == 2
 
 
 def smooth_counts(noisy: FloatArray, mechanism: Mechanism, smooth: str | None) -> FloatArray:
@@ -150,7 +164,7 @@ def smooth_counts(noisy: FloatArray, mechanism: Mechanism, smooth: str | None) -
         return noisy
     total = max(float(noisy[-1]), 0.0)
     inner = noisy[:-1]
-    if mechanism.name == "thesis" and smooth in ("auto", "l2", "l1"):
+    if _has_tree_problem(mechanism) and smooth in ("auto", "l2", "l1"):
         smoothed = smooth_tree(inner, total, 1 if smooth == "l1" else 2)
     else:
         smoothed = smooth_isotonic(inner, total, mechanism.variance[:-1])

@@ -6,6 +6,7 @@ The table of contents.
 from noisewise.training.allocation import deviations
 from noisewise.training.averaging import Averaging, Ema, Polyak
 from noisewise.training.callbacks import Callback, EarlyStopping, ProgressBar, TensorBoard
+from noisewise.training.distributed import Distributed
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.fitting import Fitted, fit
 from noisewise.training.loader import PrivateLoader
@@ -17,6 +18,7 @@ __all__ = [
     "Averaging",
     "Callback",
     "CheckpointError",
+    "Distributed",
     "EarlyStopping",
     "Ema",
     "Fitted",

@@ -47,13 +47,14 @@ def save_run(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> Non
     **extra : objects with state_dict(), or plain values
         Schedulers and other things to be saved along; JSON values and tensors inside.
     """
+    if run.team.agree(run.team.worker == 0 and not run.account.durable):
+        raise CheckpointError(
+            "a checkpoint needs a durable ledger beside it, or the steps after it would be "
+            "forgotten by a crash. Give ledger='training.ledger' to make_private."
+        )
+    content = content_of(run, extra)  # all workers together, each with its part
     if run.team.worker == 0:
-        if not run.account.durable:
-            raise CheckpointError(
-                "a checkpoint needs a durable ledger beside it, or the steps after it would be "
-                "forgotten by a crash. Give ledger='training.ledger' to make_private."
-            )
-        write(path, content_of(run, extra))
+        write(path, content)
     run.team.barrier()
 
 
@@ -65,8 +66,8 @@ def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
         "name": run.name,
         "step": run.next_step,
         "charged": run.steps_taken,
-        "model": dict(run.team.full_state(run.plain_model)),
-        "optimizer": run.optimizer.state_dict(),
+        "model": run.team.whole(dict(run.plain_model.state_dict())),
+        "optimizer": run.team.whole(run.optimizer.state_dict()),
         "average": None
         if averager is None
         else {"count": averager.count, "weights": averager.weights},
@@ -93,12 +94,11 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
             "Resume it with Plan.from_json of what it was made with: "
             f"{content['plan']}"
         )
-    run.account.restore(int(content["charged"]))
-    charged = int(run.team.share(run.steps_taken))
+    run.team.first(lambda: run.account.restore(int(content["charged"])))
+    charged = run.team.share(run.steps_taken)
     if run.team.worker != 0:
         run.account.restore(charged)
-    run.team.load_state(run.plain_model, content["model"])
-    run.optimizer.load_state_dict(content["optimizer"])
+    run.team.load(run.plain_model, run.optimizer, content)
     _restore_average(run, content["average"])
     for name, value in content["circumstances"].items():
         setattr(run.circumstances, name, getattr(run.circumstances, name) or value)

@@ -34,6 +34,8 @@ class Loop:
     engine : GradientEngine
     before : callable
         Called before a forward pass, to tell the engine how far training is.
+    sharded : bool
+        Whether the weights are in parts on several workers; then only `run.step` works.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Loop:
         loss: Callable[[Any, Any], Tensor],
         engine: EngineLike,
         before: Callable[[], None],
+        sharded: bool = False,
     ) -> None:
+        self._sharded = sharded
         self._model = model
         self._loss = loss
         self._engine = engine
@@ -60,6 +64,11 @@ class Loop:
         """Open a batch, or evaluate the model if it is not training."""
         if not torch.is_grad_enabled() or not self._model.training:
             return call_model(self._model, x)
+        if self._sharded:
+            raise StepError(
+                "weights that fully_shard keeps in parts are gathered for a whole step, so a loop "
+                "by hand is not possible. Use run.step(x, y)."
+            )
         if self._state not in (_IDLE, _SPOILED):
             raise StepError(
                 "run.model was called twice in training mode without a step in between; the "

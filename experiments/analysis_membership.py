@@ -1,0 +1,94 @@
+"""Membership attacks on private and other models: paper 003 figure 5, and a likelihood ratio.
+
+Writes docs/images/analysis_membership.png and analysis_membership_classes.png and prints a table.
+Models are trained on 1,000 CIFAR10 records, few enough for the non-private one to memorise them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import matplotlib
+
+matplotlib.use("Agg")
+import analysis_data
+import analysis_training
+import matplotlib.pyplot as plt
+import numpy as np
+from analysis_training import IMAGES, Outcome, Setup, Stopwatch, arguments, obtain
+
+from noisewise.analysis.membership import Shadows, confidence_score, logistic, loss_threshold
+
+BASE = {"task": "small_cifar", "epochs": 60, "batch": 100, "sigma": 2.0,
+        "options": (("records", 1000),)}  # fmt: skip
+RUNS = {
+    "not private": Setup(**{**BASE, "rate": 0.1}),
+    "local, R 1": Setup(**BASE, rule="clip", rate=0.5),
+    "global, R 10": Setup(**BASE, rule="global", rate=0.5, clip=10.0),
+}
+MODELS = 8
+
+
+def shadow(setup: Setup, number: int, watch: Stopwatch) -> tuple[np.ndarray, np.ndarray]:
+    """Train on a random half of 2,000 records; return its scores of all, and which half."""
+    whole = analysis_data.small_cifar(2000)
+    half = np.random.default_rng(number // 2).permutation(2000)[:1000]
+    inside = np.zeros(2000, bool)
+    inside[half] = True
+    inside = inside if number % 2 == 0 else ~inside
+    name = f"shadow_{number}"
+    # The other half is the test set, so that predictions of all records come with the run.
+    task = dataclasses.replace(
+        whole, x=whole.x[inside], y=whole.y[inside], x_test=whole.x[~inside],
+        y_test=whole.y[~inside],
+    )  # fmt: skip
+    chosen = dataclasses.replace(setup, task=name, options=(), seed=number)
+    analysis_training.TASKS[name, ()] = task
+    run: Outcome = obtain(chosen, watch)
+    scores = np.empty(2000)
+    scores[inside] = confidence_score(run.train, run.train_labels)
+    scores[~inside] = confidence_score(run.test, run.test_labels)
+    return scores, inside
+
+
+def main() -> None:
+    watch = Stopwatch(arguments(__doc__).seconds)
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.3), layout="constrained")
+    bars, ax_classes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    print("| model | epsilon | attack | AUC | 95 % | TPR at 0.1 % FPR | TPR at 1 % FPR |")
+    print("|---|---|---|---|---|---|---|")
+    for index, (label, setup) in enumerate(RUNS.items()):
+        run = obtain(setup, watch)
+        logits = np.vstack([run.train, run.test])
+        labels = np.concatenate([run.train_labels, run.test_labels])
+        members = np.arange(len(labels)) < len(run.train)
+        attacks = [
+            logistic(logits, labels, members),
+            logistic(logits, labels, members, features="interaction"),
+            loss_threshold(logits, labels, members),
+        ]
+        rows = [shadow(setup, number, watch) for number in range(MODELS)]
+        scores, inside = (np.stack(part) for part in zip(*rows, strict=True))
+        attacks.append(Shadows(scores, inside).attack())
+        epsilon = None if np.isinf(run.epsilon) else run.epsilon
+        for attack in attacks:
+            low, high = attack.auc_interval()
+            print(f"| {label} | {'none' if epsilon is None else f'{epsilon:.2f}'} | {attack.name} "
+                  f"| {attack.auc:.3f} | {low:.3f} to {high:.3f} "
+                  f"| {attack.true_positive_rate(1e-3):.4f} "
+                  f"| {attack.true_positive_rate(1e-2):.4f} |", flush=True)  # fmt: skip
+        for number, attack in enumerate(attacks):
+            attack.plot(axes[index], epsilon=epsilon if number == 0 else None, delta=1e-5)
+        axes[index].set_title(label)
+        by_class = attacks[0].auc_by_class()
+        place = np.arange(len(by_class)) + 0.27 * (index - 1)
+        ax_classes.bar(place, by_class.values(), 0.25, label=f"{label} ({attacks[0].auc:.3f})")
+    ax_classes.axhline(0.5, color="black", linewidth=0.8)
+    ax_classes.set(xlabel="class", ylabel="AUC", ylim=(0.4, 1), xticks=range(10))
+    ax_classes.legend(title="logistic regression on logits and label (overall AUC)")
+    figure.savefig(IMAGES / "analysis_membership.png", dpi=90)
+    bars.savefig(IMAGES / "analysis_membership_classes.png", dpi=90)
+
+
+if __name__ == "__main__":
+    main()
