@@ -24,6 +24,8 @@ from noisewise.training.release import NoisePlan, add_noise
 
 Step = Callable[[Tensor, Tensor], None]
 RATE, NOISE, CLIP = 0.05, 1.0, 1.0
+#: Bounds of `Propagated` are some hundred times larger, and so is its noise.
+PROPAGATED_RATE = RATE / 100
 
 
 # -- models -------------------------------------------------------------------------------
@@ -39,6 +41,12 @@ def cnn(width: int = 32) -> nn.Module:
     )
 
 
+def _dense(inputs: int, outputs: int) -> nn.Module:
+    # Radial, as the convolutions are; the default, cutting singular values, needs an eigenvalue
+    # decomposition more a step.
+    return SpectralLinear(inputs, outputs, projection="clip")
+
+
 def lipschitz_cnn(width: int = 32) -> nn.Module:
     """The same architecture and number of parameters, of layers whose norms are certified."""
     return nn.Sequential(
@@ -46,7 +54,7 @@ def lipschitz_cnn(width: int = 32) -> nn.Module:
         *(SpectralConv2d(3, width, 3, padding=1), nn.ReLU(), ScaledAvgPool2d(2)),
         *(SpectralConv2d(width, 2 * width, 3, padding=1), nn.ReLU(), ScaledAvgPool2d(2)),
         *(SpectralConv2d(2 * width, 4 * width, 3, padding=1), nn.ReLU(), ScaledAvgPool2d(2)),
-        *(nn.Flatten(), SpectralLinear(64 * width, 128), nn.ReLU(), SpectralLinear(128, 10)),
+        *(nn.Flatten(), _dense(64 * width, 128), nn.ReLU(), _dense(128, 10)),
     )
 
 
@@ -61,8 +69,8 @@ def mlp() -> nn.Module:
 def lipschitz_mlp() -> nn.Module:
     """The same, of layers whose norms are certified."""
     return nn.Sequential(
-        *(BoundedInput((3, 32, 32), 30.0), nn.Flatten(), SpectralLinear(3072, 256), nn.ReLU()),
-        *(SpectralLinear(256, 256), nn.ReLU(), SpectralLinear(256, 10)),
+        *(BoundedInput((3, 32, 32), 30.0), nn.Flatten(), _dense(3072, 256), nn.ReLU()),
+        *(_dense(256, 256), nn.ReLU(), _dense(256, 10)),
     )
 
 
@@ -132,16 +140,18 @@ def plain(model: nn.Module) -> Step:
     return step
 
 
-def ours(model: nn.Module, estimator: Any, expected: int) -> Step:
+def ours(model: nn.Module, estimator: Any, expected: int, chunk: int | None = None) -> Step:
     """A whole private step: the engine's sum, then what `PrivateRun` does with it."""
-    engine = GradientEngine(model, nn.CrossEntropyLoss(), estimator)
-    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    engine = GradientEngine(model, nn.CrossEntropyLoss(), estimator, chunk=chunk)
+    rate = PROPAGATED_RATE if isinstance(estimator, Propagated) else RATE
+    optimizer = torch.optim.SGD(model.parameters(), rate)
     rng = Randomness.secure()
     projects = isinstance(estimator, (Propagated, InputScaled))
 
     def step(x: Tensor, y: Tensor) -> None:
         groups = engine.sum(x, y).groups
-        noisy = add_noise(groups, NoisePlan(groups, NOISE, "optimal"), rng, expected)
+        bounds, sizes = [g.sensitivity for g in groups], [g.size for g in groups]
+        noisy = add_noise(groups, NoisePlan(bounds, sizes, NOISE, "optimal"), rng, expected)
         for name, parameter in engine.parameters.items():
             parameter.grad = noisy[name]
         optimizer.step()
@@ -215,6 +225,8 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
 }
 PEERS = {"Opacus hooks": "hooks", "Opacus ExpandedWeights": "ew", "Opacus ghost": "ghost"}
 BASE, TWIN, FLOOR = "plain SGD", "plain SGD, Lipschitz layers", "plain SGD + noise"
+#: The same sum from two halves of the batch, one after the other.
+HALVES = "Clipped per model, two chunks"
 
 
 def step_of(task: Task, name: str, batch: int) -> Step | None:
@@ -231,6 +243,8 @@ def step_of(task: Task, name: str, batch: int) -> Step | None:
             return None
         twin = task.lipschitz()
         return plain(twin) if name == TWIN else ours(twin, ESTIMATORS[name](), batch)
+    if name == HALVES:
+        return ours(task.model(), Clipped(CLIP), batch, chunk=batch // 2)
     return ours(task.model(), ESTIMATORS[name](), batch)
 
 

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from benchmarks import table
-from benchmarks._private_steps import BASE, ESTIMATORS, PEERS, TASKS, TWIN, base_of, step_of
+from benchmarks._private_steps import (
+    BASE,
+    ESTIMATORS,
+    HALVES,
+    PEERS,
+    TASKS,
+    TWIN,
+    base_of,
+    step_of,
+)
 
 DEFAULT = "cnn:256,cnn:1024,mlp:1024,transformer:64"
 STEPS = 3
@@ -28,11 +40,8 @@ def _size(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def child(key: str, name: str) -> None:
-    """Print how many bytes the steps of one candidate needed."""
-    import torch
-
-    torch.set_num_threads(1)
+def child(key: str, name: str) -> int:
+    """Return how many bytes the steps of one candidate needed."""
     kind, size = key.split(":")
     task = TASKS[kind]
     step = step_of(task, name, int(size))
@@ -44,40 +53,57 @@ def child(key: str, name: str) -> None:
     before = _size("VmRSS")
     for _ in range(STEPS):
         step(*batch)
-    print(json.dumps(_size("VmHWM") - before))
+    return _size("VmHWM") - before
 
 
 def needed(key: str, name: str) -> int | None:
     """Run one candidate in a process of its own; None if it does not work here."""
-    command = [sys.executable, "-m", "benchmarks.gradient_memory", "--child", key, name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"  {name} is left out: {done.stderr.strip().splitlines()[-1][:140]}")
-        return None
-    return int(json.loads(done.stdout.strip().splitlines()[-1]))
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        torch.set_num_threads(1)
+        try:
+            answer = str(child(key, name))
+        except Exception as error:  # whatever a peer raises is its answer
+            answer = f"{type(error).__name__}: {str(error).strip()[:120]}"
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    answer = os.read(reader, 1000).decode()
+    os.wait()
+    os.close(reader)
+    if answer.isdigit():
+        return int(answer)
+    print(f"  {name} is left out: {answer}")
+    return None
+
+
+def with_returned_memory() -> None:
+    """Start anew so that freed tensors go back to the system at once, and the peak is real."""
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        command = [sys.executable, "-m", "benchmarks.gradient_memory", *sys.argv[1:]]
+        sys.exit(subprocess.run(command, env={**os.environ, **settings}, check=False).returncode)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--child", nargs=2)
     parser.add_argument("--tasks", default=DEFAULT)
     parser.add_argument("--candidates", default="")
     parser.add_argument("--save", type=Path)
     arguments, _ = parser.parse_known_args()
-    if arguments.child:
-        child(*arguments.child)
-        return
+    with_returned_memory()
+    torch.set_num_threads(1)
     results: dict[str, dict[str, int]] = {}
     if arguments.save is not None and arguments.save.exists():
         results = json.loads(arguments.save.read_text())
-    everybody = [BASE, TWIN, *ESTIMATORS, *PEERS]
-    names = arguments.candidates.split(",") if arguments.candidates else everybody
+    everybody = [BASE, TWIN, *ESTIMATORS, HALVES, *PEERS]
+    names = arguments.candidates.split(";") if arguments.candidates else everybody
     for key in arguments.tasks.split(","):
         found = results.setdefault(key, {})
         for name in names:
-            if base_of(name) == TWIN or name == TWIN:
-                if TASKS[key.split(":")[0]].lipschitz is None:
-                    continue
+            lipschitz = TWIN in (name, base_of(name))
+            if lipschitz and TASKS[key.split(":")[0]].lipschitz is None:
+                continue
             bytes_needed = needed(key, name)
             if bytes_needed is not None:
                 found[name] = bytes_needed

@@ -27,6 +27,7 @@ from benchmarks._private_steps import (
     BASE,
     ESTIMATORS,
     FLOOR,
+    HALVES,
     PEERS,
     TASKS,
     TWIN,
@@ -55,9 +56,8 @@ def clock() -> float:
 
 
 def turns(steps: dict[str, Callable[[], object]], repeats: int) -> Samples:
-    """Seconds of every candidate, in turns, after two steps that do not count."""
+    """Seconds of every candidate, in turns, after one step that does not count."""
     for run in steps.values():
-        run()
         run()
     seconds: Samples = {name: [] for name in steps}
     for _ in range(repeats):
@@ -199,7 +199,7 @@ def pictures(results: dict[str, dict[str, object]], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", default=DEFAULT, help="model:batch, with commas; or none")
-    parser.add_argument("--candidates", default="", help="names with commas; default all")
+    parser.add_argument("--candidates", default="", help="names with semicolons; default all")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--growth", default="", help="batch, width or both with a comma")
@@ -211,8 +211,8 @@ def main() -> None:
     results: dict[str, dict[str, object]] = {}
     if arguments.save is not None and arguments.save.exists():
         results = json.loads(arguments.save.read_text())
-    everybody = [BASE, TWIN, FLOOR, *ESTIMATORS, *PEERS]
-    names = arguments.candidates.split(",") if arguments.candidates else everybody
+    everybody = [BASE, TWIN, FLOOR, *ESTIMATORS, HALVES, *PEERS]
+    names = arguments.candidates.split(";") if arguments.candidates else everybody
     for key in filter(None, arguments.tasks.split(",")):
         if arguments.repeats:
             samples = measure(key, arguments.repeats, names)
