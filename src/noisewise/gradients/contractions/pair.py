@@ -167,7 +167,7 @@ class PairContraction(Contraction):
         if self.records == 0 or not self._instantiating_is_cheap(cheap):
             return super().clipped_sums(rule, cheap)
         total: Sums = {}
-        norms = []
+        norms: list[Tensor] = []
         for a, b in chunks(self.records, RECORDS):
             add_to(total, self._clipped_run(a, b, rule, norms))
         return self._placed(total), torch.cat(norms)
