@@ -61,6 +61,8 @@ def main() -> None:
                 for name, mean, largest in published(height, relation, gaussian):
                     print(f"  {name:34s} mean {mean:9.2f}  max {largest:9.2f}")
                 names = ["thesis", "kary", *(["sqrt"] if gaussian else [])]
+                if gaussian and relation == "replace":
+                    names.append("circulant")
                 for name in names:
                     for objective in ("mean", "max") if name != "thesis" else ("mean",):
                         start = time.perf_counter()
