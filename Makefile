@@ -27,7 +27,9 @@ $(DOCS_STAMP): $(STAMP)
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	mkdir -p demo-output
+	$(BIN)/noisewise train adult --epsilon 1 --gradients factored --compare --out demo-output --report demo-output/run.html
+	$(BIN)/noisewise verify demo-output/statement.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from noisewise.cli.datasets import app as datasets
 from noisewise.cli.debug import debug
 from noisewise.cli.evaluate import evaluate
 from noisewise.cli.serve import serve
+from noisewise.cli.train import train
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(train)
 app.command()(budget)
 app.command()(verify)
 app.command()(certify)

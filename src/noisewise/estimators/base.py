@@ -7,7 +7,8 @@ post-processing and takes away much of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,14 +19,31 @@ from torch import nn
 
 from noisewise.datasets import Schema
 from noisewise.estimators.encoding import Clamped, Declared, resolve_schema
-from noisewise.estimators.network import Array, apply_network, build_network, weights_of
+from noisewise.estimators.network import (
+    Array,
+    apply_network,
+    build_bounded_network,
+    build_network,
+    weights_of,
+)
 from noisewise.estimators.pictures import PictureFeatures
-from noisewise.gradients import Clipped, Estimator, Factored
+from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
 from noisewise.privacy import _validate
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 
-__all__ = ["PrivateEstimator"]
+__all__ = ["GRADIENTS", "PrivateEstimator"]
+
+#: Words for estimators.
+GRADIENTS: dict[str, Estimator] = {
+    "auto": Clipped(1.0),
+    "clipped": Clipped(1.0),
+    "layerwise": Clipped(1.0, per="layer"),
+    "automatic": Clipped(1.0, rule="automatic"),
+    "factored": Factored(1.0),
+    "input-scaled": InputScaled(),
+    "propagated": Propagated(),
+}
 
 #: Rows times epsilon from which hidden layers are worth the noise of their weights.
 _ENOUGH = 8000.0
@@ -48,6 +66,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     verbose: bool
     #: A clipped gradient has length at most one, so a rate serves data of any scale.
     _rate: ClassVar[float] = 2.0
+    #: What the command line adds to the call of ``fit``, given inputs and targets.
+    _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
 
     # -- parameters ---------------------------------------------------------------------
 
@@ -88,9 +108,23 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _gradients(self) -> Estimator:
         if isinstance(self.gradients, str):
-            return Factored(1.0) if self.gradients == "factored" else Clipped(1.0)
+            return GRADIENTS[self.gradients]
         chosen: Estimator = self.gradients
         return chosen
+
+    def _network(self, x: Array, outputs: int, seed: int) -> nn.Sequential:
+        """Return the network; with bounded layers for estimators that propagate bounds."""
+        hidden = self._hidden(len(x))
+        if self._gradients().measures in ("norm", "bound"):
+            return build_network(x.shape[1], hidden, outputs, seed)
+        schema = self._schema
+        # Rows obey this bound already, so that it changes none of them.
+        bound = schema.norm_bound if schema is not None else self._row_bound(x.shape[1])
+        return build_bounded_network(x.shape[1], hidden, outputs, seed, 1.001 * bound)
+
+    def _row_bound(self, width: int) -> float:
+        # Scattering features are normalised in groups, so no entry exceeds the root of a group.
+        return math.sqrt(width) * (self.input_bound if self.features is None else 1.0)
 
     def _seed(self) -> int | None:
         """None for secret noise; a fixed number only if the user asked for one."""
@@ -164,20 +198,24 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             seed=seed,
         )
         start = 0 if seed is None else seed % (2**31)
-        network = build_network(x.shape[1], self._hidden(len(x)), outputs, start)
+        network = self._network(x, outputs, start)
         rate = self._rate if self.learning_rate == "auto" else float(self.learning_rate)
+        inputs = torch.from_numpy(np.ascontiguousarray(x))
+        more = {} if self._more_options is None else self._more_options(inputs, target)
         fitted = fit(
             network,
-            (torch.from_numpy(np.ascontiguousarray(x)), target),
+            (inputs, target),
             plan,
             loss=loss,
             optimizer=lambda p: torch.optim.SGD(p, lr=rate, momentum=0.9),
             averaging=Polyak(start=0.5),
             preprocessing=promises,
-            metrics=False,
             progress=bool(self.verbose),
+            metrics=False,
+            **more,
         )
         self.weights_ = weights_of(fitted.model)
+        self.history_ = fitted.history
         self.statement_ = fitted.statement()
         self.n_iter_ = fitted.run.steps_taken
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-__all__ = ["apply_network", "build_network", "weights_of"]
+__all__ = ["apply_network", "build_bounded_network", "build_network", "weights_of"]
 
 Array = npt.NDArray[np.float32]
 
@@ -38,6 +38,25 @@ def build_network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -
                 layer.weight.normal_(0.0, before**-0.5, generator=generator)
         layers += [layer, nn.Tanh()]
     return nn.Sequential(*layers[:-1])
+
+
+def build_bounded_network(
+    inputs: int, hidden: Sequence[int], outputs: int, seed: int, norm: float
+) -> nn.Sequential:
+    """Return the same network of layers whose norms are kept within one."""
+    from noisewise.nn import BoundedInput, SpectralLinear
+
+    plain = build_network(inputs, hidden, outputs, seed)
+    layers: list[nn.Module] = [BoundedInput((inputs,), norm)]
+    for layer in plain:
+        if isinstance(layer, nn.Linear):
+            bounded = SpectralLinear(layer.in_features, layer.out_features)
+            bounded.load_state_dict(layer.state_dict())
+            bounded.project_()
+            layers.append(bounded)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers)
 
 
 def weights_of(network: nn.Module) -> list[tuple[Array, Array]]:
