@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from noisewise.federated import Domain, EcdfQuestion, Records
@@ -54,6 +54,7 @@ def test_parties_may_drop_out_at_every_stage(stage, who):
 
 
 @settings(max_examples=30, deadline=None)
+@example(2, {1: "share", 2: "share"}, 0)
 @given(
     st.integers(2, 6),
     st.dictionaries(st.integers(1, 6), st.sampled_from(STAGES), max_size=6),

@@ -99,6 +99,8 @@ class MaskingServer:
 
     def arrived(self) -> list[int]:
         """Close stage 3 and return whose vectors arrived."""
+        if self._stage == 2:  # nobody asked for an inbox: nobody may be left
+            self._close(2, len(self._sealed), "share")
         if self._stage == 3:
             self._close(3, len(self._vectors), "mask")
         return sorted(self._vectors)
