@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import re
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -200,6 +201,8 @@ class Federation:
         atexit.register(self.close)
         for server in self.trial.servers:
             self.start(server)
+        for port in self.trial.ports:
+            _until_listening(port)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,6 +233,17 @@ class Federation:
             return []
         with Ledger.open(path) as ledger:
             return [note for _, note in ledger.entries]
+
+
+def _until_listening(port: int, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 10).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, "a server does not start"
+            time.sleep(0.02)
 
 
 def draw_faults(federation: Federation, seed: int) -> str:
