@@ -284,6 +284,9 @@ def test_foreign_and_forgotten_parameters():
     model = small_model()
     with pytest.raises(UnsoundError, match="not parameters of the model"):
         start(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+    for kind in (torch.optim.LBFGS, torch.optim.SparseAdam):
+        with pytest.raises(ValueError, match="Adam or torch"):
+            start(model, kind(model.parameters()))
     with pytest.warns(UserWarning, match="noise is spent"):
         start(model, torch.optim.SGD(model[0].parameters(), lr=1.0))
 
