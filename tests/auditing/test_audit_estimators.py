@@ -218,8 +218,8 @@ def batch_maximum(records: int) -> tuple[PrivateRun, dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("records", "bound"), [(16, 12.0), (256, 12.0)])
-def test_the_batch_maximum_is_caught_far_above_what_it_claims(records: int, bound: float) -> None:
+@pytest.mark.parametrize("records", [16, 256])
+def test_the_batch_maximum_is_caught_far_above_what_it_claims(records: int) -> None:
     """One step of sigma = 1 would be 4.38, and 0.20 with a sampling rate of 0.01."""
     run, inputs = batch_maximum(records)
     with pytest.raises(UnsoundError, match="no epsilon can be stated"):
@@ -227,10 +227,10 @@ def test_the_batch_maximum_is_caught_far_above_what_it_claims(records: int, boun
     result = audit(run, claimed=claim(1.0), confidence=NIGHTLY, repeats=300, **inputs)
     assert result.claimed_epsilon == pytest.approx(4.377, abs=1e-3)
     assert result.passed is False
-    assert result.epsilon_lower_bound > bound
+    assert result.epsilon_lower_bound > 20
     with pytest.raises(ViolatedClaimError):
         result.raise_if_violated()
     sampled = audit(run, claimed=claim(1.0, 0.01), confidence=NIGHTLY, repeats=300, **inputs)
     assert sampled.claimed_epsilon == pytest.approx(0.20, abs=0.01)
-    assert sampled.epsilon_lower_bound > 5
+    assert sampled.epsilon_lower_bound > 10
     run.close()

@@ -130,6 +130,7 @@ def audit(
     delta = _delta(claimed, delta)
     epsilon = _claimed_epsilon(claimed)
     options = {**_claimed_settings(attack, claimed), **options}
+    _check_length(attack, options, claimed, noise)
     scores = _scores(target, attack, options)
     if isinstance(claimed, Statement) and claimed.relation != scores.relation:
         raise RelationError(
@@ -171,6 +172,27 @@ def _claimed_settings(attack: str | None, claimed: Statement | float | None) -> 
                 "steps": event.count,
             }
     return {}
+
+
+def _check_length(
+    attack: str | None,
+    options: dict[str, Any],
+    claimed: Statement | float | None,
+    noise: NoiseModel | None,
+) -> None:
+    """Several steps on all records are compared with a claim about just that, and no other."""
+    length = options.get("steps", 1) if attack == "two-worlds" else 1
+    if length == 1:
+        return
+    model = noise
+    if model is None and isinstance(claimed, Statement):
+        model = NoiseModel.of(claimed, "run")
+    if model is None or (model.sample_rate, model.steps) != (1.0, length):
+        raise ValueError(
+            f"two-worlds takes {length} steps on all records, so the claim must be about {length} "
+            "steps without sampling: give such a statement or noise=NoiseModel(1.0, "
+            f"{length}), or leave steps out, and one step is composed as claimed"
+        )
 
 
 def _delta(claimed: Statement | float | None, delta: float | None) -> float:

@@ -273,8 +273,12 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     if over and not measured.uneven:
         name, sentence = _pattern(readings)
         worst = max(over, key=lambda key: over[key])
-        sentence = sentence or f"the noise is {over[worst]:.3g} times too large ({worst})"
-        sentence += ". Too much noise is private but not what sigma says; accuracy is lost."
+        # A wrong power law is too large at some settings and too small at others.
+        much = (
+            f"the noise is {over[worst]:.3g} times too large ({worst}). Too much noise is "
+            "private but not what sigma says; accuracy is lost."
+        )
+        sentence = f"{sentence}." if name else much
         return [Finding(name or "noise-too-large", "E1", "noise", sentence, evidence, p_value)]
     return []
 
