@@ -45,7 +45,16 @@ def noisy_gradients(model, batch, the_plan, rate_step):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_sees_noisy_gradients_and_nothing_else(name):
-    the_plan = plan(steps=4)
+    follow(name, plan(steps=4))
+
+
+@pytest.mark.parametrize("noise", ["optimal", "per-layer", "global"])
+def test_every_group_gets_its_own_noise(noise):
+    follow("sgd", plan(steps=3, gradients=Clipped((0.1, 2.0), per="layer"), noise=noise))
+
+
+def follow(name, the_plan):
+    """Train with a run and with the reference, and compare the weights."""
     model, reference = small_model(), small_model()
     twin = OPTIMIZERS[name](reference.parameters())
     run = start(model, OPTIMIZERS[name](model.parameters()), the_plan=the_plan)
