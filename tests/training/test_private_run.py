@@ -385,16 +385,16 @@ def test_a_step_that_fails_after_its_charge_stays_charged_and_its_noise_is_not_u
     tmp_path, monkeypatch
 ):
     run = start(ledger=tmp_path / "run.ledger")
-    x, y = next(iter(run.loader))
+    batches = iter(run.loader)
     used = []
     original = Streams.noise
     monkeypatch.setattr(Streams, "noise", lambda self, k: used.append(k) or original(self, k))
     monkeypatch.setattr(run._watch, "write", lambda gradients: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run.step(x, y)
+        run.step(*next(batches))
     monkeypatch.undo()
     monkeypatch.setattr(Streams, "noise", lambda self, k: used.append(k) or original(self, k))
-    run.step(x, y)
+    run.step(*next(batches))
     assert run.steps_taken == 2
     assert used == [0, 1]
     run.close()
