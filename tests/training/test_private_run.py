@@ -45,7 +45,16 @@ def noisy_gradients(model, batch, the_plan, rate_step):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_sees_noisy_gradients_and_nothing_else(name):
-    the_plan = plan(steps=4)
+    follow(name, plan(steps=4))
+
+
+@pytest.mark.parametrize("noise", ["optimal", "per-layer", "global"])
+def test_every_group_gets_its_own_noise(noise):
+    follow("sgd", plan(steps=3, gradients=Clipped((0.1, 2.0), per="layer"), noise=noise))
+
+
+def follow(name, the_plan):
+    """Train with a run and with the reference, and compare the weights."""
     model, reference = small_model(), small_model()
     twin = OPTIMIZERS[name](reference.parameters())
     run = start(model, OPTIMIZERS[name](model.parameters()), the_plan=the_plan)
@@ -284,6 +293,9 @@ def test_foreign_and_forgotten_parameters():
     model = small_model()
     with pytest.raises(UnsoundError, match="not parameters of the model"):
         start(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+    for kind in (torch.optim.LBFGS, torch.optim.SparseAdam):
+        with pytest.raises(ValueError, match="Adam or torch"):
+            start(model, kind(model.parameters()))
     with pytest.warns(UserWarning, match="noise is spent"):
         start(model, torch.optim.SGD(model[0].parameters(), lr=1.0))
 
@@ -373,16 +385,16 @@ def test_a_step_that_fails_after_its_charge_stays_charged_and_its_noise_is_not_u
     tmp_path, monkeypatch
 ):
     run = start(ledger=tmp_path / "run.ledger")
-    x, y = next(iter(run.loader))
+    batches = iter(run.loader)
     used = []
     original = Streams.noise
     monkeypatch.setattr(Streams, "noise", lambda self, k: used.append(k) or original(self, k))
     monkeypatch.setattr(run._watch, "write", lambda gradients: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run.step(x, y)
+        run.step(*next(batches))
     monkeypatch.undo()
     monkeypatch.setattr(Streams, "noise", lambda self, k: used.append(k) or original(self, k))
-    run.step(x, y)
+    run.step(*next(batches))
     assert run.steps_taken == 2
     assert used == [0, 1]
     run.close()

@@ -164,6 +164,11 @@ def build_engine(
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    if isinstance(optimizer, (torch.optim.LBFGS, torch.optim.SparseAdam)):
+        raise ValueError(
+            f"{type(optimizer).__name__} needs several exact gradients per step, or sparse ones, "
+            "which noisy gradients are not. Use e.g. torch.optim.Adam or torch.optim.SGD."
+        )
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if foreign := len(held - set(known)):
