@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,fast]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,fast,federated]'
 	@touch $@
 
 $(DOCS_STAMP): $(STAMP)
@@ -27,7 +27,9 @@ $(DOCS_STAMP): $(STAMP)
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	mkdir -p demo-output
+	$(BIN)/noisewise train adult --epsilon 1 --gradients factored --compare --out demo-output --report demo-output/run.html
+	$(BIN)/noisewise verify demo-output/statement.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -70,7 +70,7 @@ HEADER = ("", "claimed", "bound", "tightness", "could certify", "seconds")
 def one_step() -> None:
     rows = []
     for noise in (0.5, 1.0, 2.0, 4.0):
-        for repeats in (5, 20, 100):
+        for repeats in (5, 40, 200):
             statement = claim(noise)
             found = mean_of(
                 lambda seed, s=statement, n=noise, r=repeats: audit(
@@ -88,29 +88,25 @@ def one_step() -> None:
 
 
 def many_steps() -> None:
+    """Three adversaries: one knows the batches, two see all steps but not the batches."""
     rows = []
     for noise, rate in ((1.0, 0.1), (1.0, 0.05), (1.0, 0.01), (2.0, 0.1)):
         statement = claim(noise, rate, 100)
-        seen = mean_of(
-            lambda seed, s=statement, n=noise: audit(
-                dp_sgd_step(n), claimed=s, attack="gradient-canaries", clip=1.0, seed=seed
-            )
-        )
-        rows.append(row(f"noise {noise:g}, rate {rate:g}, batch known", statement.epsilon, seen))
-        for canaries in (1000, 4000):
-            blind = mean_of(
-                lambda seed, s=statement, n=noise, q=rate, k=canaries: audit(
-                    dp_sgd_step(n, q),
-                    claimed=s,
-                    attack="stepwise-canaries",
-                    clip=1.0,
-                    steps=100,
-                    canaries=k,
-                    seed=seed,
+        settings: list[tuple[str, float, dict[str, object]]] = [
+            ("batch known", 1.0, {"attack": "gradient-canaries"}),
+            ("hidden, step by step", rate, {"attack": "stepwise-canaries", "canaries": 2000}),
+            ("hidden, whole run, 2000 x 10", rate, {"attack": "run-canaries"}),
+            ("hidden, whole run, 2000 x 40", rate, {"attack": "run-canaries", "repeats": 40}),
+        ]
+        for name, sampled, options in settings:
+            found = mean_of(
+                lambda seed, s=statement, n=noise, q=sampled, o=options: audit(
+                    dp_sgd_step(n, q), claimed=s, clip=1.0, seed=seed, **o
                 )
             )
-            name = f"noise {noise:g}, rate {rate:g}, batch hidden, {canaries} canaries"
-            rows.append(row(name, statement.epsilon, blind))
+            title = f"noise {noise:g}, rate {rate:g}, {name}"
+            rows.append(row(title, statement.epsilon, found))
+            print("  " + " | ".join(rows[-1]), flush=True)
     table("A hundred sampled steps", HEADER, rows)
 
 

@@ -1,12 +1,14 @@
 """Private ROC curves (Figures 6.5.1-6.5.3) and their error (Figure 6.6.4): ``python ecdf_roc.py``.
 
-Writes docs/images/ecdf_roc_<dataset>.png, docs/images/ecdf_roc_error.png and prints a table.
+    python ecdf_roc.py --figure curves     Figures 6.5.1, 6.5.2, 6.5.3
+    python ecdf_roc.py --figure errors     Figure 6.6.4, 100 runs
+
+Writes docs/images/ecdf_roc_<dataset>.png, docs/images/ecdf_roc_error.png and .csv.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import matplotlib
 
@@ -14,11 +16,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from ecdf_predictions import DATASETS, predictions, published_thesis_roc
+from ecdf_tables import IMAGES, Parts, add_seconds, save_table
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from noisewise.ecdf.roc import PrivateROC, private_roc
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
 GRID = np.linspace(0, 1, 20_001)
 
 
@@ -81,18 +83,25 @@ def draw_curves(bins: int) -> None:
         )
 
 
-def draw_errors(bins: int, runs: int) -> None:
+def draw_errors(bins: int, runs: int, seconds: float) -> None:
+    parts = Parts(f"ecdf-roc-{bins}-{runs}", seconds)
     figure, axes = plt.subplots(1, 3, figsize=(12.5, 4.0), layout="constrained", sharey=True)
     epsilons = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+    rows: list[list[object]] = []
     for ax, name in zip(axes, DATASETS, strict=True):
         y, p = predictions(name)
         truth = height(*roc_curve(y, p)[:2])
         for label, release in methods(y, p, bins).items():
             errors = []
             for epsilon in epsilons:
-                found = [area_between(release(epsilon, seed), truth) for seed in range(runs)]
-                errors.append(np.nanmean(found))
+
+                def mean_error(epsilon: float = epsilon, release=release, truth=truth) -> float:  # type: ignore[no-untyped-def]
+                    found = [area_between(release(epsilon, seed), truth) for seed in range(runs)]
+                    return float(np.nanmean(found))
+
+                errors.append(parts.get(f"{name} {label} {epsilon}", mean_error))
             ax.loglog(epsilons, errors, marker=".", label=label)
+            rows.append([name, label, *errors])
             shown = "  ".join(f"{error:.5f}" for error in errors)
             print(f"{name:9s} {label:26s} {shown}", flush=True)
         ax.set(title=f"{name} ({y.size} records)", xlabel="epsilon")
@@ -100,6 +109,8 @@ def draw_errors(bins: int, runs: int) -> None:
     axes[0].set(ylabel="area between private and true ROC")
     axes[0].legend(fontsize="small")
     figure.savefig(IMAGES / "ecdf_roc_error.png", dpi=110)
+    parts.done()
+    save_table("ecdf_roc_error", ["dataset", "method", *map(str, epsilons)], rows)
     plt.close(figure)
 
 
@@ -107,7 +118,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--curves-only", action="store_true")
+    parser.add_argument("--figure", choices=["curves", "errors", "all"], default="all")
+    add_seconds(parser)
     arguments = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
     np.seterr(all="ignore")
@@ -116,9 +128,10 @@ def main() -> None:
     # With very little budget a class may seem empty; its runs are left out of the means.
     warnings.filterwarnings("ignore", "the private number", RuntimeWarning)
     warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
-    draw_curves(arguments.bins)
-    if not arguments.curves_only:
-        draw_errors(arguments.bins, arguments.runs)
+    if arguments.figure != "errors":
+        draw_curves(arguments.bins)
+    if arguments.figure != "curves":
+        draw_errors(arguments.bins, arguments.runs, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,34 @@
-"""Smoothing and inverses (Figures 6.6.1-6.6.3, 6.6.7): ``python ecdf_smoothing.py``.
+"""Smoothing and inverses (Figures 6.6.1-6.6.3): ``python ecdf_smoothing.py``.
+
+    python ecdf_smoothing.py --figure epsilon     Figure 6.6.1
+    python ecdf_smoothing.py --figure lambda      Figure 6.6.2
+    python ecdf_smoothing.py --figure inverse     Figure 6.6.3
 
 Data as in Section 6.6.2 (a): N = 2^15 values, the number of records of each is Poisson(lambda).
-Writes docs/images/ecdf_smoothing.png and docs/images/ecdf_inverse.png and prints the numbers.
+Writes docs/images/ecdf_smoothing_epsilon.png, ecdf_smoothing_lambda.png and ecdf_inverse.png,
+each with a table (.csv).
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from pathlib import Path
+from functools import partial
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from ecdf_tables import IMAGES, Parts, add_seconds, save_table
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms import plan
-from noisewise.ecdf.smoothing import smooth_tree
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import REPLACE_ONE
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
 RNG = Randomness.seeded(0)
 
 
@@ -54,53 +57,34 @@ def error_ratios(bins: int, rate: float, epsilon: float, runs: int) -> dict[str,
     return {name: value / raw for name, value in sums.items()}
 
 
-def draw_smoothing(bins: int, runs: int) -> None:
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+def draw_smoothing(bins: int, runs: int, over: str, seconds: float) -> None:
+    parts = Parts(f"ecdf-smoothing-{over}-{bins}-{runs}", seconds)
+    epsilon_varies = over == "epsilon"
     epsilons = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
     rates = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-    for ax, values, title in (
-        (axes[0], epsilons, "error after smoothing / before, lambda = 3"),
-        (axes[1], rates, "error after smoothing / before, epsilon = 1"),
-    ):
-        first = ax is axes[0]
-        found = [
-            error_ratios(bins, 3.0 if first else value, value if first else 1.0, runs)
-            for value in values
-        ]
-        for name in found[0]:
-            ratios = [each[name] for each in found]
-            ax.loglog(values, ratios, marker=".", label=name)
-            shown = "  ".join(f"{ratio:.3f}" for ratio in ratios)
-            print(f"{'epsilon' if first else 'lambda'} {name:16s} {shown}", flush=True)
-        ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle="--")
-        ax.set(title=title, xlabel="epsilon" if first else "lambda")
-        ax.title.set_fontsize("medium")
-        ax.grid(alpha=0.3)
-    axes[0].legend(fontsize="small")
-    draw_runtime(axes[2])
-    figure.savefig(IMAGES / "ecdf_smoothing.png", dpi=110)
-    plt.close(figure)
-
-
-def draw_runtime(ax) -> None:  # type: ignore[no-untyped-def]
-    heights = range(8, 18)
-    for norm in (1, 2):
-        seconds = []
-        smooth_tree(np.arange(15.0), 16.0, norm)  # compile
-        for height in heights:
-            counts = poisson_counts(2**height, 3.0, 0)
-            mechanism = plan(2**height, "replace", Budget(1.0), mechanism="thesis")
-            noisy = mechanism.release(counts, RNG)
-            start = time.perf_counter()
-            smooth_tree(noisy[:-1], float(noisy[-1]), norm)
-            seconds.append(time.perf_counter() - start)
-        ax.loglog([2**h for h in heights], seconds, marker=".", label=f"{norm}-norm")
-        shown = "  ".join(f"{value * 1e3:.1f}" for value in seconds)
-        print(f"runtime of {norm}-norm, ms, N = 2^8..2^17: {shown}", flush=True)
-    ax.set(title="time of smoothing (Eq. 6.3.6), seconds", xlabel="N")
+    values = epsilons if epsilon_varies else rates
+    found = []
+    for value in values:
+        rate, epsilon = (3.0, value) if epsilon_varies else (value, 1.0)
+        compute = partial(error_ratios, bins, rate, epsilon, runs)
+        found.append(parts.get(str(value), compute))
+    figure, ax = plt.subplots(figsize=(6.0, 4.2), layout="constrained")
+    rows = []
+    for name in found[0]:
+        ratios = [each[name] for each in found]
+        ax.loglog(values, ratios, marker=".", label=name)
+        rows.append([name, *ratios])
+        print(f"{over} {name:16s} " + "  ".join(f"{ratio:.3f}" for ratio in ratios), flush=True)
+    ax.axhline(1.0, color="0.6", linewidth=0.8, linestyle="--")
+    fixed = "lambda = 3" if epsilon_varies else "epsilon = 1"
+    ax.set(title=f"squared error after smoothing / thesis before, {fixed}", xlabel=over)
     ax.title.set_fontsize("medium")
-    ax.legend(fontsize="small")
     ax.grid(alpha=0.3)
+    ax.legend(fontsize="small")
+    figure.savefig(IMAGES / f"ecdf_smoothing_{over}.png", dpi=110)
+    plt.close(figure)
+    parts.done()
+    save_table(f"ecdf_smoothing_{over}", ["method", *map(str, values)], rows)
 
 
 def as_curve(grid: Grid, noisy: np.ndarray, mechanism, epsilon: float, smooth) -> PrivateECDF:  # type: ignore[no-untyped-def]
@@ -116,35 +100,42 @@ def as_curve(grid: Grid, noisy: np.ndarray, mechanism, epsilon: float, smooth) -
     )
 
 
-def draw_inverse(bins: int, runs: int) -> None:
+def inverse_errors(bins: int, epsilon: float, runs: int) -> dict[str, float]:
+    """Mean squared errors of the curve and of its inverse."""
     grid = Grid.of((0.0, 1.0), bins)
-    epsilons = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
     q = np.linspace(0.005, 0.995, 199)
-    errors: dict[str, list[float]] = {}
-    for epsilon in epsilons:
-        thesis = plan(bins, "replace", Budget(epsilon), mechanism="thesis")
-        ours = plan(bins, "replace", Budget(epsilon))
-        here: dict[str, list[float]] = {}
-        for run in range(runs):
-            counts = poisson_counts(bins, 3.0, run)
-            truth = np.cumsum(counts) / counts.sum()
-            inverse = grid.thresholds[np.searchsorted(truth, q, side="left")]
-            noisy = thesis.release(counts, RNG)
-            raw = as_curve(grid, noisy, thesis, epsilon, None)
-            smooth = as_curve(grid, noisy, thesis, epsilon, "l2")
-            best = as_curve(grid, ours.release(counts, RNG), ours, epsilon, "auto")
-            found = {
-                "thesis: F": raw.probabilities - truth,
-                "thesis: inverse, Algorithm 9": raw.quantile(q, method="bisection", raw=True)
-                - inverse,
-                "thesis: inverse, smoothed": smooth.quantile(q) - inverse,
-                "noisewise: F": best.probabilities - truth,
-                "noisewise: inverse": best.quantile(q) - inverse,
-            }
-            for name, error in found.items():
-                here.setdefault(name, []).append(float((error**2).mean()))
-        for name, values in here.items():
-            errors.setdefault(name, []).append(float(np.mean(values)))
+    thesis = plan(bins, "replace", Budget(epsilon), mechanism="thesis")
+    ours = plan(bins, "replace", Budget(epsilon))
+    sums: dict[str, float] = {}
+    for run in range(runs):
+        counts = poisson_counts(bins, 3.0, run)
+        truth = np.cumsum(counts) / counts.sum()
+        inverse = grid.thresholds[np.searchsorted(truth, q, side="left")]
+        noisy = thesis.release(counts, RNG)
+        raw = as_curve(grid, noisy, thesis, epsilon, None)
+        smooth = as_curve(grid, noisy, thesis, epsilon, "l2")
+        best = as_curve(grid, ours.release(counts, RNG), ours, epsilon, "auto")
+        found = {
+            "thesis: F": raw.probabilities - truth,
+            "thesis: inverse, Algorithm 9": raw.quantile(q, method="bisection", raw=True) - inverse,
+            "thesis: inverse, smoothed": smooth.quantile(q) - inverse,
+            "noisewise: F": best.probabilities - truth,
+            "noisewise: inverse": best.quantile(q) - inverse,
+        }
+        for name, error in found.items():
+            sums[name] = sums.get(name, 0.0) + float((error**2).mean()) / runs
+    return sums
+
+
+def draw_inverse(bins: int, runs: int, seconds: float) -> None:
+    parts = Parts(f"ecdf-inverse-{bins}-{runs}", seconds)
+    epsilons = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+    found = [
+        parts.get(str(epsilon), partial(inverse_errors, bins, epsilon, runs))
+        for epsilon in epsilons
+    ]
+    parts.done()
+    errors = {name: [each[name] for each in found] for name in found[0]}
     figure, ax = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
     for name, values in errors.items():
         style = "--" if name.startswith("thesis") else "-"
@@ -154,17 +145,25 @@ def draw_inverse(bins: int, runs: int) -> None:
     ax.legend(fontsize="small")
     ax.grid(alpha=0.3)
     figure.savefig(IMAGES / "ecdf_inverse.png", dpi=110)
+    rows = [[name, *values] for name, values in errors.items()]
+    save_table("ecdf_inverse", ["error of", *map(str, epsilons)], rows)
     plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--height", type=int, default=15, help="N = 2^height")
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=100)
+    figures = ["epsilon", "lambda", "inverse", "all"]
+    parser.add_argument("--figure", choices=figures, default="all")
+    add_seconds(parser)
     arguments = parser.parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
-    draw_smoothing(2**arguments.height, arguments.runs)
-    draw_inverse(2**arguments.height, arguments.runs)
+    for over in ("epsilon", "lambda"):
+        if arguments.figure in (over, "all"):
+            draw_smoothing(2**arguments.height, arguments.runs, over, arguments.seconds)
+    if arguments.figure in ("inverse", "all"):
+        draw_inverse(2**arguments.height, arguments.runs, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,14 @@ from noisewise.errors import (
 
 if TYPE_CHECKING:
     from noisewise import (
+        analysis,
         auditing,
         bounds,
         datasets,
         debugging,
         ecdf,
+        estimators,
+        federated,
         gradients,
         nn,
         privacy,
@@ -42,8 +45,8 @@ if TYPE_CHECKING:
     from noisewise.training import Plan, PrivateRun, fit, make_private
 
 _SUBPACKAGES = (
-    "auditing", "bounds", "datasets", "debugging", "ecdf", "gradients", "nn", "privacy",
-    "training",
+    "analysis", "auditing", "bounds", "datasets", "debugging", "ecdf", "estimators", "federated",
+    "gradients", "nn", "privacy", "training",
 )  # fmt: skip
 _ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagated", "Schedule")
 _NAMES = {
@@ -67,6 +70,7 @@ __all__ = [
     "UnsoundError",
     "UnsupportedModelError",
     "__version__",
+    "analysis",
     "auditing",
     "bounded_sum",
     "bounds",
@@ -74,6 +78,8 @@ __all__ = [
     "datasets",
     "debugging",
     "ecdf",
+    "estimators",
+    "federated",
     "fit",
     "gradients",
     "make_private",

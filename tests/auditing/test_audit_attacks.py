@@ -110,6 +110,18 @@ def inputs(records: int = 20, width: int = 6) -> dict[str, object]:
     }
 
 
+def test_two_worlds_over_several_steps_need_a_claim_about_just_these() -> None:
+    common = {"attack": "two-worlds", "clip": 0.7, "noise_multiplier": 1.0, "lr": 1e-3, **inputs()}
+    result = audit(linear_train, claimed=claim(1.0, steps=4), steps=4, repeats=300, **common)
+    assert result.passed is True
+    assert result.epsilon_lower_bound > 4  # of 9.997: four steps are twice the distance of one
+    assert "4 steps on all of the data" in result.threat_model
+    for wrong in (claim(1.0, 0.5, 4), claim(1.0, 1.0, 3), 3.0):
+        delta = 1e-5 if isinstance(wrong, float) else None
+        with pytest.raises(ValueError, match="steps without sampling"):
+            audit(linear_train, claimed=wrong, delta=delta, steps=4, repeats=3, **common)
+
+
 def test_two_worlds_of_a_correct_training_pass_and_are_seen_clearly() -> None:
     result = audit(
         linear_train,

@@ -82,13 +82,26 @@ def test_a_band_grows_with_the_count_and_contains_the_bound_at_one_threshold(
 
 def test_a_fixed_midpoint_takes_half_of_the_error_and_is_kept_where_it_is_better() -> None:
     rng = np.random.default_rng(0)
-    scores = Scores(rng.normal(1, 1, 300), rng.normal(0, 1, 300), midpoint=0.5)
-    both = rates(scores, "all", 0.05)
-    alone = rates(scores, 0.5, 0.025)
-    assert 0.5 in both.thresholds
+    inside, outside = rng.normal(1, 1, 300), rng.normal(0, 1, 300)
+    sampled = Scores(inside, outside, midpoint=0.5, observed="step")
+    both = rates(sampled, "all", 0.05)
+    alone = rates(sampled, 0.5, 0.025)
     index = int(np.flatnonzero(both.thresholds == 0.5)[0])
     assert both.false_positive[index] == alone.false_positive[0]
     assert both.false_negative[index] == alone.false_negative[0]
+    assert both.total is None
+    whole = rates(Scores(inside, outside, midpoint=0.5), "all", 0.05)
+    assert whole.total is not None
+    wrong = int((inside < 0.5).sum() + (outside >= 0.5).sum())
+    assert whole.total.rate == 2 * upper_rate(wrong, 600, 0.025)
+    assert whole.total.rate < alone.false_positive[0] + alone.false_negative[0]
+
+
+def test_errors_are_added_up_only_with_coins_or_equal_numbers() -> None:
+    uneven = Scores([1.0] * 30, [0.0] * 20, midpoint=0.5)
+    assert rates(uneven, "all", 0.05).total is None
+    tossed = Scores([1.0] * 30, [0.0] * 20, midpoint=0.5, coins=True)
+    assert rates(tossed, "all", 0.05).total is not None
 
 
 def test_splitting_counts_only_scores_that_did_not_choose_the_threshold() -> None:

@@ -57,6 +57,14 @@ def test_a_claim_below_the_bound_is_refuted_and_one_above_is_not(scores: Scores)
     assert audit(scores, claimed=None, delta=1e-5).passed is None
 
 
+def test_a_credible_bound_never_decides(scores: Scores) -> None:
+    result = audit(scores, claimed=0.1, delta=1e-5, method="joint-beta")
+    assert result.epsilon_lower_bound > 0.1
+    assert result.passed is None
+    result.raise_if_violated()
+    assert "a credible bound decides nothing, and lies above it" in str(result)
+
+
 def test_an_estimate_never_decides(scores: Scores) -> None:
     result = audit(scores, claimed=0.1, delta=1e-5, method="normal-estimate", noise=NoiseModel())
     assert result.epsilon_lower_bound > 0.1

@@ -135,7 +135,7 @@ def test_a_report_names_the_bug_and_escapes_it(tmp_path):
 
 
 def test_the_fixture_fails_a_test_of_leaking_code(pytester):
-    pytester.makeconftest('pytest_plugins = ["noisewise.debugging.pytest_plugin"]')
+    pytester.makeconftest('pytest_plugins = ["noisewise.pytest_plugin"]')
     pytester.makepyfile(
         """
         import torch
@@ -172,3 +172,39 @@ def test_a_whole_check_through_a_script():
         effort="quick",
     )
     assert {"clipped-per-batch", "noise-ignores-clip"} <= set(findings.bugs)
+
+
+NUMPY = (
+    f"{sys.executable} {Path(__file__).parent / 'numpy_training.py'} --clip {{clip}} "
+    "--sigma {noise_multiplier} --bs {batch_size} --seed {seed} --data {data} --init {init} "
+    "--steps {steps} --lr {lr} --out {out}"
+)
+
+
+def test_a_script_without_torch_speaks_safetensors_and_npz():
+    model = nn.Linear(40, 3)
+    init = {name: value.detach() for name, value in model.state_dict().items()}
+    data = (torch.randn(6, 40), torch.tensor([0, 1, 2, 0, 1, 2]))
+    arguments = {"clip": 0.3, "noise_multiplier": 0.5, "batch_size": 6, "seed": 1, "steps": 1}
+    results = [
+        CommandTraining(NUMPY, form)(data=data, init=init, lr=0.1, **arguments)
+        for form in ("npz", "safetensors")
+    ]
+    assert torch.equal(results[0]["weight"], results[1]["weight"])
+    assert not torch.equal(results[0]["weight"], init["weight"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "bug"), [("safetensors", ""), ("npz", "noise-without-clip")])
+def test_a_whole_check_of_a_script_without_torch(form, bug, tmp_path):
+    """From the command line to the exit code, over some three hundred runs of the script."""
+    place = tmp_path / "linear.py"
+    place.write_text("import torch\n\ndef build():\n    return torch.nn.Linear(40, 3)\n")
+    arguments = ["--model", f"{place}:build", "--input-shape", "40", "--classes", "3"]
+    command = NUMPY + (f" --bug {bug}" if bug else "")
+    result = CliRunner().invoke(
+        command_line(), [*arguments, "--command", command, "--form", form, "--json"]
+    )
+    facts = json.loads(result.output)
+    assert facts["bugs"] == (["noise-ignores-clip"] if bug else [])
+    assert result.exit_code == (1 if bug else 0)

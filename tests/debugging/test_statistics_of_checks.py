@@ -12,6 +12,7 @@ from noisewise.debugging.statistics import (
     correlation,
     family_bound,
     goodness_of_fit,
+    kurtosis,
     normal_shape,
     slope_test,
     variance_ratio,
@@ -40,6 +41,25 @@ def test_other_noise_is_accused(seed):
     assert min(normal_shape(np.clip(rng.standard_normal(9000), -2, 2))) < LEVEL
     wide = 1.1 * rng.standard_normal(9000)
     assert variance_ratio(float(np.sum(wide**2)), 1.0, 9000) < LEVEL
+
+
+def test_sums_of_uniform_numbers_are_told_from_normal_ones_by_their_kurtosis():
+    rng = np.random.default_rng(5)
+    # The fourth cumulant of twelve uniform numbers is -0.1; 154 000 of them give 8 deviations.
+    sums = rng.random((12, 154_000)).sum(0) - 6
+    excess, p_value = kurtosis(sums)
+    assert abs(excess + 0.1) < 0.05
+    assert p_value < LEVEL
+    assert min(normal_shape(sums)) > LEVEL
+    assert kurtosis(rng.standard_normal(154_000))[1] > 1e-3
+    assert kurtosis(np.zeros(10)) == (0.0, 1.0)
+
+
+def test_p_values_of_the_kurtosis_are_uniform():
+    rng = np.random.default_rng(6)
+    p = [kurtosis(rng.standard_normal(1000))[1] for _ in range(600)]
+    # Deviation of a share of 600: 0.0122 at 0.1. Six of them: 1e-9.
+    assert abs(np.mean(np.asarray(p) < 0.1) - 0.1) < 0.074
 
 
 def test_fixed_batch_sizes_are_accused_and_binomial_ones_are_not():

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -14,10 +14,13 @@ from scipy.stats import norm
 from noisewise.ecdf.budget import (
     Budget,
     concentrated_delta,
+    concentrated_rho,
     discreteness_slack,
     gaussian_delta,
     gaussian_ratio,
 )
+from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import ZeroConcentrated
 
 
 @given(st.floats(0.05, 3), st.floats(0.05, 5))
@@ -72,3 +75,12 @@ def test_least_deviation_keeps_the_slack_within_its_share() -> None:
     budget = Budget(1.0, 1e-6)
     deviation = budget.least_deviation(1000)
     assert discreteness_slack(deviation, 1000, 1.0) <= 1e-6 / 1024
+
+
+@given(st.floats(8, 1000), st.floats(1e-12, 1e-2))
+@settings(deadline=None, max_examples=20)
+def test_the_concentrated_budget_is_the_largest_that_fits(epsilon: float, delta: float) -> None:
+    rho = concentrated_rho(epsilon, delta)
+    assert concentrated_delta(rho, epsilon) <= delta
+    assert concentrated_delta(rho * 1.1, epsilon) > delta
+    assert epsilon_of(ZeroConcentrated(rho), delta=delta, accountant="rdp") <= epsilon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext as nothing
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"mechanism": "thesis", "smooth": "pava", "neighbors": "add-remove"},
     {"mechanism": "sqrt", "delta": 1e-6},
     {"mechanism": "sqrt", "delta": 1e-6, "neighbors": "add-remove"},
+    {"mechanism": "circulant", "delta": 1e-6},
+    {"mechanism": "thesis", "base": 4},
     {"mechanism": "histogram"},
     {"mechanism": "auto", "objective": "max"},
 ]
@@ -353,3 +356,63 @@ def test_equal_seeds_give_equal_curves_and_default_randomness_is_secure() -> Non
     free = [dp_ecdf(RECORDS, **arguments) for _ in range(2)]
     assert not np.array_equal(free[0].noisy_counts, free[1].noisy_counts)
     assert "NOT secret" not in free[0].randomness
+
+
+@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+def test_a_budget_in_rho_is_spent_and_stated(neighbors: str) -> None:
+    curve = dp_ecdf(RECORDS, bounds=BOUNDS, rho=0.1, bins=64, neighbors=neighbors, rng=2)
+    assert 0.0999 < curve.mechanism.rho <= 0.1
+    assert curve.budget.kind == "concentrated"
+    assert np.abs(curve.probabilities - truth(curve.thresholds)).max() < 0.1
+    statement = curve.statement()
+    assert statement.delta == 1e-6
+    assert verify(statement).ok
+    # rho + 2 sqrt(rho log(1 / delta)) is the textbook conversion; ours is no worse.
+    assert statement.epsilon <= 0.1 + 2 * np.sqrt(0.1 * np.log(1e6))
+    assert curve.statement(delta=1e-3).epsilon < statement.epsilon
+
+
+@pytest.mark.parametrize("base", [2, 3, 5])
+@pytest.mark.parametrize(
+    "budget", [{"epsilon": 1.0}, {"rho": 0.1}, {"epsilon": 1.0, "delta": 1e-6}]
+)
+def test_trees_of_any_base_are_reachable(base: int, budget: dict[str, float]) -> None:
+    curve = dp_ecdf(
+        RECORDS, bounds=BOUNDS, bins=100, mechanism="thesis", base=base, rng=2, **budget
+    )
+    assert f"base {base}" in curve.mechanism.description
+    assert np.all(np.diff(curve.probabilities) >= 0)
+    with pytest.raises(ValueError, match="smooth='l1'") if base != 2 else nothing():
+        dp_ecdf(
+            RECORDS, bounds=BOUNDS, bins=100, mechanism="thesis", base=base, smooth="l1", **budget
+        )
+
+
+def test_budgets_and_bases_that_make_no_sense_are_refused() -> None:
+    given: dict[str, Any] = {"bounds": BOUNDS, "bins": 16}
+    with pytest.raises(TypeError, match=r"epsilon .* or rho"):
+        dp_ecdf(RECORDS, **given)
+    with pytest.raises(ValueError, match="budget by itself"):
+        dp_ecdf(RECORDS, epsilon=1.0, rho=0.5, **given)
+    with pytest.raises(ValueError, match="budget by itself"):
+        dp_ecdf(RECORDS, delta=1e-6, rho=0.5, **given)
+    with pytest.raises(ValueError, match="rho must be > 0"):
+        dp_ecdf(RECORDS, rho=0.0, **given)
+    with pytest.raises(ValueError, match="belongs to mechanism='thesis'"):
+        dp_ecdf(RECORDS, epsilon=1.0, base=3, **given)
+    for base in (1, 17, 2.5):
+        with pytest.raises(ValueError, match="base"):
+            dp_ecdf(RECORDS, epsilon=1.0, base=base, mechanism="thesis", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 300.0])
+@pytest.mark.parametrize("mechanism", ["sqrt", "circulant", "kary"])
+def test_large_epsilons_with_delta_are_stated_within_the_budget(
+    mechanism: str, epsilon: float
+) -> None:
+    curve = dp_ecdf(
+        RECORDS, bounds=BOUNDS, epsilon=epsilon, delta=1e-6, bins=32, mechanism=mechanism, rng=1
+    )
+    statement = curve.statement()
+    assert 0.9 * epsilon < statement.epsilon <= epsilon
+    assert verify(statement).ok

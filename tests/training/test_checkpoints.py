@@ -37,7 +37,8 @@ def train(folder, seed, kill=None):
     result = fit(
         model,
         table(),
-        plan(seed=seed, steps=STEPS, noise_multiplier=None, epsilon=4.0),
+        # A fixed multiplier and the quick accountant: nearly all the time would go to accounting.
+        plan(seed=seed, steps=STEPS, accountant="rdp"),
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda p: torch.optim.Adam(p, lr=0.05, amsgrad=True),
         scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, STEPS),
@@ -76,7 +77,7 @@ def charges(folder):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert in_a_process(folder, 3) == 0
+    train(folder, 3)  # here, so that forked processes find everything imported
     return results(folder)
 
 
@@ -112,8 +113,20 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("seed", [3, None], ids=["seeded", "secret"])
-@pytest.mark.parametrize("moment", MOMENTS)
+#: Most moments are the same to a secret run; these two are tried with every change.
+SECRET = ("after a charge, before its noise", "after the checkpoint is renamed")
+CASES = [
+    *((moment, 3) for moment in MOMENTS),
+    *((moment, None) for moment in SECRET),
+    *(
+        pytest.param(moment, None, marks=pytest.mark.slow)
+        for moment in MOMENTS
+        if moment not in SECRET
+    ),
+]
+
+
+@pytest.mark.parametrize(("moment", "seed"), CASES)
 def test_a_run_killed_at_the_worst_moment_resumes(tmp_path, undisturbed, moment, seed):
     assert in_a_process(tmp_path, seed, suicide(*MOMENTS[moment])) == -signal.SIGKILL
     if (tmp_path / "run.safetensors.ledger").exists():
@@ -127,13 +140,14 @@ def test_a_run_killed_at_the_worst_moment_resumes(tmp_path, undisturbed, moment,
     check(tmp_path, undisturbed, seed)
 
 
-@pytest.mark.parametrize("seed", [3, None], ids=["seeded", "secret"])
+@pytest.mark.parametrize("seed", [3, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_run_killed_again_and_again_resumes(tmp_path, undisturbed, seed):
     rng = random.Random(1)
     kills = 0
-    while in_a_process(tmp_path, seed, after=rng.uniform(0.02, 0.4)) != 0:
+    while in_a_process(tmp_path, seed, after=rng.uniform(0.0, 0.1 + 0.05 * kills)) != 0:
         kills += 1
-        assert kills < 200
+        assert kills < 100
+    assert kills > 2
     assert charges(tmp_path)[0] == STEPS
     check(tmp_path, undisturbed, seed)
 
@@ -213,6 +227,20 @@ def test_noise_that_was_charged_never_meets_a_batch_of_the_callers(tmp_path):
     run.close()
 
 
+def test_noise_that_was_charged_never_meets_other_records(tmp_path):
+    halfway(tmp_path, steps=5, more=3, records=400)
+    run = start(
+        the_plan=plan(seed=3, steps=12),
+        data=table(399),
+        records=400,
+        ledger=tmp_path / "ledger",
+        averaging="ema",
+        resume=tmp_path / "checkpoint",
+    )
+    assert run.next_step == run.steps_taken == 8
+    run.close()
+
+
 def test_a_ledger_with_missing_charges_is_refused(tmp_path):
     halfway(tmp_path)
     with pytest.raises(LedgerError, match="charges are missing"):
@@ -256,11 +284,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
 def test_a_checkpoint_is_plain_safetensors_and_holds_no_secret(tmp_path):
     halfway(tmp_path, seed=None)
     with safe_open(tmp_path / "checkpoint", framework="pt") as file:
-        assert torch.equal(
-            file.get_tensor(".model.0.weight"),
-            checkpoints.read(tmp_path / "checkpoint")["model"]["0.weight"],
-        )
+        stored = file.get_tensor(".model.0.weight")
         header = file.metadata()
+    assert torch.equal(stored, checkpoints.read(tmp_path / "checkpoint")["model"]["0.weight"])
     assert "key" not in header["content"]
     assert json.loads(header["content"])
 

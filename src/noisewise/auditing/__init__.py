@@ -5,11 +5,14 @@ the bound against a claim. An audit can refute a claim, never confirm one.
 """
 
 from noisewise.auditing.attacks import (
+    PrivateSteps,
     PrivateSum,
     Train,
     gradient_canaries,
     membership,
     one_run_losses,
+    private_steps,
+    run_canaries,
     stepwise_canaries,
     two_worlds,
 )
@@ -18,6 +21,7 @@ from noisewise.auditing.bounds import Bound
 from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.result import AuditResult, ViolatedClaimError
 from noisewise.auditing.scores import Scores
+from noisewise.auditing.screening import Screening, mutant_columns, screen
 
 __all__ = [
     "ATTACKS",
@@ -25,14 +29,20 @@ __all__ = [
     "AuditResult",
     "Bound",
     "NoiseModel",
+    "PrivateSteps",
     "PrivateSum",
     "Scores",
+    "Screening",
     "Train",
     "ViolatedClaimError",
     "audit",
     "gradient_canaries",
     "membership",
+    "mutant_columns",
     "one_run_losses",
+    "private_steps",
+    "run_canaries",
+    "screen",
     "stepwise_canaries",
     "two_worlds",
 ]

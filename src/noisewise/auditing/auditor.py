@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from noisewise.auditing.attacks import (
+    PrivateSteps,
     gradient_canaries,
     membership,
     one_run_losses,
+    private_steps,
+    run_canaries,
     stepwise_canaries,
     two_worlds,
 )
@@ -28,6 +33,7 @@ from noisewise.auditing.result import AuditResult
 from noisewise.auditing.scores import Scores
 from noisewise.errors import RelationError
 from noisewise.privacy import _validate
+from noisewise.privacy.events import PoissonGaussian
 from noisewise.privacy.statement import Statement
 
 __all__ = ["ATTACKS", "METHODS", "audit"]
@@ -35,6 +41,8 @@ __all__ = ["ATTACKS", "METHODS", "audit"]
 ATTACKS: dict[str, Callable[..., Scores]] = {
     "gradient-canaries": gradient_canaries,
     "stepwise-canaries": stepwise_canaries,
+    "run-canaries": run_canaries,
+    "private-steps": private_steps,
     "two-worlds": two_worlds,
     "one-run": one_run_losses,
     "membership": membership,
@@ -55,7 +63,7 @@ _NEED_INDEPENDENCE = ("gaussian", "clopper-pearson", "joint-beta", "normal-estim
 
 
 def audit(
-    target: Scores | Callable[..., Any],
+    target: Scores | PrivateSteps | Callable[..., Any],
     *,
     claimed: Statement | float | None,
     delta: float | None = None,
@@ -70,7 +78,7 @@ def audit(
 
     Parameters
     ----------
-    target : Scores, PrivateSum or Train
+    target : Scores, PrivateRun, PrivateSum or Train
         Scores that exist already, or what `attack` attacks.
     claimed : Statement, float or None
         What is claimed. A statement also brings delta, the relation, the sampling
@@ -78,9 +86,10 @@ def audit(
     delta : float, optional
         Needed unless `claimed` is a statement.
     attack : str, optional
-        One of "gradient-canaries", "stepwise-canaries" (for a
+        One of "gradient-canaries", "stepwise-canaries", "run-canaries" (for a
         :class:`~noisewise.auditing.PrivateSum`), "two-worlds", "one-run", "membership"
-        (for a :class:`~noisewise.auditing.Train`).
+        (for a :class:`~noisewise.auditing.Train`), "private-steps" (for a run of
+        :func:`noisewise.training.make_private`, where it is the default).
     method : str
         "gaussian" (sharp; the mechanism adds Gaussian noise), "clopper-pearson" (any
         mechanism), "joint-beta" (credible, not frequentist), "one-run" (any mechanism,
@@ -120,8 +129,8 @@ def audit(
     confidence = _validate.fraction("confidence", confidence)
     delta = _delta(claimed, delta)
     epsilon = _claimed_epsilon(claimed)
-    if attack == "stepwise-canaries" and isinstance(claimed, Statement):
-        options = {"noise_multiplier": claimed.noise_multiplier, **options}
+    options = {**_claimed_settings(attack, claimed), **options}
+    _check_length(attack, options, claimed, noise)
     scores = _scores(target, attack, options)
     if isinstance(claimed, Statement) and claimed.relation != scores.relation:
         raise RelationError(
@@ -146,6 +155,44 @@ def audit(
         estimate=_estimate(chosen, scores, model, delta, confidence),
         noise=model if chosen in _NEED_NOISE else None,
     )
+
+
+def _claimed_settings(attack: str | None, claimed: Statement | float | None) -> dict[str, Any]:
+    """What an attack takes from a claim, unless told otherwise."""
+    if not isinstance(claimed, Statement):
+        return {}
+    if attack == "stepwise-canaries":
+        return {"noise_multiplier": claimed.noise_multiplier}
+    if attack == "run-canaries" and len(claimed.history) == 1:
+        event = claimed.history[0]
+        if isinstance(event, PoissonGaussian):
+            return {
+                "noise_multiplier": event.noise_multiplier,
+                "sample_rate": event.sample_rate,
+                "steps": event.count,
+            }
+    return {}
+
+
+def _check_length(
+    attack: str | None,
+    options: dict[str, Any],
+    claimed: Statement | float | None,
+    noise: NoiseModel | None,
+) -> None:
+    """Several steps on all records are compared with a claim about just that, and no other."""
+    length = options.get("steps", 1) if attack == "two-worlds" else 1
+    if length == 1:
+        return
+    model = noise
+    if model is None and isinstance(claimed, Statement):
+        model = NoiseModel.of(claimed, "run")
+    if model is None or (model.sample_rate, model.steps) != (1.0, length):
+        raise ValueError(
+            f"two-worlds takes {length} steps on all records, so the claim must be about {length} "
+            "steps without sampling: give such a statement or noise=NoiseModel(1.0, "
+            f"{length}), or leave steps out, and one step is composed as claimed"
+        )
 
 
 def _delta(claimed: Statement | float | None, delta: float | None) -> float:
@@ -175,8 +222,13 @@ def _scores(target: Any, attack: str | None, options: dict[str, Any]) -> Scores:
             given = [*([] if attack is None else ["attack"]), *options]
             raise ValueError(f"scores exist already, so these do nothing: {', '.join(given)}")
         return target
+    if isinstance(target, PrivateSteps) and not isinstance(target, nn.Module):
+        _validate.choice("attack", attack or "private-steps", ("private-steps",))
+        return private_steps(target, **options)
     if not callable(target):
-        raise TypeError(f"target must be Scores or a function to attack, got {target!r}")
+        raise TypeError(
+            f"target must be Scores, a private run or a function to attack, got {target!r}"
+        )
     if attack is None:
         raise ValueError(f"attack must be given for a function: one of {', '.join(ATTACKS)}")
     return ATTACKS[_validate.choice("attack", attack, tuple(ATTACKS))](target, **options)

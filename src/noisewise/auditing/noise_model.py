@@ -112,6 +112,51 @@ class NoiseModel:
         best = min(range(len(found)), key=lambda index: found[index] or 0.0)
         return found[best], best
 
+    def allows(self, false_positive: Array, false_negative: Array, noise: float | None) -> bool:
+        """Whether a noise multiplier allows all of these pairs of rates (None: there is none)."""
+        if noise is None:
+            return True
+        pairs = list(zip(false_positive.tolist(), false_negative.tolist(), strict=True))
+        if math.isinf(noise):
+            return all(p + n >= 1.0 for p, n in pairs)
+        if self.observed != "batch" and not self._whole_batches and not self._closed_form:
+            return all(self._least_miss(noise, p) <= n for p, n in pairs if p + n < 1.0)
+        found = (self._in_closed_form(p, n) for p, n in pairs)
+        return all(limit is not None and limit >= noise for limit in found)
+
+    def noise_of_total(self, total: float) -> float | None:
+        """Largest noise multiplier that allows error rates whose sum is so small.
+
+        The least sum is one minus the total variation distance of the two worlds. ``inf``
+        and None as for :meth:`noise_upper_bound`.
+        """
+        distance = 1.0 - total
+        if distance <= 0.0:
+            return math.inf
+        if self.observed == "batch" or self._whole_batches:
+            return self.noise_of_separation(2.0 * float(ndtri((1.0 + distance) / 2.0)))
+        if self.observed == "step":
+            # Only the sampled part differs: by one sensitivity, or by two if it is replaced.
+            distance /= self.sample_rate
+            if distance >= 1.0:
+                return None
+            return self._distance / (2.0 * float(ndtri((1.0 + distance) / 2.0)))
+        return _smallest(lambda noise: self.total_variation(noise) < distance)
+
+    def total_variation(self, noise_multiplier: float) -> float:
+        """Distance of the worlds with and without a canary, rounded up: one minus the least total.
+
+        Examples
+        --------
+        >>> round(NoiseModel().total_variation(1.0), 4)         # 2 Phi(1/2) - 1
+        0.3829
+        """
+        if self.observed == "batch" or self._whole_batches:
+            mu = self._distance * math.sqrt(self._steps_in_a_score) / noise_multiplier
+            return float(2.0 * ndtr(mu / 2.0) - 1.0)
+        # The profile at epsilon 0.
+        return float(self._profile(noise_multiplier)[1][0])
+
     def noise_of_separation(self, deviations: float) -> float:
         """Noise multiplier if scores in and out are normal, so many deviations apart."""
         if deviations <= 0.0:

@@ -77,8 +77,12 @@ class AuditResult:
 
     @property
     def passed(self) -> bool | None:
-        """False if the claim is refuted; None without a claim or with an estimate only."""
-        if self.claimed_epsilon is None or self.bound.kind == "estimate":
+        """False if the claim is refuted; None without a claim.
+
+        Only a bound with a confidence level decides. A credible bound or an estimate above the
+        claim is worth a second look, not a verdict: None as well.
+        """
+        if self.claimed_epsilon is None or self.bound.kind != "confidence":
             return None
         return self.epsilon_lower_bound <= self.claimed_epsilon
 
@@ -172,6 +176,10 @@ class AuditResult:
 
     @property
     def _verdict(self) -> str:
+        if self.passed is None and self.claimed_epsilon is not None:
+            above = self.epsilon_lower_bound > self.claimed_epsilon
+            status = {"credible": "a credible bound", "estimate": "an estimate"}[self.bound.kind]
+            return f"none: {status} decides nothing, and lies {'above' if above else 'below'} it"
         if self.passed is None:
             return "nothing to decide"
         if self.passed:

@@ -11,9 +11,13 @@ from noisewise._version import __version__
 from noisewise.cli.audit import audit
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
+from noisewise.cli.collect import collect
+from noisewise.cli.contribute import contribute
 from noisewise.cli.datasets import app as datasets
 from noisewise.cli.debug import debug
 from noisewise.cli.evaluate import evaluate
+from noisewise.cli.serve import serve
+from noisewise.cli.train import train
 from noisewise.cli.verify import verify
 from noisewise.errors import NoisewiseError
 
@@ -26,12 +30,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(train)
 app.command()(budget)
 app.command()(verify)
 app.command()(certify)
 app.command()(evaluate)
 app.command()(audit)
 app.command()(debug)
+app.command()(serve)
+app.command()(contribute)
+app.command()(collect)
 app.add_typer(datasets, name="datasets")
 
 

@@ -32,7 +32,10 @@ def audit(
         Path | None, typer.Option(help="The claim, as a statement written by to_json().")
     ] = None,
     attack: Annotated[
-        str, typer.Option(help="For a function: two-worlds, one-run, membership, ...")
+        str,
+        typer.Option(
+            help="For a function: two-worlds, one-run, membership, gradient-canaries, run-canaries"
+        ),
     ] = "two-worlds",
     method: Annotated[str, typer.Option(help="The bound; auto takes the sharpest valid.")] = "auto",
     confidence: Annotated[float, typer.Option(help="Level of the bound.")] = 0.95,

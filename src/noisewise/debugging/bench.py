@@ -39,6 +39,8 @@ class Effort:
 
     noise_samples: int
     most_seeds: int
+    shape_samples: int
+    shape_seeds: int
     sampling_runs: int
     paper_clips: int
     paper_seeds: int
@@ -46,9 +48,9 @@ class Effort:
     trials: int
 
 
-QUICK = Effort(4_000, 8, 16, 4, 2, 3, 1)
-DEFAULT = Effort(9_000, 40, 44, 7, 3, 10, 2)
-THOROUGH = Effort(40_000, 120, 80, 10, 5, 10, 3)
+QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1)
+DEFAULT = Effort(9_000, 40, 130_000, 260, 44, 7, 3, 10, 2)
+THOROUGH = Effort(40_000, 120, 400_000, 800, 80, 10, 5, 10, 3)
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.
 SIGMA = 1.7

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import stats
 
 from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
@@ -177,6 +178,7 @@ def _sizes(case: _Case, bench: Bench, counts: Vector, rate: float) -> None:
             return Finding(name, "E4", "sampling", f"{how}.", {"spread": spread}, p_size)
 
         case.test(p_size, accuse)
+        _capped(case, sizes, total, rate)
     hits = counts.sum(0)
     p_alike = goodness_of_fit(hits.astype(int).tolist(), runs, min(0.95, max(0.05, mean / total)))
     case.test(
@@ -195,6 +197,37 @@ def _sizes(case: _Case, bench: Bench, counts: Vector, rate: float) -> None:
             )
         ),
     )
+
+
+def _capped(case: _Case, sizes: Vector, total: int, rate: float) -> None:
+    """Batches above a limit must be as frequent as the binomial law says."""
+    for limit in (rate * total, 1.5 * rate * total):
+        above = int((sizes > limit).sum())
+        chance = float(stats.binom.sf(np.floor(limit), total, rate))
+        p_value = binomial(above, sizes.size, chance)
+        expected = sizes.size * chance
+
+        def accuse(
+            above: int = above,
+            limit: float = limit,
+            expected: float = expected,
+            p_value: float = p_value,
+        ) -> Finding | None:
+            # Another law altogether has been named already.
+            if above > expected or case.findings:
+                return None
+            return Finding(
+                "batch-size-capped",
+                "E4",
+                "sampling",
+                f"{above} of {sizes.size} batches had more than {limit:g} records, {expected:.0f} "
+                "expected: large batches are cut off, so whether a record is used depends on the "
+                "others.",
+                {"above": above, "expected": expected},
+                p_value,
+            )
+
+        case.test(p_value, accuse)
 
 
 def _divisor(

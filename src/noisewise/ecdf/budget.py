@@ -25,21 +25,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from noisewise.privacy import _validate
+from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import ZeroConcentrated
 
 __all__ = [
     "Budget",
     "concentrated_delta",
+    "concentrated_rho",
     "discreteness",
     "discreteness_slack",
     "gaussian_delta",
     "gaussian_ratio",
 ]
 
+# Above this epsilon the price (1 + e^epsilon) of the comparison asks for grids too fine for 64
+# bits; integer noise is then accounted by its concentrated guarantee, which needs no fine grid.
+LARGEST_COMPARED = 10.0
 # The share of delta that may be spent on the difference between integer and real noise.
 DISCRETENESS_SHARE = 2.0**-10
 
@@ -79,6 +86,26 @@ class Budget:
         object.__setattr__(self, "delta", delta)
 
     @classmethod
+    def of(cls, epsilon: float | None, delta: float = 0.0, rho: float | None = None) -> Budget:
+        """Return the budget that a user wrote down: (epsilon, delta) or rho, not both.
+
+        Examples
+        --------
+        >>> Budget.of(None, rho=0.5).kind
+        'concentrated'
+        """
+        if rho is None:
+            if epsilon is None:
+                raise TypeError("give a budget: epsilon (with delta, if you like) or rho")
+            return cls(epsilon, delta)
+        if epsilon is not None or delta != 0.0:
+            raise ValueError(
+                f"rho={rho!r} is a budget by itself (zero-concentrated privacy): leave out "
+                f"epsilon and delta, got epsilon={epsilon!r}, delta={delta!r}"
+            )
+        return cls.concentrated(rho)
+
+    @classmethod
     def concentrated(cls, rho: float) -> Budget:
         """Return a zCDP budget."""
         return cls(math.inf, 0.0, rho)
@@ -101,15 +128,22 @@ class Budget:
         return self.rho is None
 
     @property
+    def concentrates(self) -> bool:
+        """Whether Gaussian noise is accounted by zCDP: a budget in rho, or a large epsilon."""
+        return self.rho is not None or (self.delta > 0 and self.epsilon > LARGEST_COMPARED)
+
+    @property
     def ratio(self) -> float:
         """The largest sensitivity-to-deviation ratio of Gaussian noise that it buys."""
         if self.rho is not None:
             return math.sqrt(2 * self.rho)
+        if self.concentrates:
+            return math.sqrt(2 * concentrated_rho(self.epsilon, self.delta))
         return gaussian_ratio(self.epsilon, self.delta * (1 - DISCRETENESS_SHARE))
 
     def least_deviation(self, coordinates: int) -> float:
         """Smallest integer deviation whose discreteness fits the budget's share."""
-        if self.rho is not None:
+        if self.concentrates:
             return 0.0
         room = self.delta * DISCRETENESS_SHARE / 2  # half, so that rounding fits beside it
         factor = 1 + math.exp(min(self.epsilon, 700.0))
@@ -165,6 +199,26 @@ def discreteness(deviation: float, coordinates: int) -> float:
 def discreteness_slack(deviation: float, coordinates: int, epsilon: float) -> float:
     """Delta paid for integer instead of real Gaussian noise (see the module's text)."""
     return (1 + math.exp(epsilon)) * discreteness(deviation, coordinates)
+
+
+@lru_cache(maxsize=64)
+def concentrated_rho(epsilon: float, delta: float) -> float:
+    """Largest rho whose zCDP implies (epsilon, delta), rounded down.
+
+    Also by the accountant of statements, which looks at fewer Renyi orders, so that no
+    statement says more than was asked for.
+    """
+
+    def fits(rho: float) -> bool:
+        if concentrated_delta(rho, epsilon) > delta:
+            return False
+        return epsilon_of(ZeroConcentrated(rho), delta=delta, accountant="rdp") <= epsilon
+
+    low, high = 0.0, epsilon
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def concentrated_delta(rho: float, epsilon: float) -> float:

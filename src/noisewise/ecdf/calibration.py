@@ -29,6 +29,7 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.promise import compose
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -215,7 +216,7 @@ class PrivateCalibration:
         sums = self.sums.statement("calibration", self._assumptions())
         if self.curve is None:
             return sums
-        return Statement.compose([self.curve.statement(), sums], delta=self.budget.delta)
+        return compose([self.curve.statement(), sums], self.budget.delta)
 
     def _assumptions(self) -> list[str]:
         said = ["cut points are public or come from the private curve"]

@@ -342,8 +342,17 @@ class PrivateECDF:
         ax.legend(loc="lower right")
         return ax
 
-    def statement(self) -> Statement:
-        """Return what was promised."""
+    def statement(self, delta: float | None = None) -> Statement:
+        """Return what was promised.
+
+        Parameters
+        ----------
+        delta : float, optional
+            At which delta epsilon is stated; by default that of the budget, and for a budget
+            in rho, which promises an epsilon for every delta, 1e-6.
+        """
+        if delta is None and self.budget.rho is not None:
+            delta = 1e-6
         return state(
             self.mechanism,
             self.budget,
@@ -351,6 +360,7 @@ class PrivateECDF:
             randomness=self.randomness,
             what=f"empirical distribution function on {self.grid.bins} thresholds",
             assumptions=("bounds and thresholds were chosen without looking at the data",),
+            delta=delta,
         )
 
     def __repr__(self) -> str:

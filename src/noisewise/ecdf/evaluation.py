@@ -19,6 +19,7 @@ from noisewise.ecdf.calibration import PrivateCalibration, measure_calibration
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, NullResult, p_values, statistic_of
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.promise import compose
 from noisewise.ecdf.roc import PrivateROC, private_roc
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
@@ -101,7 +102,7 @@ class Evaluation:
         parts = [self.roc.statement()]
         if self.calibration is not None:
             parts.append(self.calibration.statement())
-        return Statement.compose(parts, delta=self.budget.delta)
+        return compose(parts, self.budget.delta)
 
 
 def private_evaluation(

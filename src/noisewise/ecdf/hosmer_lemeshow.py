@@ -37,6 +37,7 @@ from noisewise.ecdf.estimate import dp_ecdf
 from noisewise.ecdf.group_sums import UNIT, Family, GroupSums, group_of, release_sums, to_units
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, p_values, statistic_of
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.ecdf.promise import compose
 from noisewise.privacy import _validate
 from noisewise.privacy.discrete import discrete_laplace, exact_scale
 from noisewise.privacy.events import Pure
@@ -114,7 +115,7 @@ class HosmerLemeshow:
         """Return what was promised for all releases together."""
         if len(self.parts) == 1:
             return self.parts[0]
-        return Statement.compose(self.parts, delta=self.budget.delta)
+        return compose(self.parts, self.budget.delta)
 
     def __repr__(self) -> str:
         return (

@@ -11,7 +11,7 @@ from noisewise.privacy.events import Event, Gaussian, Pure, ZeroConcentrated
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
 
-__all__ = ["event_of", "state"]
+__all__ = ["compose", "event_of", "state"]
 
 
 def event_of(mechanism: Mechanism, budget: Budget) -> Event:
@@ -22,10 +22,17 @@ def event_of(mechanism: Mechanism, budget: Budget) -> Event:
     """
     if mechanism.kind == "laplace":
         return Pure(mechanism.epsilon)
-    if budget.rho is not None:
+    if budget.concentrates:
         return ZeroConcentrated(mechanism.rho)
     ratio = math.sqrt(mechanism.ratio_squared) * (1 + 1e-12)
     return Gaussian(1 / ratio, variation=mechanism.variation)
+
+
+def compose(parts: Iterable[Statement], delta: float) -> Statement:
+    """Return one statement for several releases, by an accountant that knows all of them."""
+    parts = list(parts)
+    concentrated = any(part.accountant == "rdp" for part in parts)
+    return Statement.compose(parts, delta=delta, accountant="rdp" if concentrated else "pld")
 
 
 def state(
@@ -42,8 +49,10 @@ def state(
     said = [*assumptions]
     if relation.count_is_public:
         said.append("the number of records is public")
+    event = event_of(mechanism, budget)
     return Statement.derive(
-        event_of(mechanism, budget),
+        event,
+        accountant="rdp" if isinstance(event, ZeroConcentrated) else "pld",
         delta=budget.delta if delta is None else delta,
         mechanism=f"{what}: {mechanism.description}",
         relation=relation,

@@ -33,7 +33,14 @@ from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.errors import LedgerError
 from noisewise.privacy import _validate
-from noisewise.privacy.events import Event, Gaussian, Pure, event_from_dict, event_to_dict
+from noisewise.privacy.events import (
+    Event,
+    Gaussian,
+    Pure,
+    ZeroConcentrated,
+    event_from_dict,
+    event_to_dict,
+)
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.statement import Statement
 
@@ -256,6 +263,8 @@ class StreamingCounter:
             event = max(event, old, key=lambda each: each.epsilon)
         elif isinstance(event, Gaussian) and isinstance(old, Gaussian):
             event = min(event, old, key=lambda each: each.noise_multiplier)
+        elif isinstance(event, ZeroConcentrated) and isinstance(old, ZeroConcentrated):
+            event = max(event, old, key=lambda each: each.rho)
         self._event = event
 
     # ---------------------------------------------------------------------- saving
@@ -344,6 +353,7 @@ class StreamingCounter:
         assert self._event is not None
         return Statement.derive(
             self._event,
+            accountant="rdp" if isinstance(self._event, ZeroConcentrated) else "pld",
             delta=self.budget.delta,
             mechanism=f"running count of a stream: {self._description}",
             relation="replace-one",

@@ -95,6 +95,10 @@ class TwoCurves:
         """As the single strategy answers for a joint change."""
         return self.single.shift(change, norm)
 
+    def touched(self, change: Change) -> int:
+        """As the single strategy answers: numbers of both curves if the change is joint."""
+        return self.single.touched(change)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Measure one curve, then the other."""
         return np.concatenate([self.single.measure(part) for part in np.split(counts, 2)])
@@ -158,7 +162,11 @@ def two_curve_mechanism(
 def join(single: Mechanism, change: Change, records_are_public: bool) -> Mechanism:
     """Give two curves the noise that `single` gives to one, which must allow for `change`."""
     covariance = single.total_covariance
-    strategy = TwoCurves(single.strategy, records_are_public, covariance / covariance[-1])
+    pull = np.zeros_like(covariance)
+    pull[-1] = 1.0
+    if covariance[-1] > 0:  # else noise is so rare that its variance underflows
+        pull = covariance / covariance[-1]
+    strategy = TwoCurves(single.strategy, records_are_public, pull)
     noise = tuple(Block(block.kind, block.scale, 2 * block.size) for block in single.noise)
     return Mechanism(strategy, noise, change, single.reason)
 

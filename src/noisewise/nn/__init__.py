@@ -35,6 +35,7 @@ from noisewise.nn.projections import (
 )
 from noisewise.nn.repair import fix
 from noisewise.nn.residual import ConvexMix, LipschitzResidual
+from noisewise.nn.scattering import Scattering2d
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "ProjectionReport",
     "ScaledAvgPool2d",
     "ScaledL2Pool2d",
+    "Scattering2d",
     "SpectralConv1d",
     "SpectralConv2d",
     "SpectralConv3d",

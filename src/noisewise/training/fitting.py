@@ -150,7 +150,7 @@ def fit(
         training = _Training(run, schedule, watched, path, checkpoint_every, metrics, split)
         if validation is not None:
             training.validate_on(validation, validation_public)
-        if path is not None and resume and path.exists():
+        if path is not None and resume and run.team.share(int(path.exists())):
             run.resume(path, **training.saved_along())
         return training.to_the_end()
     finally:

@@ -7,6 +7,7 @@ written by somebody else in between. It refuses before anything is charged or re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ class Loop:
     engine : GradientEngine
     before : callable
         Called before a forward pass, to tell the engine how far training is.
+    sharded : bool
+        Whether the weights are in parts on several workers; then only `run.step` works.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class Loop:
         loss: Callable[[Any, Any], Tensor],
         engine: EngineLike,
         before: Callable[[], None],
+        sharded: bool = False,
     ) -> None:
+        self._sharded = sharded
         self._model = model
         self._loss = loss
         self._engine = engine
@@ -60,12 +65,18 @@ class Loop:
         """Open a batch, or evaluate the model if it is not training."""
         if not torch.is_grad_enabled() or not self._model.training:
             return call_model(self._model, x)
+        if self._sharded:
+            raise StepError(
+                "weights that fully_shard keeps in parts are gathered for a whole step, so a loop "
+                "by hand is not possible. Use run.step(x, y)."
+            )
         if self._state not in (_IDLE, _SPOILED):
             raise StepError(
                 "run.model was called twice in training mode without a step in between; the "
                 "second batch would be added to the first. Finish the first (backward, then "
                 "run.optimizer.step()), drop it with run.discard(), or evaluate under "
-                "torch.no_grad()."
+                "torch.no_grad(). A batch that is too large for memory is stepped on with "
+                "run.step(x, y) and chunk=."
             )
         self.discard()
         self._before()
@@ -167,7 +178,14 @@ class PrivateModel:
         return self._loop.forward(named or (x[0] if len(x) == 1 else x))
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_model", "_loop"):  # a copy that is not finished has neither
+            raise AttributeError(name)
         return getattr(self._model, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        """Return a copy of the plain model: a run is not copied along."""
+        copied: nn.Module = copy.deepcopy(self._model, memo)
+        return copied
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._model, name, value)

@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from noisewise.errors import UnsoundError
+from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import GradientEngine
+from noisewise.nn.projections import Projectable
 from noisewise.privacy import Ledger, _validate
 from noisewise.privacy.statement import Preprocessing
-from noisewise.training.account import MemoryAccount, open_account
+from noisewise.training.account import Account, MemoryAccount, open_account
 from noisewise.training.averaging import Averaging, averaging_of
+from noisewise.training.distributed import default_team
 from noisewise.training.plan import Plan
 from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
 from noisewise.training.records import records_of
 from noisewise.training.release import EngineLike
+from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
 from noisewise.training.team import Solo, Team
 
@@ -82,7 +85,8 @@ def make_private(
     preprocessing : Preprocessing, optional
         How records became numbers, e.g. a schema; it adds its assumptions to the statement.
     team : Team, optional
-        :class:`noisewise.training.Distributed` for several processes.
+        Default: all processes of torch.distributed if it is initialised, each of which was given
+        the whole `data`; see :class:`noisewise.training.Distributed`.
 
     Examples
     --------
@@ -98,7 +102,9 @@ def make_private(
     >>> run.steps_taken, run.statement().epsilon <= 2.0
     (20, True)
     """
-    team = team or Solo()
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module  # its own reduction would never see a gradient
+    team = team or default_team() or Solo()
     held = (
         None
         if data is None
@@ -110,8 +116,14 @@ def make_private(
         records = team.public_size(len(held))
     resolved = plan.resolve(records)
     _check_parameters(model, optimizer)
-    engine = build_engine(model, loss, plan.gradients, views, chunk)
-    account = open_account(resolved, ledger, name) if team.worker == 0 else MemoryAccount(resolved)
+    _check_sharded(model, averaging)
+    team.prepare(model, plan.to_json())
+    with team.gathered(model):
+        engine = build_engine(model, loss, plan.gradients, views, chunk)
+    account: Account = MemoryAccount(resolved)
+    opened: list[Account] = []
+    team.first(lambda: opened.append(open_account(resolved, ledger, name)))
+    account = opened[0] if opened else account
     try:
         run = PrivateRun(
             model=model,
@@ -170,4 +182,19 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             f"the optimizer does not hold {', '.join(left[:3])}{' ...' * (len(left) > 3)}; noise "
             "is spent on their gradients for nothing. Freeze them with requires_grad_(False).",
             stacklevel=3,
+        )
+
+
+def _check_sharded(model: nn.Module, averaging: object) -> None:
+    if not sharded_modules(model):
+        return
+    if averaging is not None:
+        raise UnsupportedModelError(
+            "averages of weights that fully_shard keeps in parts are not available; leave out "
+            "averaging=, or train with replicated weights"
+        )
+    if any(isinstance(module, Projectable) for module in model.modules()):
+        raise UnsupportedModelError(
+            "constrained layers cannot be projected while fully_shard keeps their weights in "
+            "parts; train with replicated weights"
         )

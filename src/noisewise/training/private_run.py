@@ -27,10 +27,12 @@ from noisewise.training.averaging import Averager, Averaging
 from noisewise.training.errors import StepError
 from noisewise.training.loader import PrivateLoader
 from noisewise.training.loop import GradientWatch, Loop, PrivateLoss, PrivateModel
-from noisewise.training.plan import Plan, ResolvedPlan
+from noisewise.training.plan import Plan
 from noisewise.training.records import Records, map_tensors, record_count
 from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan
+from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import FullSampler, PoissonSampler
+from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
 from noisewise.training.team import Team
 
@@ -93,12 +95,14 @@ class PrivateRun:
         self._augmentation = augmentation
         self._chunk = chunk
         self._preprocessing = preprocessing
-        self._loop = Loop(model, loss, engine, self._before_forward)
+        sharded = bool(sharded_modules(model))
+        self._loop = Loop(model, loss, engine, self._before_forward, sharded)
         self.model = PrivateModel(model, self._loop)
         self.loss = PrivateLoss(self._loop)
         self.device = torch.device(device) if device is not None else _device(model)
         self.loader = self._make_loader()
         self._inside_step = False
+        self._released = False
         self._epsilon: tuple[int, float] | None = None
         self._constrained = _is_constrained(model)
         self._project()
@@ -150,7 +154,9 @@ class PrivateRun:
         self._loop.require_idle()
         self._announce()
         count = record_count(x)
-        self._release(self._bounded_sum(x, y), count)
+        with self.team.gathered(self.plain_model):
+            bounded = self._bounded_sum(x, y)
+        self._release(bounded, count)
         self._inside_step = True
         try:
             self.optimizer.step()
@@ -205,6 +211,12 @@ class PrivateRun:
     def resume(self, path: str | os.PathLike[str], **extra: Any) -> dict[str, Any]:
         """Continue from a checkpoint of this run; what the ledger has charged stays charged."""
         return checkpoints.load(self, path, **extra)
+
+    @property
+    def batches_known_by(self) -> str:
+        """What a seeded batch depends on beside seed, name and step, for checkpoints."""
+        records = None if self._records is None else len(self._records)
+        return f"{records} records, {self.team.workers} workers"
 
     def go_to(self, step: int) -> None:
         """Make that step the next one, for batches, noise and schedules (used by checkpoints)."""
@@ -270,18 +282,26 @@ class PrivateRun:
 
     def _release(self, bounded: BoundedSumLike, count: int) -> None:
         """Charge, add noise once, and hand the noisy gradient to the optimizer."""
-        noise = NoisePlan(bounded.groups, self.resolved.noise_multiplier, self.plan.noise)
+        noise = NoisePlan(
+            self.team.largest([group.sensitivity for group in bounded.groups]),
+            [group.size for group in bounded.groups],
+            self.resolved.noise_multiplier,
+            self.plan.noise,
+        )
         own = self.loader is not None and self.loader.claim(count)
         if self.team.agree(not own):
             self.circumstances.caller_batches = True
             # Only the loader's batches are known to repeat; noise must never meet another batch.
             self.next_step = max(self.next_step, self.account.charged)
         step = self.next_step
-        self.team.charge(self.account, step)
+        self.team.first(lambda: self.account.charge(step))
+        if self.team.worker != 0:
+            self.account.restore(step + 1)  # worker 0 holds the ledger
         self.next_step = step + 1  # at once: whatever fails below, this step's noise is used up
         rng = self.streams.noise(step)
         noisy = self.team.noisy(bounded.groups, noise, rng, self.resolved.batch_size)
         self._watch.write(self._engine.pull_back(noisy))
+        self._released = True
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._inside_step:
@@ -298,6 +318,9 @@ class PrivateRun:
         self._release(self._loop.collect(), count)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._released:
+            return
+        self._released = False
         self._watch.remember()
         self._project()
         if self.averager is not None:

@@ -102,13 +102,10 @@ class EngineLike(Protocol):
 class NoisePlan:
     """Deviations of the groups of one step; computed, and refused if invalid, before a charge."""
 
-    def __init__(self, groups: Sequence[GroupLike], sigma: float, allocation: str) -> None:
-        self.deviations = deviations(
-            [group.sensitivity for group in groups],
-            [group.size for group in groups],
-            sigma,
-            allocation,
-        )
+    def __init__(
+        self, sensitivities: Sequence[float], sizes: Sequence[int], sigma: float, allocation: str
+    ) -> None:
+        self.deviations = deviations(sensitivities, sizes, sigma, allocation)
 
 
 def add_noise(

@@ -7,14 +7,15 @@ processes is in :mod:`noisewise.training.distributed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.privacy import Randomness
-from noisewise.training.account import Account
 from noisewise.training.release import GroupLike, NoisePlan, add_noise
 from noisewise.training.sampling import Shard
 
@@ -22,7 +23,7 @@ __all__ = ["Solo", "Team"]
 
 
 class Team(Protocol):
-    """The workers of a run."""
+    """The workers of a run; every method is called by all of them, in the same order."""
 
     @property
     def worker(self) -> int:
@@ -34,12 +35,12 @@ class Team(Protocol):
         """How many workers there are."""
         ...
 
-    def charge(self, account: Account, step: int) -> None:
-        """Charge a step once for all workers, or raise on all of them."""
+    def prepare(self, model: nn.Module, plan: str) -> None:
+        """Begin with the same weights and the same plan everywhere."""
         ...
 
-    def agree(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
+    def gathered(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Hold the whole weights on this worker for a while."""
         ...
 
     def public_size(self, held: int) -> int:
@@ -48,6 +49,22 @@ class Team(Protocol):
 
     def shard(self, held: int) -> Shard:
         """Which of the records that this worker was given are its own to draw."""
+        ...
+
+    def first(self, action: Callable[[], object]) -> None:
+        """Let worker 0 act; if that fails, it fails on all."""
+        ...
+
+    def agree(self, flag: bool) -> bool:
+        """Whether the flag is set on any worker."""
+        ...
+
+    def share(self, number: int) -> int:
+        """Return worker 0's number on every worker."""
+        ...
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        """Largest of each value over the workers."""
         ...
 
     def noisy(
@@ -60,16 +77,18 @@ class Team(Protocol):
         """Give the optimizer the gradient of a parameter, or of this worker's part of it."""
         ...
 
-    def full_state(self, model: nn.Module) -> Mapping[str, Any]:
-        """The whole model's state, wherever its parts are."""
+    def whole(self, value: Any) -> Any:
+        """Nested values in which every tensor is whole, to be saved."""
         ...
 
-    def load_state(self, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Set the model to a state of :meth:`full_state`."""
+    def load(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
+    ) -> None:
+        """Set model and optimizer to the state that :meth:`whole` returned of theirs."""
         ...
 
-    def share(self, value: Any) -> Any:
-        """Return what worker 0 holds, on every worker."""
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """Every worker's tensor, in order, on every worker."""
         ...
 
     def barrier(self) -> None:
@@ -83,13 +102,12 @@ class Solo:
     worker = 0
     workers = 1
 
-    def charge(self, account: Account, step: int) -> None:
-        """Charge the step."""
-        account.charge(step)
+    def prepare(self, model: nn.Module, plan: str) -> None:
+        """Nothing to compare with."""
 
-    def agree(self, flag: bool) -> bool:
-        """Return the flag."""
-        return flag
+    def gathered(self, model: nn.Module) -> AbstractContextManager[None]:
+        """The weights are whole."""
+        return contextlib.nullcontext()
 
     def public_size(self, held: int) -> int:
         """Return what this worker was given."""
@@ -99,6 +117,22 @@ class Solo:
         """All records."""
         return Shard(held)
 
+    def first(self, action: Callable[[], object]) -> None:
+        """Act."""
+        action()
+
+    def agree(self, flag: bool) -> bool:
+        """Return the flag."""
+        return flag
+
+    def share(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        """Return the values."""
+        return list(values)
+
     def noisy(
         self, groups: Sequence[GroupLike], noise: NoisePlan, rng: Randomness, divisor: float
     ) -> dict[str, Tensor]:
@@ -107,20 +141,22 @@ class Solo:
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient."""
-        with torch.no_grad():
-            parameter.grad = gradient
+        parameter.grad = gradient
 
-    def full_state(self, model: nn.Module) -> Mapping[str, Any]:
-        """The model's state."""
-        return model.state_dict()
-
-    def load_state(self, model: nn.Module, state: Mapping[str, Any]) -> None:
-        """Set the model's state."""
-        model.load_state_dict(state)
-
-    def share(self, value: Any) -> Any:
+    def whole(self, value: Any) -> Any:
         """Return the value."""
         return value
+
+    def load(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]
+    ) -> None:
+        """Set the states."""
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """Return the one."""
+        return [tensor]
 
     def barrier(self) -> None:
         """Nobody to wait for."""

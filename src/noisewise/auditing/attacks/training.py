@@ -6,6 +6,7 @@ adapter serves both. Nothing is known of its inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -54,6 +55,7 @@ def two_worlds(
     noise_multiplier: float,
     repeats: int = 500,
     lr: float = 1.0,
+    steps: int = 1,
     seed: int = 0,
 ) -> Scores:
     """Scores of one step, many times with a canary among the data and many times without.
@@ -76,8 +78,12 @@ def two_worlds(
         Handed to `train`.
     repeats : int
         Runs in each world.
+    steps : int
+        Steps of each run. With more than one, `lr` should be so small that gradients hardly
+        change, else the direction of the canary is lost on the way.
     """
     count = _validate.integer("repeats", repeats, minimum=1)
+    length = _validate.integer("steps", steps, minimum=1)
     clip = _validate.positive("clip", clip)
     lr = _validate.positive("lr", lr)
     with_canary = (torch.cat([data[0], canary[0]]), torch.cat([data[1], canary[1]]))
@@ -92,19 +98,21 @@ def two_worlds(
             seed=run,
             data=records,
             init={name: value.clone() for name, value in init.items()},
-            steps=1,
+            steps=length,
             lr=lr,
         )
         return _difference(init, after) * (size / lr)
 
     shift = total(with_canary, 0.0, seed) - total(data, 0.0, seed)
-    length = float(shift.norm())
-    if length == 0.0:
+    far = float(shift.norm())
+    if not math.isfinite(far):
+        raise ValueError("a step without noise gives weights that are not finite; lower `lr`")
+    if far == 0.0:
         raise ValueError(
             "the canary does not change a step without noise, so nothing can be learnt from it: "
             "choose a record with a large gradient at `init`"
         )
-    direction = shift / length
+    direction = shift / far
     base = float(total(data, 0.0, seed) @ direction)
 
     def scores(records: Data, first: int) -> Array:
@@ -117,11 +125,11 @@ def two_worlds(
     return Scores(
         scores(with_canary, 1),
         scores(data, 1 + count),
-        midpoint=length / clip / 2,
+        midpoint=far / clip / 2,
         relation=ADD_REMOVE,
-        observed="batch",
-        threat_model="an adversary who chooses a record, knows the rest of the batch and sees "
-        "the weights after a step",
+        observed="batch" if length == 1 else "run",
+        threat_model="an adversary who chooses a record, knows all others and sees the weights "
+        + ("after a step" if length == 1 else f"after {length} steps on all of the data"),
         assumptions=("the same seed is never used twice, and seeds give independent noise",),
     )
 

@@ -14,7 +14,13 @@ from noisewise.auditing.bounds.bound import Bound
 from noisewise.auditing.bounds.thresholds import Rates, Threshold, rates, rule_sentence
 from noisewise.auditing.scores import Scores
 
-__all__ = ["clopper_pearson", "epsilon_from_rates", "perfect_threshold"]
+__all__ = [
+    "clopper_pearson",
+    "epsilon_from_rates",
+    "epsilon_from_total",
+    "perfect_threshold",
+    "strongest",
+]
 
 
 def epsilon_from_rates(false_positive: float, false_negative: float, delta: float) -> float:
@@ -31,6 +37,31 @@ def epsilon_from_rates(false_positive: float, false_negative: float, delta: floa
         if hits > 0.0:
             best = max(best, math.inf if alarm == 0.0 else math.log(hits / alarm))
     return best
+
+
+def epsilon_from_total(total: float, delta: float) -> float:
+    """Smallest epsilon >= 0 that allows error rates whose sum is so small.
+
+    The least sum under (epsilon, delta)-DP is 2 (1 - delta) / (1 + e^epsilon), where the two
+    lines that bound the region meet.
+
+    Examples
+    --------
+    >>> round(epsilon_from_total(0.5, 0.0), 4)          # log(3), as for rates of 1/4 each
+    1.0986
+    """
+    if total <= 0.0:
+        return math.inf
+    return max(0.0, math.log(max(2.0 * (1.0 - delta) / total - 1.0, 1e-300)))
+
+
+def strongest(bounds: Rates, delta: float) -> tuple[float, float]:
+    """Largest epsilon that follows from any of the rates, and its threshold."""
+    found = bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
+    if bounds.total is None:
+        return found
+    together = epsilon_from_total(bounds.total.rate, delta)
+    return max(found, (together, bounds.total.threshold))
 
 
 def clopper_pearson(
@@ -50,12 +81,10 @@ def clopper_pearson(
     >>> 0.7 < bound.epsilon < 1.0                       # the truth is 1
     True
     """
-
-    def best(bounds: Rates) -> tuple[float, float]:
-        return bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
-
-    epsilon, at = best(rates(scores, threshold, 1 - confidence))
-    largest, _ = best(rates(scores.perfect(), perfect_threshold(scores, threshold), 1 - confidence))
+    error = 1 - confidence
+    epsilon, at = strongest(rates(scores, threshold, error), delta)
+    ideal = rates(scores.perfect(), perfect_threshold(scores, threshold), error)
+    largest, _ = strongest(ideal, delta)
     return Bound(
         epsilon=epsilon,
         largest=largest,

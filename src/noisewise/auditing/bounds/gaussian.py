@@ -9,10 +9,13 @@ Gaussian noise, rates below its trade-off curve contradict it, whatever the trut
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from noisewise.auditing.bounds.bound import Bound
-from noisewise.auditing.bounds.direct import epsilon_from_rates, perfect_threshold
+from noisewise.auditing.bounds.direct import perfect_threshold, strongest
 from noisewise.auditing.bounds.thresholds import Rates, Threshold, rates, rule_sentence
 from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.scores import Scores
@@ -79,11 +82,17 @@ def _from_rates(
 ) -> tuple[float, float | None, float]:
     """Epsilon, noise multiplier and threshold of the strongest pair of rates."""
     chosen = _few(bounds)
-    noise, index = family.tightest(chosen.false_positive, chosen.false_negative)
-    at = float(chosen.thresholds[index])
+    together = math.inf if bounds.total is None else family.noise_of_total(bounds.total.rate)
+    if bounds.total is not None and family.allows(
+        chosen.false_positive, chosen.false_negative, together
+    ):
+        noise, at = together, bounds.total.threshold
+    else:
+        noise, index = family.tightest(chosen.false_positive, chosen.false_negative)
+        at = float(chosen.thresholds[index])
     if noise is None:
-        alone, best = bounds.best(lambda fp, fn: epsilon_from_rates(fp, fn, delta))
-        return alone, None, best
+        alone, at = strongest(bounds, delta)
+        return alone, None, at
     return family.epsilon(noise, delta), noise, at
 
 
@@ -93,4 +102,9 @@ def _few(bounds: Rates, count: int = 300) -> Rates:
     if size <= count:
         return bounds
     keep = np.unique(np.linspace(0, size - 1, count).round().astype(int))
-    return Rates(bounds.thresholds[keep], bounds.false_positive[keep], bounds.false_negative[keep])
+    return replace(
+        bounds,
+        thresholds=bounds.thresholds[keep],
+        false_positive=bounds.false_positive[keep],
+        false_negative=bounds.false_negative[keep],
+    )

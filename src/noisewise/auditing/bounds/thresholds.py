@@ -4,12 +4,17 @@ Three rules, all valid although the best threshold is chosen afterwards: one
 threshold fixed before the scores were seen; all thresholds at once, by
 simultaneous bands; a threshold chosen on one half of the scores and used on the
 other half.
+
+At a threshold in the middle, fixed in advance, the *sum* of both rates is bounded
+as one number: with fair coins a guess is wrong with half that probability, so the
+errors of all canaries together are one binomial count. Bounding the rates one by
+one costs twice the quantile and wastes a third of the sharpness at small epsilon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +23,7 @@ from noisewise.auditing.bounds.rates import band, upper_rate
 from noisewise.auditing.scores import Scores
 from noisewise.privacy import _validate
 
-__all__ = ["Rates", "Threshold", "chosen_counts", "rates", "rule_sentence"]
+__all__ = ["Rates", "Threshold", "Total", "chosen_counts", "rates", "rule_sentence"]
 
 Array = NDArray[np.float64]
 Threshold = str | float
@@ -28,12 +33,21 @@ _SPLIT_SEED = 0
 
 
 @dataclass(frozen=True)
+class Total:
+    """Upper bound of the sum of both error rates at one threshold."""
+
+    threshold: float
+    rate: float
+
+
+@dataclass(frozen=True)
 class Rates:
     """Upper bounds of both error rates at some thresholds, all holding together."""
 
     thresholds: Array
     false_positive: Array
     false_negative: Array
+    total: Total | None = None
 
     def best(self, value: Callable[[float, float], float]) -> tuple[float, float]:
         """Largest `value(false_positive, false_negative)`, and its threshold."""
@@ -49,7 +63,12 @@ class Rates:
         order = np.lexsort((self.false_negative, self.false_positive))
         lowest = np.minimum.accumulate(self.false_negative[order])
         keep = order[np.append(True, lowest[1:] < lowest[:-1])]
-        return Rates(self.thresholds[keep], self.false_positive[keep], self.false_negative[keep])
+        return replace(
+            self,
+            thresholds=self.thresholds[keep],
+            false_positive=self.false_positive[keep],
+            false_negative=self.false_negative[keep],
+        )
 
 
 def rates(scores: Scores, threshold: Threshold, error: float) -> Rates:
@@ -75,8 +94,10 @@ def rates(scores: Scores, threshold: Threshold, error: float) -> Rates:
         return _single(*_counts(scores, _validate.finite("threshold", threshold)), error)
     if scores.midpoint is None:
         return _everywhere(scores, error).frontier()
-    one = _single(*_counts(scores, scores.midpoint), error / 2)
     every = _everywhere(scores, error / 2)
+    if _can_add_up(scores):
+        return replace(every.frontier(), total=_total(scores, scores.midpoint, error / 2))
+    one = _single(*_counts(scores, scores.midpoint), error / 2)
     return Rates(
         np.append(one.thresholds, every.thresholds),
         np.append(one.false_positive, every.false_positive),
@@ -92,8 +113,9 @@ def rule_sentence(scores: Scores, threshold: Threshold) -> str:
         return f"threshold {float(threshold):g} fixed before the scores were seen"
     if scores.midpoint is None:
         return "all thresholds at once, by simultaneous Clopper-Pearson bands"
+    how = ", where the two error rates are bounded by their sum," if _can_add_up(scores) else ""
     return (
-        f"threshold {scores.midpoint:g} fixed in advance and, at half of the error "
+        f"threshold {scores.midpoint:g} fixed in advance{how} and, at half of the error "
         "probability each, all thresholds at once"
     )
 
@@ -129,6 +151,27 @@ def _single(threshold: float, fp: int, out: int, fn: int, inside: int, error: fl
         np.array([upper_rate(fp, out, error / 2)]),
         np.array([upper_rate(fn, inside, error / 2)]),
     )
+
+
+def _can_add_up(scores: Scores) -> bool:
+    """Whether errors of both kinds are one binomial count, and both kinds matter alike.
+
+    With coins every canary errs by chance (a + b) / 2. With as many canaries in as out their
+    mean chance of erring is the same number. A sampled canary stands out at a threshold where
+    misses are frequent and alarms rare; their plain sum says little there.
+    """
+    equal = scores.inside.size == scores.outside.size
+    return (scores.coins or equal) and scores.observed != "step"
+
+
+def _total(scores: Scores, threshold: float, error: float) -> Total:
+    _, alarms, out, misses, inside = _counts(scores, threshold)
+    wrong, count = alarms + misses, out + inside
+    rate = upper_rate(wrong, count, error)
+    # Hoeffding (1956): below their mean, counts of trials with unequal chances are less spread
+    # than binomial ones. This keeps the count below the mean.
+    rate = min(1.0, max(rate, (wrong + 1) / count))
+    return Total(threshold, 2.0 * rate)
 
 
 def _everywhere(scores: Scores, error: float) -> Rates:

@@ -1,5 +1,6 @@
 """Counting mechanisms: noisy prefix counts of a histogram, each with a proven guarantee."""
 
+from noisewise.ecdf.mechanisms.circulant import circulant_mechanism
 from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
 from noisewise.ecdf.mechanisms.protocol import Block, Mechanism, Setting, Strategy, calibrate
 from noisewise.ecdf.mechanisms.selection import MECHANISMS, plan
@@ -13,6 +14,7 @@ __all__ = [
     "Setting",
     "Strategy",
     "calibrate",
+    "circulant_mechanism",
     "histogram_mechanism",
     "kary_mechanism",
     "plan",

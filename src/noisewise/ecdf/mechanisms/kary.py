@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -30,11 +30,13 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
     calibrate,
 )
-from noisewise.ecdf.mechanisms.resolution import power_of_two
+from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 from noisewise.ecdf.mechanisms.tree_estimate import (
     estimate_leaves,
     prefix_covariance,
     prefix_variance,
+    prefix_weights,
+    subtree_variances,
 )
 
 __all__ = ["CountTree", "choose_tree", "histogram_mechanism", "kary_mechanism"]
@@ -96,8 +98,13 @@ class CountTree:
         unit = self.resolution if norm == "l1" else self.resolution**2
         return (Fraction(nodes * unit),) * len(self.fanouts)
 
+    def touched(self, change: Change) -> int:
+        """One node of each level, or two (a flipped label: one of each curve)."""
+        return len(self.fanouts) * (1 if change == "suffix" else 2)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Count all nodes, in grid units."""
+        check_range(int(counts.sum()), self.resolution)
         leaves = np.zeros(self.blocks[0], np.int64)
         leaves[: counts.size] = counts
         levels = [leaves]
@@ -171,50 +178,65 @@ def _candidates(bins: int, kind: Kind) -> list[tuple[int, ...]]:
     return sorted(found)
 
 
+def _equal(fanouts: tuple[int, ...]) -> tuple[float, ...]:
+    return (1 / len(fanouts),) * len(fanouts)
+
+
 @lru_cache(maxsize=256)
 def choose_tree(
     bins: int, total_is_public: bool, nodes: int, kind: Kind, objective: Objective
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return the fan-outs and budget shares of least closed-form variance.
 
-    `nodes` is how many nodes of a level one record changes. The best six of all fan-outs
+    `nodes` is how many nodes of a level one record changes. The best eight of all fan-outs
     with equal shares get their shares optimised. A tree with more leaves than bins may be
     the best one: a prefix that is a small part of it has less noise.
     """
     points = max(1, bins - 1 if total_is_public else bins)
     # On fine grids a random choice of thresholds stands for all (a regular one would be in
     # step with the tree).
-    random = np.random.default_rng(0).integers(1, points + 1, 1024)
-    everywhere = np.arange(1, points + 1) if points <= 1024 else np.sort(random)
+    everywhere = np.arange(1, points + 1)
+    if points > 1024:
+        everywhere = np.sort(np.random.default_rng(0).integers(1, points + 1, 1024))
 
-    def error(
-        fanouts: tuple[int, ...],
-        shares: Sequence[float],
-        lengths: NDArray[np.int64] = everywhere,
-    ) -> float:
-        variances = _relative_variances(shares, nodes, kind)
-        variance = prefix_variance(lengths, fanouts, variances, total_is_public)
-        return float(variance.mean() if objective == "mean" else variance.max())
+    def prepared(fanouts: tuple[int, ...]) -> Callable[[Sequence[float]], float]:
+        """Return the error as a function of the shares."""
+        of_levels, of_root = prefix_weights(everywhere, fanouts)
+        if objective == "mean":
+            of_levels, of_root = of_levels.mean(1, keepdims=True), of_root.mean(keepdims=True)
 
-    def equal(fanouts: tuple[int, ...]) -> tuple[float, ...]:
-        return (1 / len(fanouts),) * len(fanouts)
+        def error(shares: Sequence[float]) -> float:
+            variances = _relative_variances(shares, nodes, kind)
+            upward, root = subtree_variances(fanouts, variances, total_is_public)
+            return float((np.array(upward) @ of_levels + root * of_root).max())
 
-    some = np.sort(random[:64])
-    roughly = sorted(
-        _candidates(bins, kind), key=lambda fanouts: error(fanouts, equal(fanouts), some)
-    )
-    ranked = sorted(roughly[:30], key=lambda fanouts: error(fanouts, equal(fanouts)))[:6]
-    best = (error(ranked[0], equal(ranked[0])), ranked[0], equal(ranked[0]))
-    for fanouts in ranked:
+        return error
+
+    def roughly(fanouts: tuple[int, ...]) -> float:
+        """Sum over the levels of the mean (largest) value of the bridge of a family."""
+        variances = _relative_variances(_equal(fanouts), nodes, kind)
+        upward, root = subtree_variances(fanouts, variances, total_is_public)
+        divisor = 6.0 if objective == "mean" else 4.0
+        inside = sum(u * (k - 1) / divisor for u, k in zip(upward, fanouts, strict=True))
+        filled = bins / math.prod(fanouts)
+        return inside + root * filled**2 / (3.0 if objective == "mean" else 1.0)
+
+    near = sorted(_candidates(bins, kind), key=roughly)[:100]
+    ranked = sorted((prepared(fanouts)(_equal(fanouts)), fanouts) for fanouts in near)[:8]
+    best = (*ranked[0], _equal(ranked[0][1]))
+    for _, fanouts in ranked:
         if len(fanouts) == 1:
             continue
+        error = prepared(fanouts)
 
         def shares_of(logits: NDArray[np.float64]) -> tuple[float, ...]:
             weights = np.exp(np.maximum(logits - logits.max(), -8.0))
             return tuple((weights / weights.sum()).tolist())
 
-        def loss(logits: NDArray[np.float64], fanouts: tuple[int, ...] = fanouts) -> float:
-            return math.log(error(fanouts, shares_of(logits)))
+        def loss(
+            logits: NDArray[np.float64], error: Callable[[Sequence[float]], float] = error
+        ) -> float:
+            return math.log(error(shares_of(logits)))
 
         options: Any = {"maxiter": 40 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
         start = np.zeros(len(fanouts))
@@ -255,8 +277,7 @@ def kary_mechanism(
     if fanouts is not None:
         if math.prod(fanouts) < setting.bins:
             raise ValueError(f"fanouts {fanouts} hold fewer than {setting.bins} bins")
-        shares = (1 / len(fanouts),) * len(fanouts)
-        return _calibrated(setting, budget, kind, change, fanouts, shares)
+        return _calibrated(setting, budget, kind, change, fanouts, _equal(fanouts))
     # The search looks at some thresholds only; the two results are compared at all of them.
     goals: tuple[Objective, ...] = ("mean", "max")
     found = [
@@ -286,7 +307,7 @@ def _calibrated(
     if kind == "gaussian":
         nodes = 1 if (change or setting.change) == "suffix" else 2
         deviation = math.sqrt(nodes) / budget.ratio
-        finest = budget.least_deviation(2 * sum(tree.blocks)) / deviation
+        finest = budget.least_deviation(tree.touched(change or setting.change)) / deviation
         tree = replace(tree, resolution=power_of_two(finest))
     mechanism = calibrate(tree, budget, kind, change=change)
     weights = tuple(max(block.variance, 1e-100) for block in mechanism.noise)

@@ -24,9 +24,9 @@ KNOTS = 11
 # Smallest integer that a scale is rounded to.
 ROW_UNIT = 32
 COLUMN_UNIT = 256
-# Column scales are constant on runs in which the ideal ones differ by less than this: up to
-# 4096 points, and beyond (fewer runs, less time).
-RUN_STEPS = (0.002, 0.01)
+# Column scales are constant on runs in which the ideal ones differ by less than this, the more
+# the more points there are (fewer runs, less time).
+RUN_STEPS = ((1 << 12, 0.002), (1 << 16, 0.01), (1 << 18, 0.02), (1 << 62, 0.05))
 
 
 def interpolation(points: int) -> FloatArray:
@@ -88,7 +88,7 @@ class Profile:
             logs = -0.5 * np.log(irfft(weights * squares.conj(), size)[:points])
         else:
             logs = interpolation(points) @ np.array(self.columns)
-        step = RUN_STEPS[0 if points <= 4096 else 1]
+        step = next(step for most, step in RUN_STEPS if points <= most)
         starts = np.flatnonzero(np.diff(np.floor(logs / step), prepend=np.inf))
         sizes = np.diff(np.append(starts, points))
         scales = np.exp(np.minimum.reduceat(logs, starts))

@@ -178,6 +178,13 @@ class Strategy(Protocol):
         """Upper bounds, by block, of the noise shift that hides one record's change."""
         ...
 
+    def touched(self, change: Change) -> int:
+        """How many numbers of noise have to shift, at most, to hide one record's change.
+
+        If the change is "joint", the numbers of both curves that it touches.
+        """
+        ...
+
     def measure(self, counts: IntArray) -> IntArray:
         """Measure a histogram: a linear map with integer values."""
         ...
@@ -269,16 +276,20 @@ class Mechanism:
 
     @property
     def variation(self) -> float:
-        """How far a release is from one with rounded real Gaussian noise (total variation)."""
+        """How far a release is from one with rounded real Gaussian noise (total variation).
+
+        Only numbers of noise that shift between the two neighbours count: the others are
+        independent of them and have the same law on both sides, whichever law that is, so
+        the release is exactly as distinguishable as without them.
+        """
         deviation = math.sqrt(min(block.scale for block in self.noise))
-        curves = 2 if self.change == "joint" else 1
-        return discreteness(deviation, curves * sum(block.size for block in self.noise))
+        return discreteness(deviation, self.strategy.touched(self.change))
 
     def delta(self, epsilon: float) -> float:
         """Return a proven delta for which one release is (epsilon, delta)-DP."""
         if self.kind == "laplace":
             return 0.0 if epsilon >= self.epsilon else 1.0
-        slack = (1 + math.exp(epsilon)) * self.variation
+        slack = (1 + math.exp(min(epsilon, 700.0))) * self.variation
         close_to_real = gaussian_delta(math.sqrt(self.ratio_squared), epsilon) + slack
         return min(1.0, close_to_real, concentrated_delta(self.rho, epsilon))
 

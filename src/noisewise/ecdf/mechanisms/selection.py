@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.circulant import circulant_mechanism
 from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
 from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Setting
 from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
@@ -15,7 +16,7 @@ from noisewise.privacy.relation import Relation
 
 __all__ = ["MECHANISMS", "plan"]
 
-MECHANISMS = ("auto", "kary", "thesis", "sqrt", "histogram")
+MECHANISMS = ("auto", "kary", "thesis", "sqrt", "circulant", "histogram")
 
 
 def plan(
@@ -26,6 +27,7 @@ def plan(
     mechanism: str = "auto",
     objective: Objective = "mean",
     change: Change | None = None,
+    base: int = 2,
 ) -> Mechanism:
     """Return a calibrated mechanism for one curve.
 
@@ -37,7 +39,7 @@ def plan(
         Which datasets are neighbours. Under "replace" the number of records is public.
     budget : Budget
         What one release may cost.
-    mechanism : {"auto", "kary", "thesis", "sqrt", "histogram"}
+    mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram"}
         "auto" takes the one whose closed-form variance is least.
     objective : {"mean", "max"}
         Whether the mean or the largest variance over the thresholds counts.
@@ -45,6 +47,8 @@ def plan(
         What one record may do, if it is not what `relation` says: "joint" for two curves
         that share the budget (both get this mechanism, with independent noise, in a setting
         in which totals are private).
+    base : int
+        Children of a node of the thesis's tree.
 
     Examples
     --------
@@ -54,9 +58,15 @@ def plan(
     _validate.choice("mechanism", mechanism, MECHANISMS)
     _validate.choice("objective", objective, ("mean", "max"))
     setting = Setting.of(bins, relation)
+    base = _validate.integer("base", base, minimum=2, maximum=16)
+    if base != 2 and mechanism != "thesis":
+        raise ValueError(
+            f"base={base} belongs to mechanism='thesis', got mechanism={mechanism!r}: the other "
+            "mechanisms choose their own fan-outs"
+        )
     if change == "joint":
         setting = replace(setting, total_is_public=False)
-    return _plan(setting, budget, mechanism, objective, change)
+    return _plan(setting, budget, mechanism, objective, change, base)
 
 
 @lru_cache(maxsize=64)
@@ -66,13 +76,16 @@ def _plan(
     mechanism: str,
     objective: Objective,
     change: Change | None,
+    base: int,
 ) -> Mechanism:
     if mechanism == "thesis":
-        return thesis_mechanism(setting, budget, change=change)
+        return thesis_mechanism(setting, budget, base=base, change=change)
     if mechanism == "histogram":
         return histogram_mechanism(setting, budget, change=change)
     if mechanism == "sqrt":
         return sqrt_mechanism(setting, budget, objective=objective, change=change)
+    if mechanism == "circulant":
+        return circulant_mechanism(setting, budget, objective=objective, change=change)
     if mechanism == "kary":
         return kary_mechanism(setting, budget, objective=objective, change=change)
     candidates = []
@@ -86,6 +99,8 @@ def _plan(
             kary_mechanism(setting, budget, kind="gaussian", objective=objective, change=change),
             sqrt_mechanism(setting, budget, objective=objective, change=change),
         ]
+        if setting.total_is_public and change in (None, "interval"):
+            candidates.append(circulant_mechanism(setting, budget, objective=objective))
 
     def error(candidate: Mechanism) -> float:
         return candidate.mean_variance if objective == "mean" else candidate.max_variance

@@ -31,7 +31,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
     calibrate,
 )
-from noisewise.ecdf.mechanisms.resolution import power_of_two
+from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 
 __all__ = ["ThesisTree", "thesis_mechanism"]
 
@@ -104,8 +104,13 @@ class ThesisTree:
         length = self.resolution * math.sqrt(cost) + rounding
         return (Fraction(length**2 * (1 + 1e-12)),)
 
+    def touched(self, change: Change) -> int:
+        """The rounded shift may move the noise of every node, of both trees if labels flip."""
+        return sum(self.levels) * (2 if change == "joint" else 1)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Sum up, in grid units."""
+        check_range(int(counts.sum()), self.resolution)
         return np.cumsum(counts)[: self.setting.points] * self.resolution
 
     def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -156,6 +161,7 @@ def thesis_mechanism(
     if kind == "gaussian":
         nodes = sum(tree.levels)
         # The rounding term is below one part in a thousand of the sensitivity.
-        finest = max(1e3 * math.sqrt(nodes), budget.least_deviation(2 * nodes) * budget.ratio)
+        touched = tree.touched(change or setting.change)
+        finest = max(1e3 * math.sqrt(nodes), budget.least_deviation(touched) * budget.ratio)
         tree = ThesisTree(setting, base, power_of_two(finest))
     return calibrate(tree, budget, kind, change=change)

@@ -18,6 +18,7 @@ Everything is O(N log N) by fast Fourier transforms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -25,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.convolution import convolve, exact_convolve, series_inverse
@@ -44,8 +46,9 @@ from noisewise.ecdf.mechanisms.resolution import power_of_two
 __all__ = ["ScaledToeplitz", "sqrt_mechanism"]
 
 Objective = Literal["mean", "max"]
-# Beyond this many bins the sensitivity of scaled columns under replacement takes too long.
-MOST_SCALED = 1 << 17
+# Beyond this many bins the search for the longest difference of scaled columns takes seconds,
+# and the circulant strategy is better in any case.
+MOST_SCALED = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,10 @@ class ScaledToeplitz:
     def _longest_difference(self) -> float:
         return longest_difference(self.coefficients, self.rows, self.columns)
 
+    def touched(self, change: Change) -> int:
+        """One record moves all measurements of a curve, or (a flipped label) of two."""
+        return self.setting.points * (2 if change == "joint" else 1)
+
     def measure(self, counts: IntArray) -> IntArray:
         """Apply the integer matrix exactly."""
         points = self.setting.points
@@ -164,12 +171,12 @@ class ScaledToeplitz:
         weight = 1.0 / self.rows.astype(np.float64) ** 2
         squares = convolve(readout**2, weight, points)
         past = np.zeros(points)
+        tail = _tails(readout)
         for start, end, scale, following in self._runs():
             constant = float((weight * past**2).sum())
             run = scale**2 * squares[start:end] + constant
             if start:
-                mixed = convolve(readout[:end], weight[:start] * past[:start], end)[start:]
-                run += 2 * scale * mixed
+                run += 2 * scale * tail(weight[:start] * past[:start], end)
             result[start:end] = run
             past[:end] += (scale - following) * readout[:end][::-1]
         return np.maximum(result, 0.0) * blocks[0]
@@ -194,6 +201,23 @@ class ScaledToeplitz:
             result[start:end] = scale * products[start:end] + float((past * weighted).sum())
             past[:end] += (scale - following) * readout[:end][::-1]
         return result * blocks[0]
+
+
+def _tails(series: FloatArray) -> Callable[[FloatArray, int], FloatArray]:
+    """Return a function for the terms values.size, ..., end - 1 of the product with values."""
+    whole = next_fast_len(2 * series.size, real=True)
+    spectrum = rfft(series, whole)
+
+    def tail(values: FloatArray, end: int) -> FloatArray:
+        start = values.size
+        if end - start <= 64:
+            backward = values[::-1]
+            return np.array([series[i - start + 1 : i + 1] @ backward for i in range(start, end)])
+        if 2 * end < series.size:
+            return convolve(series[:end], values, end)[start:]
+        return np.asarray(irfft(spectrum * rfft(values, whole), whole)[start:end])
+
+    return tail
 
 
 def build(setting: Setting, profile: Profile | None, extra: int = 1) -> ScaledToeplitz:
@@ -221,8 +245,9 @@ def choose_strategy(
     """Return the Toeplitz strategy of least closed-form variance."""
     setting = Setting(bins, total_is_public)
     options: list[Profile | None] = [None]
-    if setting.points >= 4 and (bins <= MOST_SCALED or change == "suffix"):
-        relation = "add-remove" if change == "suffix" else "replace"
+    if setting.points >= 4 and (bins <= MOST_SCALED or change != "interval"):
+        # A flipped label moves a whole suffix of both curves, as if a record came and one went.
+        relation = "replace" if change == "interval" else "add-remove"
         goals: tuple[Objective, ...] = ("mean", "max") if bins <= 4096 else (objective,)
         for goal in goals:
             options += stored_profiles(relation, goal, bins)
@@ -261,8 +286,8 @@ def sqrt_mechanism(
         )
     strategy = choose_strategy(setting.bins, setting.total_is_public, change, objective, 1)
     (square,) = strategy.shift(change, "l2-squared")
-    # Noise must be large against the grid: of both curves if there are two.
-    needed = budget.least_deviation(2 * max(setting.points, 1)) * budget.ratio
+    # Noise must be large against the grid.
+    needed = budget.least_deviation(max(strategy.touched(change), 1)) * budget.ratio
     if math.sqrt(square) < needed:
         extra = power_of_two(needed / math.sqrt(square))
         strategy = choose_strategy(setting.bins, setting.total_is_public, change, objective, extra)

@@ -24,6 +24,7 @@ __all__ = [
     "estimate_leaves",
     "prefix_covariance",
     "prefix_variance",
+    "prefix_weights",
     "subtree_variances",
 ]
 
@@ -35,9 +36,30 @@ def subtree_variances(
     upward = [variances[0]]
     for fanout, variance in zip(fanouts, variances[1:], strict=False):
         below = fanout * upward[-1]
-        # Both are zero where noise is so rare that its variance underflows.
-        upward.append(variance * below / (variance + below) if variance + below else 0.0)
+        # The smaller one times a number between 1/2 and 1: no product of tiny numbers can
+        # underflow on the way, and where both are zero (noise so rare that its variance
+        # underflows) nothing is divided by zero.
+        small, large = min(variance, below), max(variance, below)
+        upward.append(small / (1 + small / large) if large > 0 else 0.0)
     return upward, 0.0 if root_known else fanouts[-1] * upward[-1]
+
+
+def prefix_weights(
+    lengths: NDArray[np.int64], fanouts: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """Return what u_0, ..., u_(h-1) (rows) and the root's variance are multiplied with."""
+    size = math.prod(fanouts)
+    of_root = (lengths / size) ** 2
+    weights = np.empty((len(fanouts), lengths.size))
+    rest = lengths.astype(np.int64)
+    for level in range(len(fanouts) - 1, -1, -1):
+        fanout = fanouts[level]
+        size //= fanout
+        whole = np.minimum(rest // size, fanout)
+        rest = rest - whole * size
+        part = rest / size
+        weights[level] = whole + part**2 - (whole + part) ** 2 / fanout
+    return weights, of_root
 
 
 def prefix_variance(
@@ -48,16 +70,8 @@ def prefix_variance(
 ) -> FloatArray:
     """Return the variance of the estimated sums of the first `lengths` leaves."""
     upward, root = subtree_variances(fanouts, variances, root_known)
-    size = math.prod(fanouts)
-    result = (lengths / size) ** 2 * root
-    rest = lengths.astype(np.int64)
-    for fanout, variance in zip(reversed(fanouts), reversed(upward), strict=True):
-        size //= fanout
-        whole = np.minimum(rest // size, fanout)
-        rest = rest - whole * size
-        part = rest / size
-        result += variance * (whole + part**2 - (whole + part) ** 2 / fanout)
-    return result
+    weights, of_root = prefix_weights(lengths, fanouts)
+    return np.asarray(of_root * root + np.array(upward) @ weights)
 
 
 def prefix_covariance(
@@ -106,13 +120,13 @@ def estimate_leaves(
         The known total, or None if it is not known.
     """
     estimates = [levels[0]]
-    upward = [variances[0]]
-    for level, fanout, variance in zip(levels[1:], fanouts, variances[1:], strict=False):
+    upward, _ = subtree_variances(fanouts, variances, False)
+    for level, (fanout, variance) in enumerate(zip(fanouts, variances[1:], strict=False)):
         children = _families(estimates[-1], fanout).sum(-1)
-        below = fanout * upward[-1]
-        weight = below / (variance + below)
-        estimates.append(weight * level + (1 - weight) * children)
-        upward.append(variance * below / (variance + below))
+        below = fanout * upward[level]
+        # Where both are exact, either will do.
+        weight = below / (variance + below) if variance + below > 0 else 0.5
+        estimates.append(weight * levels[level + 1] + (1 - weight) * children)
     final = estimates[-1]
     if root is not None:
         final = final + ((root - final.sum(-1)) / final.shape[-1])[..., None]

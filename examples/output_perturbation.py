@@ -1,9 +1,9 @@
 """Private logistic regression on the Adult census table, at epsilon 1.
 
-The main job of ``make demo``: load bundled data, encode it by its *public* schema, fit
-by output perturbation (Gaussian noise on the minimiser of a strongly convex problem),
-and print accuracy beside the non-private fit and the majority class, with the privacy
-statement. Run it with ``python examples/demo.py``.
+Load bundled data, encode it by its *public* schema, fit by output perturbation (Gaussian
+noise on the minimiser of a strongly convex problem), and print accuracy beside the
+non-private fit and the majority class, with the privacy statement. Run it with
+``python examples/output_perturbation.py``.
 """
 
 from __future__ import annotations

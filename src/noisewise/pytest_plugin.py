@@ -1,12 +1,14 @@
 """A pytest fixture, so that a team keeps the check in its test suite.
 
-Enable it with ``pytest_plugins = ["noisewise.debugging.pytest_plugin"]`` in ``conftest.py``::
+Enable it with ``pytest_plugins = ["noisewise.pytest_plugin"]`` in ``conftest.py`` (or not at all
+where the package's entry point does so)::
 
     def test_our_training_is_private(assert_private):
         assert_private(train, build, loss, example=(x, y))
 
 ``pytest --privacy-report DIR`` writes the HTML page of each check to a folder, and
-``--privacy-effort thorough`` spends more runs.
+``--privacy-effort thorough`` spends more runs. The module stands at the top and imports torch
+only when a check runs, so that it costs a test suite nothing to have it.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from noisewise.debugging.checking import PrivacyBugError, check
-from noisewise.debugging.findings import Findings
+if TYPE_CHECKING:
+    from noisewise.debugging import Findings
 
 __all__ = ["assert_private", "pytest_addoption"]
 
@@ -44,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def assert_private(request: pytest.FixtureRequest) -> Callable[..., Findings]:
     """Return `noisewise.debugging.assert_private`, with the options of the command line."""
+    from noisewise.debugging import PrivacyBugError, check
+
     folder = request.config.getoption("--privacy-report")
     effort = request.config.getoption("--privacy-effort")
 

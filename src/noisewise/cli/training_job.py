@@ -1,0 +1,191 @@
+"""What ``noisewise train`` trains on, and the measurements its report shows.
+
+A registered dataset or a table in a file; a published split, or a random one; the chosen
+estimator, and beside it, if asked, flat clipping and training without privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from noisewise import datasets
+from noisewise.datasets import Images, Schema, Table
+from noisewise.estimators import PrivateClassifier, PrivateRegressor
+from noisewise.estimators.network import apply_network, build_network, weights_of
+
+__all__ = ["Comparison", "Data", "Trained", "read_data", "train_plain", "train_private"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Records to learn from and others to measure with."""
+
+    name: str
+    x_train: Any
+    y_train: Any
+    x_test: Any
+    y_test: Any
+    schema: Schema | None
+    classes: tuple[Any, ...] | None
+    pictures: bool = False
+
+    @property
+    def regression(self) -> bool:
+        """Whether the target is a number."""
+        return self.classes is None
+
+
+def read_data(source: str, schema: Path | None, target: str | None, test: float, seed: int) -> Data:
+    """Find a registered dataset, or read a file with its schema."""
+    path = Path(source)
+    if path.suffix.lower() in (".csv", ".parquet") or path.exists():
+        return _from_file(path, schema, target, test, seed)
+    found = datasets.load(source)
+    if isinstance(found, Images):
+        return Data(
+            source,
+            found.x_train,
+            found.y_train.astype(np.int64),
+            found.x_test,
+            found.y_test.astype(np.int64),
+            None,
+            tuple(range(found.classes)),
+            pictures=True,
+        )
+    assert isinstance(found, Table)
+    public = found.schema if schema is None else Schema.from_json(schema.read_text("utf-8"))
+    if public is None:
+        raise ValueError(f"the dataset {source!r} has no schema: it is text, or give --schema")
+    if {"train", "test"} <= set(found.splits):
+        return _table(source, public, found.split("train"), found.split("test"))
+    return _table(source, public, *_split(found.frame, test, seed))
+
+
+def _from_file(path: Path, schema: Path | None, target: str | None, test: float, seed: int) -> Data:
+    if not path.is_file():
+        raise ValueError(f"no file at {str(path)!r}, and no dataset of that name")
+    if schema is None:
+        raise ValueError(
+            "a file needs --schema schema.json with public ranges and categories of its columns; "
+            "noisewise datasets schema --help shows how to write one"
+        )
+    public = Schema.from_json(schema.read_text("utf-8"))
+    if target is not None and target != public.target:
+        raise ValueError(f"--target {target} is not the schema's target {public.target!r}")
+    frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    return _table(path.name, public, *_split(frame, test, seed))
+
+
+def _split(frame: pd.DataFrame, test: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each row goes to the test part by a coin of its own, so rows stay independent."""
+    drawn = np.random.default_rng(seed).random(len(frame)) < test
+    return frame[~drawn].reset_index(drop=True), frame[drawn].reset_index(drop=True)
+
+
+def _table(name: str, schema: Schema, train: pd.DataFrame, test: pd.DataFrame) -> Data:
+    if schema.target is None:
+        raise ValueError("the schema names no target column")
+    target = schema.target
+    return Data(
+        name,
+        train.drop(columns=[target]),
+        train[target].to_numpy(),
+        test.drop(columns=[target]),
+        test[target].to_numpy(),
+        schema,
+        schema.classes,
+    )
+
+
+@dataclass
+class Trained:
+    """A model and how it does on the test part, which is not private."""
+
+    model: Any
+    seconds: float
+    score: float
+    measures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of the table of --compare."""
+
+    name: str
+    epsilon: float | None
+    score: float
+    seconds: float
+
+
+def train_private(
+    data: Data, settings: dict[str, Any], more: Callable[[Any, Any], dict[str, Any]] | None = None
+) -> Trained:
+    """Fit the estimator for this kind of data."""
+    import time
+
+    common = dict(settings)
+    if data.pictures:
+        common["features"] = "scattering"
+    else:
+        common["schema"] = data.schema
+    model: Any
+    if data.regression:
+        model = PrivateRegressor(**common)
+    else:
+        model = PrivateClassifier(classes=list(data.classes or ()), **common)
+    model._more_options = more
+    started = time.perf_counter()
+    model.fit(data.x_train, data.y_train)
+    seconds = time.perf_counter() - started
+    return Trained(model, seconds, float(model.score(data.x_test, data.y_test)))
+
+
+def train_plain(data: Data, like: Any, epochs: int = 20) -> Trained:
+    """Train the same network without privacy, for the comparison only."""
+    import time
+
+    import torch
+    from torch import nn
+
+    started = time.perf_counter()
+    x = torch.from_numpy(np.ascontiguousarray(like._encode(data.x_train)))
+    outputs = like.weights_[-1][0].shape[0]
+    hidden = [matrix.shape[0] for matrix, _ in like.weights_[:-1]]
+    network = build_network(x.shape[1], hidden, outputs, 0)
+    y: Any
+    loss: nn.Module
+    if data.regression:
+        low, high = like.target_range_
+        scaled = 2 * (np.clip(data.y_train, low, high) - low) / (high - low) - 1
+        y, loss = torch.tensor(scaled, dtype=torch.float32).unsqueeze(1), nn.HuberLoss(delta=0.5)
+    else:
+        codes = np.searchsorted(like.classes_, data.y_train)
+        y, loss = torch.from_numpy(codes.astype(np.int64)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(x), generator=generator), 512):
+            optimizer.zero_grad()
+            loss(network(x[batch]), y[batch]).backward()
+            optimizer.step()
+    weights = weights_of(network)
+    seconds = time.perf_counter() - started
+    scores = apply_network(weights, like._encode(data.x_test))
+    return Trained(weights, seconds, _plain_score(data, like, scores))
+
+
+def _plain_score(data: Data, like: Any, scores: npt.NDArray[Any]) -> float:
+    if data.regression:
+        from sklearn.metrics import r2_score
+
+        low, high = like.target_range_
+        guess = low + (np.clip(scores[:, 0], -1, 1) + 1) * (high - low) / 2
+        return float(r2_score(data.y_test, guess))
+    return float(np.mean(like.classes_[scores.argmax(1)] == data.y_test))

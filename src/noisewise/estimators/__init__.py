@@ -1,0 +1,7 @@
+"""scikit-learn estimators that learn from private tables: ``fit(X, y)`` at a stated epsilon."""
+
+from noisewise.estimators.classifier import PrivateClassifier
+from noisewise.estimators.persistence import load_estimator, save_estimator
+from noisewise.estimators.regressor import PrivateRegressor
+
+__all__ = ["PrivateClassifier", "PrivateRegressor", "load_estimator", "save_estimator"]

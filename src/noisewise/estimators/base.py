@@ -1,0 +1,234 @@
+"""What the classifier and the regressor share: parameters, encoding, the private training.
+
+One setting serves all tables; it depends on public numbers alone (rows, features, epsilon).
+The weights that are kept are an average over the second half of training, which is free
+post-processing and takes away much of the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from noisewise.datasets import Schema
+from noisewise.estimators.encoding import Clamped, Declared, resolve_schema
+from noisewise.estimators.network import (
+    Array,
+    apply_network,
+    build_bounded_network,
+    build_network,
+    weights_of,
+)
+from noisewise.estimators.pictures import PictureFeatures
+from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
+from noisewise.privacy import _validate
+from noisewise.training import Plan, fit
+from noisewise.training.averaging import Polyak
+
+__all__ = ["GRADIENTS", "PrivateEstimator"]
+
+#: Words for estimators.
+GRADIENTS: dict[str, Estimator] = {
+    "auto": Clipped(1.0),
+    "clipped": Clipped(1.0),
+    "layerwise": Clipped(1.0, per="layer"),
+    "automatic": Clipped(1.0, rule="automatic"),
+    "factored": Factored(1.0),
+    "input-scaled": InputScaled(),
+    "propagated": Propagated(),
+}
+
+#: Rows times epsilon from which hidden layers are worth the noise of their weights.
+_ENOUGH = 8000.0
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of the private estimators; not to be used by itself."""
+
+    epsilon: float
+    delta: float | str
+    schema: Any
+    gradients: Any
+    hidden_layer_sizes: Any
+    steps: int
+    sample_rate: float
+    learning_rate: float | str
+    features: str | None
+    input_bound: float
+    random_state: Any
+    verbose: bool
+    #: A clipped gradient has length at most one, so a rate serves data of any scale.
+    _rate: ClassVar[float] = 2.0
+    #: What the command line adds to the call of ``fit``, given inputs and targets.
+    _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
+
+    # -- parameters ---------------------------------------------------------------------
+
+    def _validate_parameters(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        if self.delta != "auto":
+            _validate.fraction("delta", self.delta)
+        _validate.integer("steps", self.steps, minimum=1)
+        _validate.probability("sample_rate", self.sample_rate)
+        if self.learning_rate != "auto":
+            _validate.positive("learning_rate", self.learning_rate)
+        _validate.positive("input_bound", self.input_bound)
+        if self.features not in (None, "scattering"):
+            raise ValueError(f"features must be None or 'scattering', got {self.features!r}")
+        if self.features is not None and self.schema is not None:
+            raise ValueError("pictures have no schema: give either features or schema")
+        if not isinstance(self.gradients, (str, Estimator)) or (
+            isinstance(self.gradients, str)
+            and self.gradients not in ("auto", "clipped", "factored")
+        ):
+            raise ValueError(
+                "gradients must be 'auto', 'clipped', 'factored' or an estimator such as "
+                f"noisewise.Clipped(1.0), got {self.gradients!r}"
+            )
+
+    def _hidden(self, rows: int) -> tuple[int, ...]:
+        if isinstance(self.hidden_layer_sizes, str):
+            _validate.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
+            if self.features is not None or rows * self.epsilon < _ENOUGH:
+                return ()
+            return (32,)
+        sizes: Sequence[int] = (
+            [self.hidden_layer_sizes]
+            if isinstance(self.hidden_layer_sizes, int)
+            else self.hidden_layer_sizes
+        )
+        return tuple(_validate.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
+
+    def _gradients(self) -> Estimator:
+        if isinstance(self.gradients, str):
+            return GRADIENTS[self.gradients]
+        chosen: Estimator = self.gradients
+        return chosen
+
+    def _network(self, x: Array, outputs: int, seed: int) -> nn.Sequential:
+        """Return the network; with bounded layers for estimators that propagate bounds."""
+        hidden = self._hidden(len(x))
+        if self._gradients().measures in ("norm", "bound"):
+            return build_network(x.shape[1], hidden, outputs, seed)
+        schema = self._schema
+        # Rows obey this bound already, so that it changes none of them.
+        bound = schema.norm_bound if schema is not None else self._row_bound(x.shape[1])
+        return build_bounded_network(x.shape[1], hidden, outputs, seed, 1.001 * bound)
+
+    def _row_bound(self, width: int) -> float:
+        # Scattering features are normalised in groups, so no entry exceeds the root of a group.
+        return math.sqrt(width) * (self.input_bound if self.features is None else 1.0)
+
+    def _seed(self) -> int | None:
+        """None for secret noise; a fixed number only if the user asked for one."""
+        if self.random_state is None:
+            return None
+        if isinstance(self.random_state, np.random.RandomState):
+            return int(self.random_state.randint(2**31 - 1))
+        return _validate.integer("random_state", self.random_state)
+
+    # -- input --------------------------------------------------------------------------
+
+    def _check_table(self, x: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+        """Check shapes and types by scikit-learn's rules."""
+        if self._schema is not None:
+            if not hasattr(x, "columns"):
+                raise TypeError(
+                    "with a schema X must be a pandas DataFrame, because columns are found by name"
+                )
+            if reset:
+                self.n_features_in_ = x.shape[1]
+                self.feature_names_in_ = np.asarray(x.columns, dtype=object)
+                if y is None:
+                    raise ValueError("fit requires y to be passed, but the target y is None")
+                if len(x) != len(y):
+                    raise ValueError(f"X has {len(x)} rows, but y has {len(y)}")
+            return x, y
+        several = self.features is not None
+        if not reset:
+            return validate_data(self, x, reset=reset, dtype="numeric", allow_nd=several), None
+        checked: tuple[Any, Any] = validate_data(
+            self, x, y, reset=reset, dtype="numeric", allow_nd=several, y_numeric=self._numeric_y()
+        )
+        return checked
+
+    def _numeric_y(self) -> bool:
+        return False
+
+    def _encode(self, x: Any) -> Array:
+        if self._schema is not None:
+            matrix, _ = self._schema.encode(x, extra="ignore")
+            return matrix
+        if self.features is not None:
+            return self.pictures_.transform(x)
+        return Clamped(self.input_bound).encode(np.asarray(x))
+
+    @property
+    def _schema(self) -> Schema | None:
+        return resolve_schema(self.schema)
+
+    def _promises(self, notes: tuple[str, ...]) -> Clamped | Declared:
+        schema = self._schema
+        if schema is not None:
+            return Declared(schema, notes)
+        return Clamped(self.input_bound, notes)
+
+    # -- training -----------------------------------------------------------------------
+
+    def _train(
+        self, x: Array, target: Any, outputs: int, loss: nn.Module, notes: tuple[str, ...]
+    ) -> None:
+        promises = self._promises(notes)
+        promises.require_sound()
+        seed = self._seed()
+        plan = Plan(
+            gradients=self._gradients(),
+            epsilon=self.epsilon,
+            delta=None if self.delta == "auto" else float(self.delta),
+            steps=self.steps,
+            sample_rate=self.sample_rate,
+            sampling="poisson" if self.sample_rate < 1 else "full",
+            seed=seed,
+        )
+        start = 0 if seed is None else seed % (2**31)
+        network = self._network(x, outputs, start)
+        rate = self._rate if self.learning_rate == "auto" else float(self.learning_rate)
+        inputs = torch.from_numpy(np.ascontiguousarray(x))
+        more = {} if self._more_options is None else self._more_options(inputs, target)
+        fitted = fit(
+            network,
+            (inputs, target),
+            plan,
+            loss=loss,
+            optimizer=lambda p: torch.optim.SGD(p, lr=rate, momentum=0.9),
+            averaging=Polyak(start=0.5),
+            preprocessing=promises,
+            progress=bool(self.verbose),
+            metrics=False,
+            **more,
+        )
+        self.weights_ = weights_of(fitted.model)
+        self.history_ = fitted.history
+        self.statement_ = fitted.statement()
+        self.n_iter_ = fitted.run.steps_taken
+
+    def _prepare(self, x: Any) -> None:
+        if self.features is not None:
+            self.pictures_ = PictureFeatures.of(np.asarray(x))
+
+    def _scores(self, x: Any) -> Array:
+        check_is_fitted(self, "weights_")
+        checked, _ = self._check_table(x, None, reset=False)
+        return apply_network(self.weights_, self._encode(checked))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.random_state is None
+        return tags

@@ -1,0 +1,77 @@
+"""How a table becomes numbers without looking at it: by a schema, or by a public bound.
+
+Everything here maps one record at a time by constants that were given, so it costs no
+privacy. Both forms say in the privacy statement what they rest on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from noisewise.datasets import Schema, schema_for
+
+__all__ = ["Clamped", "Declared", "resolve_schema"]
+
+
+@dataclass(frozen=True)
+class Clamped:
+    """Numbers taken as they are, but none beyond a public bound.
+
+    Implements the protocol of preprocessing that privacy statements ask.
+    """
+
+    bound: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the statement says about the input."""
+        return (
+            f"Features beyond +-{self.bound:g} were clamped; whatever scaling happened before used "
+            "public constants only.",
+            *self.notes,
+        )
+
+    def require_sound(self) -> None:
+        """Nothing is read from the data."""
+
+    def encode(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Clamp."""
+        clamped: npt.NDArray[np.float32] = np.clip(x, -self.bound, self.bound).astype(np.float32)
+        return clamped
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schema, and what else the statement must say."""
+
+    schema: Schema
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the statement says about the input."""
+        return (*self.schema.assumptions, *self.notes)
+
+    def require_sound(self) -> None:
+        """Refuse a schema that was taken from the data."""
+        self.schema.require_sound()
+
+
+def resolve_schema(schema: Any) -> Schema | None:
+    """Return a schema from itself, its JSON text or the name of a registered dataset."""
+    if schema is None or isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, str):
+        text = schema.strip()
+        return Schema.from_json(text) if text.startswith("{") else schema_for(text)
+    if isinstance(schema, dict):
+        return Schema(schema)
+    raise TypeError(
+        "schema must be a noisewise.datasets.Schema, the columns as a dict, JSON text or the name "
+        f"of a registered dataset, got {type(schema).__name__}"
+    )

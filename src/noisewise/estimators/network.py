@@ -1,0 +1,78 @@
+"""The network behind the estimators: built and trained in torch, applied in numpy.
+
+A linear layer, or hidden layers with tanh between. What is kept of it are plain arrays, so
+that an estimator can be cloned, compared, pickled and stored without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+__all__ = ["apply_network", "build_bounded_network", "build_network", "weights_of"]
+
+Array = npt.NDArray[np.float32]
+
+
+def build_network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Sequential:
+    """Return a network whose last layer is zero, so that it starts with equal scores.
+
+    The start is random but public: `seed` is no secret.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [inputs, *hidden, outputs]
+    layers: list[nn.Module] = []
+    for index, (before, after) in enumerate(pairwise(sizes)):
+        layer = nn.Linear(before, after)
+        with torch.no_grad():
+            layer.bias.zero_()
+            if index == len(sizes) - 2:
+                layer.weight.zero_()
+            else:
+                layer.weight.normal_(0.0, before**-0.5, generator=generator)
+        layers += [layer, nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def build_bounded_network(
+    inputs: int, hidden: Sequence[int], outputs: int, seed: int, norm: float
+) -> nn.Sequential:
+    """Return the same network of layers whose norms are kept within one."""
+    from noisewise.nn import BoundedInput, SpectralLinear
+
+    plain = build_network(inputs, hidden, outputs, seed)
+    layers: list[nn.Module] = [BoundedInput((inputs,), norm)]
+    for layer in plain:
+        if isinstance(layer, nn.Linear):
+            bounded = SpectralLinear(layer.in_features, layer.out_features)
+            bounded.load_state_dict(layer.state_dict())
+            bounded.project_()
+            layers.append(bounded)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers)
+
+
+def weights_of(network: nn.Module) -> list[tuple[Array, Array]]:
+    """Return the matrices and biases of the layers."""
+    return [
+        (layer.weight.detach().cpu().numpy().copy(), layer.bias.detach().cpu().numpy().copy())
+        for layer in network.modules()
+        if isinstance(layer, nn.Linear)
+    ]
+
+
+def apply_network(weights: Sequence[tuple[Array, Array]], x: Any) -> Array:
+    """Return the scores of the rows of x."""
+    values = np.asarray(x, dtype=np.float32)
+    for index, (matrix, bias) in enumerate(weights):
+        values = values @ matrix.T + bias
+        if index < len(weights) - 1:
+            values = np.tanh(values)
+    return values

@@ -1,0 +1,97 @@
+"""Estimators on disk without pickle: weights as safetensors, the rest as JSON beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from noisewise.datasets import Schema
+from noisewise.estimators.base import PrivateEstimator
+from noisewise.estimators.classifier import PrivateClassifier
+from noisewise.estimators.pictures import PictureFeatures
+from noisewise.estimators.regressor import PrivateRegressor
+from noisewise.privacy import Statement
+
+__all__ = ["load_estimator", "save_estimator"]
+
+_KINDS = {kind.__name__: kind for kind in (PrivateClassifier, PrivateRegressor)}
+_VERSION = 1
+
+
+def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) -> None:
+    """Write a fitted estimator into a folder: weights.safetensors and estimator.json.
+
+    Everything written is public: it follows from the noisy weights and the settings.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    schema = estimator._schema
+    settings = {k: v for k, v in estimator.get_params().items() if _plain(v)}
+    settings.pop("schema", None)
+    document: dict[str, Any] = {
+        "version": _VERSION,
+        "kind": type(estimator).__name__,
+        "settings": settings,
+        "schema": None if schema is None else json.loads(schema.to_json()),
+        "statement": json.loads(estimator.statement_.to_json()),
+        "features": int(estimator.n_features_in_),
+        "names": [str(n) for n in getattr(estimator, "feature_names_in_", [])],
+        "steps": int(estimator.n_iter_),
+    }
+    if isinstance(estimator, PrivateClassifier):
+        document["classes"] = estimator.classes_.tolist()
+    if isinstance(estimator, PrivateRegressor):
+        document["target_range"] = list(estimator.target_range_)
+    if hasattr(estimator, "pictures_"):
+        document["pictures"] = asdict(estimator.pictures_)
+    arrays = {}
+    for index, (matrix, bias) in enumerate(estimator.weights_):
+        arrays[f"{index}.weight"], arrays[f"{index}.bias"] = matrix, bias
+    save_file(arrays, place / "weights.safetensors")
+    (place / "estimator.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, list, tuple))
+
+
+def load_estimator(folder: str | os.PathLike[str]) -> PrivateEstimator:
+    """Read what `save_estimator` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds something else, or another version of it.
+    """
+    place = Path(folder)
+    document = json.loads((place / "estimator.json").read_text("utf-8"))
+    if document.get("version") != _VERSION or document.get("kind") not in _KINDS:
+        raise ValueError(
+            f"{place / 'estimator.json'} holds no estimator of this version: kind "
+            f"{document.get('kind')!r}, version {document.get('version')!r}"
+        )
+    estimator = _KINDS[document["kind"]](**document["settings"])
+    if document["schema"] is not None:
+        estimator.schema = Schema.from_json(json.dumps(document["schema"]))
+    arrays = load_file(place / "weights.safetensors")
+    count = len(arrays) // 2
+    estimator.weights_ = [(arrays[f"{i}.weight"], arrays[f"{i}.bias"]) for i in range(count)]
+    estimator.statement_ = Statement.from_json(json.dumps(document["statement"]))
+    estimator.n_features_in_ = document["features"]
+    estimator.n_iter_ = document["steps"]
+    if document["names"]:
+        estimator.feature_names_in_ = np.asarray(document["names"], dtype=object)
+    if isinstance(estimator, PrivateClassifier):
+        estimator.classes_ = np.asarray(document["classes"])
+    if isinstance(estimator, PrivateRegressor):
+        low, high = document["target_range"]
+        estimator.target_range_ = (low, high)
+    if "pictures" in document:
+        estimator.pictures_ = PictureFeatures(**document["pictures"])
+    return estimator

@@ -1,0 +1,125 @@
+"""``PrivateRegressor``: a number per row of a table, learnt with differential privacy."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import RegressorMixin
+from torch import nn
+
+from noisewise.estimators.base import PrivateEstimator
+
+__all__ = ["PrivateRegressor"]
+
+
+class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """A regression whose training on private records costs a stated epsilon.
+
+    Parameters
+    ----------
+    target_range : pair of float, optional
+        Public range of y; targets and predictions outside are clamped to it. Without one that
+        of the schema, else (-10, 10).
+    epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
+    features, input_bound, random_state, verbose
+        As of `PrivateClassifier`.
+
+    Attributes
+    ----------
+    statement_ : Statement
+    weights_ : list of (matrix, bias)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from noisewise.estimators import PrivateRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(3000, 3))
+    >>> y = 2 * X[:, 0] - X[:, 1]
+    >>> model = PrivateRegressor(2.0, target_range=(-3, 3), random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.8)
+    True
+    """
+
+    # The loss is curved around its least value, unlike that of classes, so steps are shorter.
+    _rate: ClassVar[float] = 0.1
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float | str = "auto",
+        *,
+        schema: Any = None,
+        target_range: Any = None,
+        gradients: Any = "auto",
+        hidden_layer_sizes: Any = "auto",
+        steps: int = 100,
+        sample_rate: float = 0.3,
+        learning_rate: float | str = "auto",
+        features: str | None = None,
+        input_bound: float = 10.0,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.schema = schema
+        self.target_range = target_range
+        self.gradients = gradients
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.steps = steps
+        self.sample_rate = sample_rate
+        self.learning_rate = learning_rate
+        self.features = features
+        self.input_bound = input_bound
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> PrivateRegressor:
+        """Learn from private records, once, within the budget."""
+        self._validate_parameters()
+        X, y = self._check_table(X, y, reset=True)
+        low, high, notes = self._range()
+        self.target_range_ = (low, high)
+        values = np.clip(np.asarray(y, dtype=np.float64), low, high)
+        if values.ndim != 1:
+            raise ValueError(f"y must have one number per row, got shape {values.shape}")
+        scaled = (2 * (values - low) / (high - low) - 1).astype(np.float32)
+        self._prepare(X)
+        target = torch.from_numpy(scaled).unsqueeze(1)
+        self._train(self._encode(X), target, 1, nn.HuberLoss(delta=0.5), notes)
+        return self
+
+    def _numeric_y(self) -> bool:
+        return True
+
+    def _range(self) -> tuple[float, float, tuple[str, ...]]:
+        schema = self._schema
+        if self.target_range is not None:
+            low, high = (float(bound) for bound in self.target_range)
+            note = f"Targets outside [{low:g}, {high:g}] were clamped."
+        elif schema is not None and schema.target_range is not None:
+            low, high = float(schema.target_range.low), float(schema.target_range.high)
+            note = f"Targets outside the schema's range [{low:g}, {high:g}] were clamped."
+        else:
+            low, high = -10.0, 10.0
+            note = "No range of the target was given; targets outside [-10, 10] were clamped."
+        if not low < high or not np.isfinite([low, high]).all():
+            raise ValueError(f"target_range must be an interval low < high, got ({low}, {high})")
+        return low, high, (note,)
+
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the estimate of each row, within the public range."""
+        scores = np.clip(self._scores(X)[:, 0].astype(np.float64), -1.0, 1.0)
+        low, high = self.target_range_
+        result: npt.NDArray[np.float64] = low + (scores + 1) * (high - low) / 2
+        return result
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that scores suffer from noise."""
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

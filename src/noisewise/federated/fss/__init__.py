@@ -1,0 +1,19 @@
+"""Function secret sharing: a record becomes two short keys that say nothing alone.
+
+Two servers evaluate their keys wherever they like, as often as they like; their results are
+additive shares over Z_2^64 of a point function (one in a single cell) or of a comparison
+function (one from a threshold on). Boyle, Gilboa and Ishai (2016), with seeds of 128 bits.
+"""
+
+from noisewise.federated.fss.comparison import ComparisonKeys, generate_comparison
+from noisewise.federated.fss.point import PointKeys, generate_point
+from noisewise.federated.fss.wire import KeyFormatError, key_bytes
+
+__all__ = [
+    "ComparisonKeys",
+    "KeyFormatError",
+    "PointKeys",
+    "generate_comparison",
+    "generate_point",
+    "key_bytes",
+]

@@ -1,0 +1,223 @@
+"""`FunctionSharing`: each record as a pair of short keys, one for each of two servers.
+
+Two servers: point keys, so a record costs about 16 bytes for each binary digit of the number of
+cells, on both servers together twice that, and owners are offline afterwards. More than two:
+no practical tree keys are known, so each party sends a short seed to all servers but one and
+its masked histogram to that one; any servers but all of them together learn nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.federated.aggregator import draw_full, refuse_unstated
+from noisewise.federated.domain import Domain, Records
+from noisewise.federated.fss.comparison import generate_comparison
+from noisewise.federated.fss.fine import ComparisonStore, FineDomain
+from noisewise.federated.fss.hashing import Words
+from noisewise.federated.fss.keys import Keys
+from noisewise.federated.fss.point import generate_point
+from noisewise.federated.fss.server import KeyStore, combine_shares, noisy_share, paired
+from noisewise.federated.noise import SharedNoise
+from noisewise.federated.questions import Question, with_noise
+from noisewise.federated.results import Sums
+from noisewise.federated.sharing import additive
+from noisewise.federated.threat import ThreatModel
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness
+
+__all__ = ["FunctionSharing"]
+
+
+@dataclass(frozen=True)
+class FunctionSharing:
+    """Aggregation by function secret sharing between servers that must not collude.
+
+    Parameters
+    ----------
+    servers : int
+        How many, at least 2.
+    honest : int
+        How many of them keep their share of the noise secret, at least; see
+        :class:`~noisewise.federated.SharedNoise`.
+    noiseless : bool
+        For tests; see :func:`~noisewise.federated.without_noise`.
+    compiled : bool, optional
+        Whether to use AES instructions; by default if they are there.
+    keys : {"point", "comparison"}
+        "point" serves every question; "comparison" a distribution function at a few
+        thresholds, which may be chosen after the keys were sent, to within
+        (upper - lower) / 2^levels (see :mod:`noisewise.federated.fss.fine`).
+    levels : int
+        Binary digits of the fine grid of comparison keys.
+
+    Examples
+    --------
+    >>> from noisewise.federated import ecdf
+    >>> phones = [np.array([value]) for value in (0.1, 0.5, 0.9)]
+    >>> F = ecdf(phones, FunctionSharing(), bounds=(0, 1), bins=8, epsilon=1.0, rng=1)
+    >>> F.statement().epsilon <= 1.0
+    True
+    """
+
+    servers: int = 2
+    honest: int = 1
+    noiseless: bool = False
+    compiled: bool | None = None
+    keys: Literal["point", "comparison"] = "point"
+    levels: int = 32
+
+    def __post_init__(self) -> None:
+        _validate.choice("keys", self.keys, ("point", "comparison"))
+        if self.keys == "comparison" and self.servers != 2:
+            raise ValueError("comparison keys are for two servers")
+        _validate.integer("servers", self.servers, minimum=2, maximum=1 << 10)
+        _validate.integer("honest", self.honest, minimum=1, maximum=self.servers)
+
+    @property
+    def noise(self) -> SharedNoise:
+        """Each server adds a share of its own."""
+        return SharedNoise(self.servers, self.honest)
+
+    @property
+    def threat(self) -> ThreatModel:
+        """Servers that follow the protocol and do not all collude."""
+        two = self.servers == 2
+        return ThreatModel(
+            protocol="function secret sharing between two servers (Boyle, Gilboa, Ishai 2016)"
+            if two
+            else f"additive secret sharing between {self.servers} servers, seeds and one vector",
+            adversary="semi-honest: servers follow the protocol but remember everything",
+            must_not_collude="the two servers with each other"
+            if two
+            else f"all {self.servers} servers together (any {self.servers - 1} learn nothing)",
+            server_sees="who contributed when and how many keys, and keys that look random to it; "
+            "not the cell of any record",
+            result_goes_to="the analyst, who adds up one noisy vector from each server",
+            drop_outs="owners may leave once their keys are sent; keys that only one server got "
+            "are left out; if a server stops there is no result",
+            noise=self.noise.sentence,
+            hardness="AES-128 with public keys behaves like a random permutation (lambda = 128)"
+            if two
+            else "AES-256 in counter mode is a pseudo-random stream",
+            not_promised=(
+                "that an owner's key counts one record: a malicious owner can add any number to "
+                "one cell and unpredictable numbers to others, which spoils the curve but says "
+                "nothing about other owners' records",
+                "a correct result if a server lies about its share",
+            ),
+            noiseless=self.noiseless,
+        )
+
+    def count(self, data: Any) -> int:
+        """Number of records: servers count the keys."""
+        return sum(len(party) for party in data)
+
+    def noisy_sum(
+        self,
+        data: Any,
+        statistic: Callable[[Any], IntArray],
+        noise: Callable[[Randomness], IntArray],
+        rng: Randomness,
+    ) -> IntArray:
+        """Sum any statistic: parties share their vectors between the servers.
+
+        Each server adds the full noise. Keys for single records need :meth:`ask`, which
+        knows the cells.
+        """
+        refuse_unstated(self.noiseless)
+        source, *own = rng.spawn(self.servers + 1)
+        totals = self._share_vectors(
+            [np.asarray(statistic(party), np.int64) for party in data], source
+        )
+        drawn = draw_full(noise, own)
+        return additive.combine(
+            [total + additive.as_words(part) for total, part in zip(totals, drawn, strict=True)]
+        )
+
+    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
+        """Run the whole protocol in this process, message by message."""
+        with_noise(question, self.noise)  # refuses before anything is sent
+        source, *own = rng.spawn(self.servers + 1)
+        domain = question.domain
+        if self.keys == "comparison":
+            histograms, records = self._comparison_shares(question, parties, source)
+        elif self.servers == 2:
+            histograms, records = self._key_shares(domain, parties, source)
+        else:
+            counts = [domain.count(party) for party in parties]
+            histograms = self._share_vectors(counts, source)
+            records = sum(len(party) for party in parties)
+        shares = [
+            noisy_share(question, histogram, self.noise, rng, noiseless=self.noiseless)
+            for histogram, rng in zip(histograms, own, strict=True)
+        ]
+        return combine_shares(
+            question,
+            shares,
+            self.noise,
+            self.threat,
+            records=records,
+            randomness=f"each server: {own[0].description}",
+        )
+
+    def _key_shares(
+        self, domain: Domain, parties: Sequence[Records], source: Randomness
+    ) -> tuple[list[Words], int]:
+        name = source.bytes(16).hex()
+        stores = (KeyStore(domain, 0, name), KeyStore(domain, 1, name))
+        cells = [domain.place(party) for party in parties]
+        names = self._send(stores, cells, generate_point, source)
+        shares = [store.histogram_share(names, compiled=self.compiled) for store in stores]
+        return shares, len(names)
+
+    def _comparison_shares(
+        self, question: Question, parties: Sequence[Records], source: Randomness
+    ) -> tuple[list[Words], int]:
+        domain = question.domain
+        if domain.labelled or domain.closed != "above":
+            raise ValueError(
+                "comparison keys count records up to a threshold: use them for a distribution "
+                "function, and keys='point' for everything else"
+            )
+        fine = FineDomain(domain.lower, domain.upper, self.levels)
+        name = source.bytes(16).hex()
+        stores = (ComparisonStore(fine, 0, name), ComparisonStore(fine, 1, name))
+        cells = [fine.place(party.values) for party in parties]
+        names = self._send(stores, cells, generate_comparison, source)
+        points = domain.grid.thresholds
+        shares = [store.counts_share(names, points, compiled=self.compiled) for store in stores]
+        return shares, len(names)
+
+    def _send(
+        self,
+        stores: tuple[KeyStore, KeyStore],
+        cells: Sequence[NDArray[Any]],
+        generate: Callable[..., tuple[Keys, Keys]],
+        source: Randomness,
+    ) -> list[bytes]:
+        """Make every party's keys, hand them to the servers, return those that both hold."""
+        for part in cells:
+            if part.size:
+                levels, tag = stores[0].domain.levels, stores[0].tag
+                pair = generate(part, levels, tag, source, compiled=self.compiled)
+                for store, keys in zip(stores, pair, strict=True):
+                    store.accept(keys.to_bytes())
+        return paired(stores[0].roster(), stores[1].roster())
+
+    def _share_vectors(self, vectors: Sequence[IntArray], source: Randomness) -> list[Words]:
+        if not vectors:
+            raise ValueError("there are no parties: nothing to sum")
+        totals = [np.zeros(vectors[0].shape, np.uint64) for _ in range(self.servers)]
+        for vector in vectors:
+            seeds, masked = additive.share_compactly(vector, self.servers, source)
+            for total, seed in zip(totals, seeds, strict=False):
+                total += additive.expand(seed, vector.size)
+            totals[-1] += masked
+        return totals

@@ -1,0 +1,247 @@
+"""`MaskedAggregator`: parties send vectors under masks that cancel in the sum.
+
+Every party computes the sums of its own records, adds its share of the noise, and masks the
+result (:mod:`noisewise.federated.masking`). One server learns the noisy total and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.federated.aggregator import refuse_unstated
+from noisewise.federated.domain import Records
+from noisewise.federated.masking import (
+    AggregationError,
+    MaskedVector,
+    MaskingClient,
+    MaskingServer,
+    Revelation,
+    Session,
+)
+from noisewise.federated.masking.session import Advertisement, SealedShares
+from noisewise.federated.noise import SharedNoise
+from noisewise.federated.questions import Question, with_noise
+from noisewise.federated.results import Sums
+from noisewise.federated.sharing.additive import Words, as_signed
+from noisewise.federated.threat import ThreatModel
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness
+
+__all__ = ["STAGES", "MaskedAggregator", "run_round"]
+
+STAGES = ("advertise", "share", "mask", "reveal")
+
+
+def run_round(
+    session: Session,
+    vectors: Mapping[int, IntArray],
+    rng: Randomness,
+    absent: Mapping[int, str] | None = None,
+) -> tuple[Words, list[int]]:
+    """Run one aggregation in this process, all messages as bytes.
+
+    Parameters
+    ----------
+    session : Session
+    vectors : mapping
+        From a party's number to its vector.
+    rng : Randomness
+        Each party gets a generator of its own.
+    absent : mapping, optional
+        Parties that stop, and the stage that they do not take part in any more.
+
+    Returns
+    -------
+    total : array of uint64
+        The sum over those whose vectors arrived.
+    arrived : list of int
+        Who they are.
+
+    Raises
+    ------
+    AggregationError
+        If too few parties are left.
+    """
+    leaves = {party: _stage(stage) for party, stage in (absent or {}).items()}
+    numbers = sorted(vectors)
+    sources = dict(zip(numbers, rng.spawn(len(numbers)), strict=True))
+    clients = {number: MaskingClient(number, session, sources[number]) for number in numbers}
+    server = MaskingServer(session)
+
+    def present(stage: str) -> list[int]:
+        return [n for n in numbers if leaves.get(n, len(STAGES)) > STAGES.index(stage)]
+
+    for number in present("advertise"):
+        server.take_advertisement(Advertisement.from_bytes(clients[number].advertise().to_bytes()))
+    everybody = [m.to_bytes() for m in server.advertisements()]
+    for number in present("share"):
+        sealed = clients[number].share(Advertisement.from_bytes(data) for data in everybody)
+        server.take_shares(number, [SealedShares.from_bytes(m.to_bytes()) for m in sealed])
+    inboxes = {n: [m.to_bytes() for m in server.inbox(n)] for n in present("share")}
+    for number in present("mask"):
+        inbox = [SealedShares.from_bytes(data) for data in inboxes[number]]
+        sent = clients[number].mask(inbox, vectors[number]).to_bytes()
+        server.take_vector(MaskedVector.from_bytes(sent, session.size))
+    arrived = server.arrived()
+    for number in present("reveal"):
+        revealed = clients[number].reveal(arrived).to_bytes()
+        server.take_revelation(Revelation.from_bytes(revealed))
+    return server.total(), arrived
+
+
+def _stage(stage: str) -> int:
+    return STAGES.index(_validate.choice("stage", stage, STAGES))
+
+
+@dataclass(frozen=True)
+class MaskedAggregator:
+    """Secure aggregation with pairwise masks and recovery of drop-outs.
+
+    Parameters
+    ----------
+    threshold : int, optional
+        How many parties must stay to the end; more than half of them. By default two thirds.
+    colluding : int
+        How many parties, at most, tell the server or the analyst everything they know. Epsilon
+        counts on the noise of `threshold` - `colluding` parties.
+    noiseless : bool
+        For tests; see :func:`~noisewise.federated.without_noise`.
+    absent : mapping, optional
+        For simulations: parties (from 1) that stop, and the stage at which they do
+        ("advertise", "share", "mask", "reveal").
+
+    Examples
+    --------
+    >>> from noisewise.federated import ecdf
+    >>> hospitals = [np.array([0.2, 0.4]), np.array([0.9]), np.array([0.5, 0.6])]
+    >>> F = ecdf(hospitals, MaskedAggregator(), bounds=(0, 1), bins=8, epsilon=1.0, rng=1)
+    >>> F.statement().epsilon <= 1.0
+    True
+    """
+
+    threshold: int | None = None
+    colluding: int = 0
+    noiseless: bool = False
+    absent: Mapping[int, str] = field(default_factory=dict)
+    parties: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.integer("colluding", self.colluding)
+        for stage in self.absent.values():
+            _stage(stage)
+
+    def threshold_for(self, parties: int) -> int:
+        """Return how many of so many parties must stay."""
+        return 2 * parties // 3 + 1 if self.threshold is None else self.threshold
+
+    def noise_for(self, parties: int, arrived: int | None = None) -> SharedNoise:
+        """Return who adds noise: each party whose vector arrived, 1/honest of it."""
+        threshold = self.threshold_for(parties)
+        honest = threshold - self.colluding
+        if honest < 1:
+            raise ValueError(
+                f"colluding={self.colluding} leaves no honest party among the threshold of "
+                f"{threshold}: nobody's noise could be counted on"
+            )
+        return SharedNoise(threshold if arrived is None else arrived, honest)
+
+    @property
+    def noise(self) -> SharedNoise:
+        """The least noise: that of exactly the threshold of parties (see `noise_for`)."""
+        return self.noise_for(self._known())
+
+    @property
+    def threat(self) -> ThreatModel:
+        """For the number of parties given to the constructor; `ask` knows the real one."""
+        return self.threat_for(self._known(), self.noise)
+
+    def threat_for(self, parties: int, noise: SharedNoise) -> ThreatModel:
+        """Return the sentences for so many parties."""
+        threshold = self.threshold_for(parties)
+        return ThreatModel(
+            protocol=f"masked secure aggregation of {parties} parties (Bonawitz et al. 2017)",
+            adversary="semi-honest: parties and server follow the protocol but remember "
+            "everything; keys are advertised over authenticated channels",
+            must_not_collude=f"the server with {threshold} or more parties (their shares would "
+            f"unmask the others); epsilon allows for {self.colluding} colluding parties",
+            server_sees="who takes part, masked vectors that look random, and the noisy total",
+            result_goes_to="the server, and whoever it tells",
+            drop_outs=f"up to {parties - threshold} parties may stop at any stage; whose vector "
+            "did not arrive is not counted; below the threshold there is no result",
+            noise=noise.sentence,
+            hardness="X25519 key agreement, HKDF-SHA256, AES-GCM and AES-256 in counter mode",
+            not_promised=(
+                "that a party's vector is right: a malicious party can add any numbers",
+                "anything against a server that lies about who dropped out, unless fewer than "
+                f"{2 * threshold - parties} parties collude with it",
+            ),
+            noiseless=self.noiseless,
+        )
+
+    def count(self, data: Any) -> int:
+        """Number of records of all parties."""
+        return sum(len(party) for party in data)
+
+    def noisy_sum(
+        self,
+        data: Any,
+        statistic: Callable[[Any], IntArray],
+        noise: Callable[[Randomness], IntArray],
+        rng: Randomness,
+    ) -> IntArray:
+        """Sum any statistic; every party adds the full noise."""
+        refuse_unstated(self.noiseless)
+        if self.absent:
+            raise AggregationError("simulated drop-outs would not be seen by this caller")
+        source, *own = rng.spawn(len(data) + 1)
+        vectors = {
+            index + 1: np.asarray(statistic(party) + noise(mine), np.int64)
+            for index, (party, mine) in enumerate(zip(data, own, strict=True))
+        }
+        self.noise_for(len(data))
+        session = self._session(len(data), len(vectors[1]), source)
+        total, _ = run_round(session, vectors, source)
+        return as_signed(total)
+
+    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
+        """Run the whole protocol in this process, message by message."""
+        size = len(parties)
+        planned = with_noise(question, self.noise_for(size))
+        source, *own = rng.spawn(size + 1)
+        public = question.relation.count_is_public
+        vectors = {}
+        for index, (party, mine) in enumerate(zip(parties, own, strict=True)):
+            vector = question.statistic(party)
+            if not self.noiseless:
+                vector = vector + planned.draw_share(mine)
+            # The number of records travels under the same masks, so only the total is seen.
+            vectors[index + 1] = np.append(vector, len(party) if public else 0)
+        session = self._session(size, vectors[1].size, source)
+        total, arrived = run_round(session, vectors, source, self.absent)
+        sums = as_signed(total)
+        noise = self.noise_for(size, len(arrived))
+        return Sums(
+            noisy=sums[:-1],
+            mechanism=noise.apply(question.planned),
+            threat=self.threat_for(size, noise),
+            randomness=f"each party: {own[0].description}",
+            records=int(sums[-1]) if public else None,
+        )
+
+    def _session(self, parties: int, size: int, rng: Randomness) -> Session:
+        if parties < 2:
+            raise ValueError("masks need at least two parties")
+        return Session(rng.bytes(16), parties, self.threshold_for(parties), size)
+
+    def _known(self) -> int:
+        if self.parties is None:
+            raise ValueError(
+                "the number of parties is known only when they are asked; give "
+                "MaskedAggregator(parties=...) to see its threat model before"
+            )
+        return self.parties

@@ -1,0 +1,299 @@
+"""The analyst's part: agree with the servers on a set of contributions, add up noisy shares.
+
+Shares of a contribution add up to its histogram only if *all* servers count it. So the analyst
+reads from every server which contributions are complete, takes those that all of them have,
+and asks every server for a release about exactly that set, named by its SHA-256. Answers that
+are not about the same question, set, map and noise are refused. A release that some server
+has already made is completed with the set that it was made for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from noisewise.errors import UnsoundError
+from noisewise.federated.domain import Records
+from noisewise.federated.network.client import Client
+from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
+from noisewise.federated.network.manifest import set_digest, unframe
+from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.routes import route_of
+from noisewise.federated.network.settings import ClientSettings
+from noisewise.federated.noise import SharedNoise
+from noisewise.federated.questions import Question
+from noisewise.federated.results import Sums
+from noisewise.federated.sharing import additive
+from noisewise.federated.threat import ThreatModel
+from noisewise.privacy.randomness import Randomness
+
+__all__ = ["NOBODY", "RemoteAggregator", "Taken", "progress_of"]
+
+#: Stands for parties whose records are elsewhere.
+NOBODY = Records(np.zeros(0), np.zeros(0, np.bool_))
+
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one release was made of: its name, and how many contributions of how many parties."""
+
+    name: str
+    contributions: int
+    parties: int
+    records: int | None
+
+
+@dataclass(frozen=True)
+class RemoteAggregator:
+    """The servers of a study, as an aggregator for the curves of :mod:`noisewise.federated`.
+
+    The records stay where they are: wherever a curve wants the parties' records, give
+    ``[NOBODY]``.
+
+    Parameters
+    ----------
+    settings : ClientSettings
+        The analyst's.
+    name : str
+        Names the releases. The same name and question give the same answer again, at no cost.
+        By default the question's own digest; choose a name to ask the same question anew,
+        for example when more parties have contributed.
+    parties : int, optional
+        How many must have contributed; by default all.
+    told : callable, optional
+        Called with a :class:`Taken` for each release.
+    """
+
+    settings: ClientSettings
+    name: str = ""
+    parties: int | None = None
+    told: Callable[[Taken], None] | None = None
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether the study is a test without noise."""
+        return self.settings.study.noiseless_test
+
+    @property
+    def noise(self) -> SharedNoise:
+        """Every server adds a full share."""
+        return SharedNoise(contributors=len(self.settings.study.servers), honest=1)
+
+    @property
+    def threat(self) -> ThreatModel:
+        """Who must be trusted for what."""
+        return threat_of(self)
+
+    def count(self, data: Any) -> int:
+        """Refuse: records are counted by the servers."""
+        raise UnsoundError(
+            "remote records work through noisewise.federated, not through aggregator= of "
+            "noisewise.ecdf, whose statements would not name the protocol"
+        )
+
+    def noisy_sum(
+        self, data: Any, statistic: Callable[[Any], Any], noise: Callable[[Any], Any], rng: Any
+    ) -> Any:
+        """Refuse: a function cannot be sent to servers, a question can."""
+        return self.count(data)
+
+    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
+        """Ask the servers; `parties` and `rng` are not used, records and noise are elsewhere."""
+        study = self.settings.study
+        if self.settings.signer.name not in study.analyst_keys:
+            raise ConfigurationError(
+                f"{self.settings.signer.name!r} is not an analyst of study {study.name!r}"
+            )
+        measurement = Measurement.of(study, question)
+        sums, taken, randomness = asyncio.run(self._collect(measurement))
+        if self.told is not None:
+            self.told(taken)
+        return Sums(sums, measurement.mechanism, self.threat, randomness, taken.records)
+
+    async def _collect(self, measurement: Measurement) -> tuple[Any, Taken, str]:
+        digest = measurement.digest
+        name = f"{self.name}.{digest[:16]}" if self.name else digest[:32]
+        async with Client(self.settings) as client:
+            for _ in range(_ATTEMPTS):
+                listed = await _everywhere(client, "GET", "/v1/contributions")
+                complete = [_identifiers(answer) for answer in listed]
+                members = await self._members(client, name, complete)
+                try:
+                    answers = await asyncio.gather(
+                        *(
+                            self._release(client, server.name, name, measurement, own, members)
+                            for server, own in zip(
+                                self.settings.study.servers, complete, strict=True
+                            )
+                        )
+                    )
+                except RefusedError as error:
+                    if error.code in ("moved", "other-set"):
+                        continue
+                    raise
+                return _combine(answers, measurement, name, members, len(complete[0]))
+        raise NetworkError("contributions kept arriving while the release was prepared; try again")
+
+    async def _members(
+        self, client: Client, name: str, complete: Sequence[set[str]]
+    ) -> tuple[str, ...]:
+        """Return the set of an earlier release of this name, or all that is complete."""
+        found = []
+        for server in self.settings.study.servers:
+            try:
+                answer = await client.request(server.name, "GET", f"/v1/releases/{name}")
+                found.append((server.name, _identifiers(answer)))
+            except RefusedError as error:
+                if error.code != "unknown":
+                    raise
+        if any(members != found[0][1] for _, members in found):
+            raise NetworkError(
+                f"servers {', '.join(server for server, _ in found)} made release {name!r} for "
+                "different contributions; choose another name"
+            )
+        if found:
+            members = found[0][1]
+            for server, own in zip(self.settings.study.servers, complete, strict=True):
+                if not members <= own:
+                    raise NetworkError(
+                        f"release {name!r} was begun with contributions that server "
+                        f"{server.name!r} does not have; choose another name"
+                    )
+        else:
+            members = set.intersection(*complete)
+        wanted = len(self.settings.study.parties) if self.parties is None else self.parties
+        if not found and len(members) < wanted:
+            raise NetworkError(await self._who_is_missing(client, len(members), wanted))
+        return tuple(sorted(members))
+
+    async def _who_is_missing(self, client: Client, there: int, wanted: int) -> str:
+        states = await _everywhere(client, "GET", "/v1/progress")
+        lines = []
+        for server, answer in zip(self.settings.study.servers, states, strict=True):
+            state = json.loads(answer)
+            absent = ", ".join(state["absent"][:10]) or "nobody"
+            lines.append(f"server {server.name!r} waits for: {absent}")
+        return (
+            f"{there} contributions are complete at all servers, {wanted} are wanted; "
+            + "; ".join(lines)
+            + ". Wait for them, or ask for fewer parties. Nothing was spent."
+        )
+
+    async def _release(
+        self,
+        client: Client,
+        server: str,
+        name: str,
+        measurement: Measurement,
+        own: set[str],
+        members: tuple[str, ...],
+    ) -> tuple[str, bytes]:
+        request = {
+            "question": json.loads(measurement.encoded),
+            "set": set_digest(members),
+            "excluded": sorted(own - set(members)),
+        }
+        body = json.dumps(request).encode()
+        # Servers evaluate all keys before they answer, so this may take its time.
+        answer = await client.request(
+            server, "PUT", f"/v1/releases/{name}", body, seconds=self.settings.patience
+        )
+        return server, answer
+
+
+def _combine(
+    answers: Sequence[tuple[str, bytes]],
+    measurement: Measurement,
+    name: str,
+    members: tuple[str, ...],
+    complete: int,
+) -> tuple[Any, Taken, str]:
+    expected = {
+        "name": name,
+        "request": measurement.digest,
+        "set": set_digest(members),
+        "contributions": len(members),
+        "map": measurement.fingerprint,
+    }
+    shares, records, sources = [], set(), []
+    for server, answer in answers:
+        try:
+            head, data = unframe(answer)
+            fields = json.loads(head)
+            share = np.frombuffer(data, "<i8").astype(np.int64)
+        except ValueError as error:
+            raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
+        wrong = [key for key, value in expected.items() if fields.get(key) != value]
+        if fields.get("server") != server or wrong:
+            raise NetworkError(
+                f"server {server!r} answered something else than was asked ({', '.join(wrong)}). "
+                "Its shares do not fit the others'; compare the versions of noisewise."
+            )
+        shares.append(additive.as_words(share))
+        records.add(fields.get("records"))
+        sources.append(f"server {server}: {fields.get('noise')}")
+    if len(records) != 1 or len({share.size for share in shares}) != 1:
+        raise NetworkError("the servers disagree about the number of records; nothing is shown")
+    (count,) = records
+    taken = Taken(name, len(members), complete, count)
+    return additive.combine(shares), taken, "; ".join(sources)
+
+
+async def _everywhere(client: Client, method: str, path: str) -> list[bytes]:
+    servers = client.settings.study.servers
+    return list(
+        await asyncio.gather(*(client.request(server.name, method, path) for server in servers))
+    )
+
+
+def _identifiers(answer: bytes) -> set[str]:
+    if len(answer) % 32:
+        raise NetworkError("a server sent a list that cannot be read")
+    return {answer[i : i + 32].hex() for i in range(0, len(answer), 32)}
+
+
+def progress_of(settings: ClientSettings) -> dict[str, Any]:
+    """Return, by server, how many contributions are complete, who is missing, what is spent."""
+
+    async def ask() -> list[bytes]:
+        async with Client(settings) as client:
+            return await _everywhere(client, "GET", "/v1/progress")
+
+    answers = asyncio.run(ask())
+    servers = settings.study.servers
+    return {s.name: json.loads(answer) for s, answer in zip(servers, answers, strict=True)}
+
+
+def threat_of(aggregator: RemoteAggregator) -> ThreatModel:
+    """Say who must be trusted for what when servers are real machines."""
+    study = aggregator.settings.study
+    names = ", ".join(server.name for server in study.servers)
+    seen = "which parties contributed and when, the number of complete contributions"
+    if study.relation.count_is_public or study.route == "functions":
+        seen += ", how many records each party has"
+    return ThreatModel(
+        protocol=f"{route_of(study).description}, over TLS with signed requests",
+        adversary="semi-honest",
+        must_not_collude=f"all {len(study.servers)} servers ({names}) together",
+        server_sees=f"{seen}; its shares alone say nothing about the records",
+        result_goes_to="the registered analysts, with all noise in it before it leaves a server",
+        drop_outs=(
+            "a contribution counts if all servers have it whole, and not at all otherwise; "
+            f"no release about fewer than {study.minimum_parties} contributions"
+        ),
+        noise=aggregator.noise.sentence,
+        hardness="AES is a pseudorandom permutation; Ed25519 and TLS keep their promises",
+        not_promised=(
+            "a party can contribute untrue records",
+            "a server that departs from the protocol can spoil the result",
+            "who takes part is not hidden from servers and analysts",
+        ),
+        noiseless=study.noiseless_test,
+    )

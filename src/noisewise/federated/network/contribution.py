@@ -1,0 +1,139 @@
+"""A party's part: make shares of its own records, send one to each server, go offline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from noisewise.federated.domain import Records
+from noisewise.federated.network.client import Client
+from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
+from noisewise.federated.network.manifest import Manifest, frame
+from noisewise.federated.network.outbox import Outbox
+from noisewise.federated.network.settings import ClientSettings
+
+__all__ = ["contribute", "withdraw"]
+
+
+def contribute(
+    settings: ClientSettings,
+    records: Records,
+    *,
+    replace: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Contribute records to the round, once; return the receipt.
+
+    Call it again after a crash or a failure: what was begun is completed, and what was done is
+    not done again.
+
+    Parameters
+    ----------
+    settings : ClientSettings
+    records : Records
+        This party's own records; they do not leave this process.
+    replace : bool
+        Withdraw an earlier contribution to this round first. Servers refuse that once a
+        release has used it.
+    progress : callable, optional
+        Told what happens, in words.
+
+    Raises
+    ------
+    NetworkError
+        If a server refuses or cannot be reached.
+    """
+    study, party = settings.study, settings.signer.name
+    if party not in study.party_keys:
+        raise ConfigurationError(f"{party!r} is not a party of study {study.name!r}")
+    check_records(settings, records)
+    outbox = Outbox.of(settings.state, study, party)
+    tell = progress or (lambda _: None)
+    if replace:
+        withdraw(settings)
+    done = outbox.receipt()
+    if done is not None:
+        outbox.empty()
+        tell("this party has contributed to this round before; nothing was sent")
+        return done
+    tell("making shares")
+    manifest = outbox.prepare(records)
+    asyncio.run(_send(settings, outbox, manifest, tell))
+    return outbox.deliver(manifest)
+
+
+def withdraw(settings: ClientSettings) -> None:
+    """Take back this party's contribution to the round, if no release has used it."""
+    outbox = Outbox.of(settings.state, settings.study, settings.signer.name)
+    manifest, receipt = outbox.manifest(), outbox.receipt()
+    identifiers = {manifest.identifier} if manifest is not None else set()
+    if receipt is not None:
+        identifiers.add(str(receipt["contribution"]))
+    asyncio.run(_withdraw(settings, identifiers))
+    outbox.forget()
+
+
+def check_records(settings: ClientSettings, records: Records) -> None:
+    """Refuse records that the study cannot use, before anything is made of them."""
+    study = settings.study
+    if study.labelled and records.positive is None:
+        raise ValueError(f"study {study.name!r} needs labels: say which column holds them")
+    if len(records) == 0 and study.relation.count_is_public:
+        raise ValueError("there are no records to contribute")
+    if "hosmer-lemeshow" in study.curves and np.any((records.values < 0) | (records.values > 1)):
+        raise ValueError("predictions must be probabilities in [0, 1]")
+
+
+async def _send(
+    settings: ClientSettings, outbox: Outbox, manifest: Manifest, tell: Callable[[str], None]
+) -> None:
+    async with Client(settings) as client:
+        servers = [server.name for server in settings.study.servers]
+        results = await asyncio.gather(
+            *(_send_share(client, outbox, manifest, server, tell) for server in servers),
+            return_exceptions=True,
+        )
+    failures = [error for error in results if isinstance(error, BaseException)]
+    for error in failures:
+        if not isinstance(error, NetworkError):
+            raise error
+    if failures:
+        reached = len(servers) - len(failures)
+        kind = failures[0]
+        message = (
+            f"{failures[0]} ({reached} of {len(servers)} servers have their share; until all of "
+            "them do, nobody counts this contribution.)"
+        )
+        if isinstance(kind, RefusedError):
+            raise RefusedError(message, kind.status, kind.code)
+        raise type(kind)(message) if isinstance(kind, NetworkError) else kind
+
+
+async def _send_share(
+    client: Client, outbox: Outbox, manifest: Manifest, server: str, tell: Callable[[str], None]
+) -> None:
+    share = manifest.shares[server]
+    data = await asyncio.to_thread(outbox.share, server)
+    path = f"/v1/contributions/{manifest.identifier}"
+
+    def piece(number: int) -> bytes:
+        start = number * share.piece_size
+        return data[start : start + share.piece_size]
+
+    first = frame(manifest.encoded, piece(0))
+    answer = await client.json(server, "PUT", path, first)
+    while not answer["complete"]:
+        for number in answer["missing"]:
+            last = await client.json(server, "PUT", f"{path}/{number}", piece(int(number)))
+        answer = last
+    tell(f"server {server} has its share ({share.size:,} bytes)")
+
+
+async def _withdraw(settings: ClientSettings, identifiers: set[str]) -> None:
+    async with Client(settings) as client:
+        for server in settings.study.servers:
+            for identifier in identifiers:
+                await client.request(server.name, "DELETE", f"/v1/contributions/{identifier}")

@@ -1,0 +1,257 @@
+"""The study: what all servers, parties and analysts have agreed on, in one public file.
+
+Everybody holds the same file. Its fingerprint (SHA-256 over its meaning, not its spelling;
+addresses of servers excepted, which may differ between networks) is part of every signed
+request, so two sides that disagree about a threshold or a budget cannot talk to each other.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.grid import Grid
+from noisewise.federated.network.errors import ConfigurationError
+from noisewise.federated.network.identity import read_public_key
+from noisewise.federated.network.toml import Section, read_toml
+from noisewise.privacy.relation import Relation
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+__all__ = ["CURVES", "Member", "Server", "Study"]
+
+CURVES = ("ecdf", "histogram", "roc", "hosmer-lemeshow")
+LABELLED = ("roc", "hosmer-lemeshow")
+ROUTES = ("functions", "vectors")
+TEST_PREFIX = "TEST-"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Server:
+    """An aggregation server: its name, and where it usually is."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A party or an analyst: a name and the public key that it signs with."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """What everybody has agreed on.
+
+    Parameters
+    ----------
+    name, round : str
+        Which study, and which of its rounds: a party contributes once to a round.
+    curves : tuple of str
+        What may be asked for: "ecdf" (with quantiles), "histogram", "roc" (with the area
+        under it), "hosmer-lemeshow".
+    lower, upper : float
+        Public bounds of the values, known without looking at them.
+    bins : int
+        Thresholds of the curves.
+    route : {"functions", "vectors"}
+        "functions": a pair of short keys for each record, two servers. "vectors": one
+        secret-shared table for each party, two or more servers.
+    neighbors : {"replace", "add-remove"}
+        Whether the number of records is public.
+    epsilon, delta : float
+        What all releases of the round together may cost.
+    minimum_parties : int
+        A server answers no request about fewer contributions.
+    servers, parties, analysts : tuple
+    noiseless_test : bool
+        No noise at all: for tests of the machinery on made-up records. Such a study must have a
+        name that begins with "TEST-", servers must allow it explicitly, and no result of it has
+        an epsilon.
+    """
+
+    name: str
+    round: str
+    curves: tuple[str, ...]
+    lower: float
+    upper: float
+    bins: int
+    route: Literal["functions", "vectors"]
+    neighbors: str
+    epsilon: float
+    delta: float
+    minimum_parties: int
+    servers: tuple[Server, ...]
+    parties: tuple[Member, ...]
+    analysts: tuple[Member, ...]
+    noiseless_test: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        unknown = [curve for curve in self.curves if curve not in CURVES]
+        if unknown or not self.curves or len(set(self.curves)) < len(self.curves):
+            raise ConfigurationError(
+                f"curves must be a choice of {', '.join(CURVES)}, got {list(self.curves)}"
+            )
+        if self.route not in ROUTES:
+            raise ConfigurationError(f"route must be one of {ROUTES}, got {self.route!r}")
+        if self.route == "functions" and len(self.servers) != 2:
+            raise ConfigurationError(
+                f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
+                "of them use route 'vectors'"
+            )
+        if len(self.servers) < 2:
+            raise ConfigurationError("a study needs at least two servers that do not collude")
+        if "hosmer-lemeshow" in self.curves and (self.lower, self.upper) != (0.0, 1.0):
+            raise ConfigurationError("hosmer-lemeshow needs probabilities: lower = 0, upper = 1")
+        if not 1 <= self.minimum_parties <= len(self.parties):
+            raise ConfigurationError(
+                f"minimum_parties must be between 1 and the {len(self.parties)} parties"
+            )
+        if self.noiseless_test != self.name.startswith(TEST_PREFIX):
+            raise ConfigurationError(
+                f"noiseless_test = true goes with a name that begins with {TEST_PREFIX!r}, and "
+                "such a name with nothing else: nobody may mistake a test for a release"
+            )
+        Grid.of((self.lower, self.upper), self.bins)
+        Budget(self.epsilon, self.delta)
+        Relation.of(self.neighbors)
+
+    @classmethod
+    def read(cls, path: Path) -> Study:
+        """Read a study file."""
+        file = read_toml(path)
+        budget = file.section("budget")
+        study = cls(
+            name=file.text("name"),
+            round=file.text("round"),
+            curves=tuple(file.texts("curves")),
+            lower=file.number("lower"),
+            upper=file.number("upper"),
+            bins=file.whole("bins", minimum=2),
+            route="functions" if file.choice("route", ROUTES) == "functions" else "vectors",
+            neighbors=file.choice("neighbors", ("replace", "add-remove"), "replace"),
+            epsilon=budget.number("epsilon"),
+            delta=budget.number("delta", 0.0),
+            minimum_parties=file.whole("minimum_parties", minimum=1),
+            servers=tuple(_servers(file)),
+            parties=tuple(_parties(file, path)),
+            analysts=tuple(_members(file.sections("analysts"))),
+            noiseless_test=file.flag("noiseless_test", False),
+        )
+        budget.done()
+        file.done()
+        return study
+
+    @property
+    def relation(self) -> Relation:
+        """Which datasets are neighbours."""
+        return Relation.of(self.neighbors)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether records need a label."""
+        return any(curve in LABELLED for curve in self.curves)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything agreed on, but for the servers' addresses."""
+        meaning = {
+            "format": "noisewise-study-1",
+            "name": self.name,
+            "round": self.round,
+            "curves": self.curves,
+            "bounds": [self.lower.hex(), self.upper.hex()],
+            "bins": self.bins,
+            "route": self.route,
+            "neighbors": self.relation.name,
+            "budget": [self.epsilon.hex(), self.delta.hex()],
+            "minimum_parties": self.minimum_parties,
+            "servers": [server.name for server in self.servers],
+            "parties": [(member.name, member.key) for member in self.parties],
+            "analysts": [(member.name, member.key) for member in self.analysts],
+            "noiseless_test": self.noiseless_test,
+        }
+        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def party_keys(self) -> dict[str, Ed25519PublicKey]:
+        """Public keys of the parties."""
+        return {m.name: read_public_key(m.key, f"party {m.name!r}") for m in self.parties}
+
+    @cached_property
+    def analyst_keys(self) -> dict[str, Ed25519PublicKey]:
+        """Public keys of the analysts."""
+        return {m.name: read_public_key(m.key, f"analyst {m.name!r}") for m in self.analysts}
+
+    def server_index(self, name: str) -> int:
+        """Return which server this is, from 0."""
+        names = [server.name for server in self.servers]
+        if name not in names:
+            raise ConfigurationError(f"{name!r} is not a server of this study: {', '.join(names)}")
+        return names.index(name)
+
+    def _check_names(self) -> None:
+        groups = {
+            "server": [server.name for server in self.servers],
+            "party": [member.name for member in self.parties],
+            "analyst": [member.name for member in self.analysts],
+            "study": [self.name],
+            "round": [self.round],
+        }
+        for kind, names in groups.items():
+            wrong = [name for name in names if not _NAME.fullmatch(name)]
+            if wrong:
+                raise ConfigurationError(
+                    f"{kind} name {wrong[0]!r}: use letters, digits, '.', '_', '-', at most 64"
+                )
+            if len(set(names)) < len(names):
+                raise ConfigurationError(f"every {kind} needs a name of its own")
+        if set(groups["party"]) & set(groups["analyst"]):
+            raise ConfigurationError("a party and an analyst may not share a name")
+        keys = [member.key for member in (*self.parties, *self.analysts)]
+        if len(set(keys)) < len(keys):
+            raise ConfigurationError("every party and analyst needs a key of its own")
+
+
+def _servers(file: Section) -> list[Server]:
+    found = []
+    for section in file.sections("servers"):
+        found.append(Server(section.text("name"), section.text("url").rstrip("/")))
+        section.done()
+    return found
+
+
+def _members(sections: list[Section]) -> list[Member]:
+    found = []
+    for section in sections:
+        found.append(Member(section.text("name"), section.text("key")))
+        section.done()
+    return found
+
+
+def _parties(file: Section, path: Path) -> list[Member]:
+    """Return the parties of the study file, and those of a CSV file (name,key) beside it."""
+    found = _members(file.sections("parties", optional=True))
+    other = file.text("parties_file", "-")
+    if other != "-":
+        try:
+            with (path.parent / other).open(newline="", encoding="utf-8") as rows:
+                found += [Member(name, key) for name, key in csv.reader(rows)]
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"parties_file {other!r}: {error}") from error
+    if not found:
+        raise ConfigurationError(f"{file.where}: no [[parties]]")
+    return found

@@ -1,0 +1,54 @@
+"""Our own engine under our own bug finder: nothing is found, and a planted bug is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from our_engine import ESTIMATORS, engine_training
+from torch.nn.functional import cross_entropy
+
+from noisewise.debugging import check
+from noisewise.training import team
+
+EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
+
+
+def findings_of(name, effort):
+    build, _ = ESTIMATORS[name]
+    return check(engine_training(name), build, cross_entropy, example=EXAMPLE, effort=effort)
+
+
+def test_records_that_are_dropped_instead_of_clipped_raise_no_alarm():
+    """At the first clipping norms that are tried, no record contributes anything."""
+    findings = findings_of("Clipped, global", "quick")
+    assert findings.ok, str(findings)
+    assert "dropped, not clipped" in findings.skipped["T2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_of_ours_passes(name):
+    findings = findings_of(name, "default")
+    assert findings.ok, str(findings)
+    assert {"E1", "E2", "E3", "E4", "E5", "E7", "E9"} <= set(findings.ran)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", ["global", "per-layer"])
+def test_other_allocations_of_noise_pass(noise):
+    train = engine_training("Clipped, per layer", noise)
+    build, _ = ESTIMATORS["Clipped, per layer"]
+    findings = check(train, build, cross_entropy, example=EXAMPLE)
+    assert findings.ok, str(findings)
+
+
+@pytest.mark.slow
+def test_a_bug_planted_in_the_engine_is_found(monkeypatch):
+    right = team.add_noise
+
+    def divided_twice(groups, noise, rng, divisor):
+        noise.deviations = [deviation / divisor for deviation in noise.deviations]
+        return right(groups, noise, rng, divisor)
+
+    monkeypatch.setattr(team, "add_noise", divided_twice)
+    assert "noise-divided-by-batch-twice" in findings_of("Clipped", "default").bugs

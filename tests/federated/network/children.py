@@ -1,0 +1,183 @@
+"""What the processes of a test do: a server, a party, an analyst, each killed where a plan says.
+
+They are forked from a process that has everything imported, so that starting one takes a few
+hundredths of a second. A plan wraps functions of the library *in the child*: at the n-th call
+the process kills itself (SIGKILL: nothing is flushed, nothing is closed).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import noisewise.federated.network.collection as collection_module
+import noisewise.federated.network.outbox as outbox_module
+import noisewise.federated.network.store as store_module
+from noisewise.errors import NoisewiseError, UnsoundError
+from noisewise.federated import Domain, Records
+from noisewise.federated.fss import generate_point
+from noisewise.federated.network import (
+    NOBODY,
+    ClientSettings,
+    RemoteAggregator,
+    ServerSettings,
+    contribute,
+    run_server,
+)
+from noisewise.federated.network.client import Client
+from noisewise.federated.network.measurement import curve_domain
+from noisewise.federated.network.releases import Releases
+from noisewise.federated.questions import EcdfQuestion, RocQuestion
+from noisewise.privacy.ledger import Ledger
+from noisewise.privacy.randomness import resolve
+
+#: Where a process can be told to die: the function, and whether before or after the call.
+PLACES = {
+    "server": {
+        "before a commit": (store_module, "_commit_together", "before"),
+        "after a commit": (store_module, "_commit_together", "after"),
+        "before the charge": (Ledger, "charge", "before"),
+        "after the charge": (Ledger, "charge", "after"),
+        "after the noise": (Releases, "_make", "after"),
+    },
+    "party": {
+        "before a file": (outbox_module, "_write", "before"),
+        "after a file": (outbox_module, "_write", "after"),
+        "before a request": (Client, "_attempt", "before"),
+        "after an answer": (Client, "_attempt", "after"),
+        "before the receipt": (outbox_module.Outbox, "deliver", "before"),
+        "after the receipt": (outbox_module.Outbox, "empty", "before"),
+    },
+    "analyst": {
+        "before a request": (Client, "_attempt", "before"),
+        "after an answer": (Client, "_attempt", "after"),
+        "before adding up": (collection_module, "_combine", "before"),
+    },
+}
+
+
+def warm_up() -> None:
+    """Compile and plan what every child needs, once, in the process that they are forked from."""
+    first, second = generate_point([1, 2], 3, bytes(8))
+    assert (first.sum_over_domain() + second.sum_over_domain()).sum() == 2
+    RocQuestion(Domain(0, 1, 8, labelled=True, closed="below"), 1.0).planned  # noqa: B018
+    EcdfQuestion(Domain(0, 1, 8), 1.0).planned  # noqa: B018
+
+
+def die_at(kind: str, place: str | None, count: int) -> None:
+    """Make this process kill itself at the `count`-th call (from 1) of a place."""
+    if place is None:
+        return
+    owner, name, when = PLACES[kind][place]
+    original = getattr(owner, name)
+    left = [count]
+
+    def now() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if name == "_attempt":
+
+        @functools.wraps(original)
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            last = now()
+            if last and when == "before":
+                kill()
+            result = await original(*args, **kwargs)
+            if last:
+                kill()
+            return result
+    else:
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            last = now()
+            if last and when == "before":
+                kill()
+            result = original(*args, **kwargs)
+            if last:
+                kill()
+            return result
+
+    setattr(owner, name, wrapped)
+
+
+def serve(config: str, place: str | None = None, count: int = 1) -> None:
+    die_at("server", place, count)
+    run_server(ServerSettings.read(Path(config)))
+
+
+def give(
+    config: str, data: str, report: str, place: str | None = None, count: int = 1, **options: Any
+) -> None:
+    """Contribute the records of an .npz file; write "done" or the error's words."""
+    die_at("party", place, count)
+    stored = np.load(data)
+    records = Records(stored["values"], stored["positive"])
+    _report(report, lambda: contribute(ClientSettings.read(Path(config)), records, **options))
+
+
+def take(
+    config: str,
+    report: str,
+    place: str | None = None,
+    count: int = 1,
+    epsilon: float = 1.0,
+    **options: Any,
+) -> None:
+    """Collect a curve; write its noisy sums or the error's words."""
+    die_at("analyst", place, count)
+
+    def job() -> dict[str, Any]:
+        taken: list[Any] = []
+        settings = ClientSettings.read(Path(config))
+        aggregator = RemoteAggregator(settings, told=taken.append, **options)
+        study = settings.study
+        if "roc" in study.curves:
+            question: Any = RocQuestion(curve_domain(study, "roc"), epsilon)
+        else:
+            question = EcdfQuestion(curve_domain(study, "ecdf"), epsilon)
+        sums = aggregator.ask(question, [NOBODY], resolve(None))
+        curve = question.answer(sums)
+        try:
+            promise: Any = curve.statement().to_dict()
+        except UnsoundError as error:
+            promise = str(error)
+        return {
+            "sums": sums.noisy.tolist(),
+            "records": sums.records,
+            "contributions": taken[0].contributions,
+            "release": taken[0].name,
+            "statement": promise,
+        }
+
+    _report(report, job)
+
+
+def command(*words: str) -> None:
+    """Run the command ``noisewise``."""
+    from noisewise.cli import main
+
+    sys.argv = ["noisewise", *words]
+    main()
+
+
+def _report(path: str, job: Any) -> None:
+    try:
+        said = {"result": job()}
+    except NoisewiseError as error:
+        said = {"error": str(error), "type": type(error).__name__}
+    target = Path(path)
+    partial = target.with_suffix(".new")
+    partial.write_text(json.dumps(said), "utf-8")
+    os.replace(partial, target)

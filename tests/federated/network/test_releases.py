@@ -1,0 +1,227 @@
+"""A release: charged once, stored with its noise, full noise from every server."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from federated.network.harness import Federation
+from noisewise.federated.network.errors import ConfigurationError, RefusedError
+from noisewise.federated.network.intake import Intake
+from noisewise.federated.network.manifest import Manifest, set_digest, unframe
+from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.releases import Releases, open_ledger
+from noisewise.federated.network.routes import route_of
+from noisewise.federated.network.settings import Limits
+from noisewise.federated.network.store import Store
+from noisewise.federated.questions import RocQuestion
+
+
+class OneProcess:
+    """Both servers' state in this process, without the network between."""
+
+    def __init__(self, folder, seed=0, **options):
+        made = Federation.create(folder, np.random.default_rng(seed), **options)
+        self.made, self.study, self.route = made, made.study, route_of(made.study)
+        self.names = [server.name for server in self.study.servers]
+        self.folder = folder
+        self.members = []
+        self.open()
+        for party, records in made.data.items():
+            made_shares = self.route.make(records)
+            common = self.route.check(0, made_shares[0], len(records))
+            shares = dict(zip(self.names, made_shares, strict=True))
+            manifest = Manifest.of(
+                study=self.study.fingerprint, party=party, records=len(records), common=common,
+                shares=shares, piece_size=1 << 20,
+            )  # fmt: skip
+            self.members.append(manifest.identifier)
+            for name in self.names:
+                intake = Intake(self.study, name, self.route, Limits())
+                share = intake.check(manifest, manifest.identifier, party)
+                job = intake.begin
+                self.stores[name].submit(
+                    lambda c, job=job, m=manifest, s=share, d=shares[name]: job(c, m, s, d)
+                ).result()
+
+    def open(self):
+        self.stores, self.ledgers, self.releases = {}, {}, {}
+        for name in self.names:
+            folder = self.folder / f"{name}-state"
+            identity = {"study": self.study.fingerprint, "server": name}
+            self.stores[name] = Store(folder, identity)
+            self.ledgers[name] = open_ledger(folder, self.study)
+            self.releases[name] = Releases(
+                self.study, name, self.stores[name], self.route, self.ledgers[name]
+            )
+
+    def close(self):
+        for store in self.stores.values():
+            store.close()
+        for ledger in self.ledgers.values():
+            if ledger is not None:
+                ledger.close()
+        self.stores, self.ledgers = {}, {}
+
+    def measurement(self, epsilon=1.0):
+        return Measurement.of(self.study, RocQuestion(self.made.question().domain, epsilon))
+
+    def ask(self, server, name="first", measurement=None, members=None, excluded=()):
+        wanted = set_digest(self.members if members is None else members)
+        return self.releases[server].release(
+            name, measurement or self.measurement(), wanted, list(excluded)
+        )
+
+    def sums(self, name="first", **options):
+        parts = [np.frombuffer(unframe(self.ask(s, name, **options))[1], "<i8") for s in self.names]
+        return np.sum(parts, axis=0)
+
+
+@pytest.fixture
+def both(tmp_path):
+    made = OneProcess(tmp_path, epsilon=1000.0)
+    yield made
+    made.close()
+
+
+def test_a_name_has_one_answer_and_one_charge(both):
+    first = both.ask("alpha")
+    assert both.ask("alpha") == first
+    both.close()
+    both.open()
+    assert both.ask("alpha") == first
+    assert len(both.ledgers["alpha"].entries) == 1
+
+
+def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both, monkeypatch):
+    monkeypatch.setattr(Releases, "_make", lambda self, asked: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        both.ask("alpha")
+    assert len(both.ledgers["alpha"].entries) == 1
+    monkeypatch.undo()
+    both.close()
+    both.open()
+    both.ask("alpha")
+    assert len(both.ledgers["alpha"].entries) == 1
+
+
+def test_a_ledger_that_forgot_a_release_is_refused(both):
+    both.ask("alpha")
+    both.close()
+    (both.folder / "alpha-state" / "budget.ledger").unlink()
+    with pytest.raises(ConfigurationError, match="does not know what it cost"):
+        both.open()
+
+
+def test_nothing_is_stored_if_the_charge_fails(both, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(both.ledgers["alpha"], "charge", fail)
+    with pytest.raises(OSError, match="disk full"):
+        both.ask("alpha")
+    assert both.releases["alpha"].find("first") is None
+
+
+def test_a_name_is_not_given_to_another_question_or_set(both):
+    both.ask("alpha")
+    with pytest.raises(RefusedError, match="another question"):
+        both.ask("alpha", measurement=both.measurement(0.5))
+    with pytest.raises(RefusedError, match="other contributions"):
+        both.ask("alpha", members=both.members[1:], excluded=both.members[:1])
+    with pytest.raises(RefusedError, match="changed since"):
+        both.ask("alpha", name="second", members=both.members[1:])
+    assert len(both.ledgers["alpha"].entries) == 1
+
+
+def test_a_subset_can_be_asked_for_and_is_exact(tmp_path):
+    made = OneProcess(tmp_path, noiseless_test=True)
+    sums = made.sums(members=made.members[1:], excluded=made.members[:1])
+    names = list(made.made.data)[1:]
+    assert np.array_equal(sums, made.made.truth(names))
+    made.close()
+
+
+def test_fewer_contributions_than_the_study_allows_are_refused(tmp_path):
+    made = OneProcess(tmp_path, minimum_parties=3)
+    with pytest.raises(RefusedError, match="2 parties are complete; this study answers from 3"):
+        made.ask("alpha", members=made.members[1:], excluded=made.members[:1])
+    assert made.ledgers["alpha"].entries == ()
+    made.close()
+
+
+def test_the_budget_of_the_round_is_enforced_before_anything_is_made(tmp_path):
+    made = OneProcess(tmp_path, epsilon=1.5)
+    made.ask("alpha")
+    with pytest.raises(RefusedError, match="exceed the budget"):
+        made.ask("alpha", name="second")
+    assert made.releases["alpha"].find("second") is None
+    assert len(made.ledgers["alpha"].entries) == 1
+    made.close()
+
+
+def test_every_server_adds_the_full_noise_to_its_own_share(tmp_path):
+    """The variance of one server's noise is the planned one, of both together twice as much.
+
+    Noise is read off as the difference of two releases of the same set by one server, which
+    has twice the variance. Such a difference has a kurtosis of at most 4.5, so the mean of 200 x
+    16 squares has a relative deviation of at most sqrt(3.5 / 3200) < 3.4 %; the limits of 20 % are
+    almost six deviations away (false alarm below 1e-6).
+    """
+    made = OneProcess(tmp_path, epsilon=1e6)
+    measurement = made.measurement()
+    planned = np.concatenate(
+        [np.full(block.size, block.variance) for block in measurement.question.planned.noise]
+    )
+    differences = {}
+    for server in made.names:
+        words = np.array(
+            [np.frombuffer(unframe(made.ask(server, f"r{i}"))[1], "<i8") for i in range(400)]
+        )
+        differences[server] = words[::2] - words[1::2]
+        ratio = (differences[server] ** 2 / (2 * spread(made, planned))).mean()
+        assert 0.8 < ratio < 1.2, (server, ratio)
+    both = differences["alpha"] + differences["beta"]
+    ratio = (both**2 / (2 * spread(made, planned))).mean()
+    assert 1.6 < ratio < 2.4
+    made.close()
+
+
+def spread(made, planned):
+    """Variance of each measurement: the strategy sorts the blocks of noise by curve."""
+    strategy = made.measurement().question.planned.strategy
+    unit = np.eye(planned.size)
+    rows = np.asarray(strategy.spread(unit), np.float64)
+    return (rows**2 * planned[:, None]).sum(0)
+
+
+def test_the_sum_of_all_answers_is_the_truth_and_noise(both):
+    gap = both.sums() - both.made.truth()
+    assert 0 < np.abs(gap).max() < 1000
+
+
+def test_one_servers_answer_alone_is_spread_over_all_words(both):
+    """Without the other server's share an answer is a uniform word, with noise or without.
+
+    Of 26 uniform words all are below 2^55 in absolute value with probability below 2^-200.
+    """
+    words = np.frombuffer(unframe(both.ask("alpha"))[1], "<i8")
+    assert np.abs(words.astype(np.float64)).max() > 2.0**55
+
+
+def test_an_answer_says_what_it_answers(both):
+    head = json.loads(unframe(both.ask("beta"))[0])
+    assert head["server"] == "beta"
+    assert head["set"] == set_digest(both.members)
+    assert head["request"] == both.measurement().digest
+    assert head["records"] == sum(len(part) for part in both.made.data.values())
+    assert "operating system" in head["noise"]
+
+
+def test_a_study_with_noise_cannot_be_served_without_a_ledger(both):
+    with pytest.raises(ValueError, match="has a ledger"):
+        Releases(both.study, "alpha", both.stores["alpha"], both.route, None)

@@ -1,0 +1,148 @@
+"""Two processes take the steps of one: one Poisson batch, one noise, one ledger, one statement."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from making_runs import plan, same, small_model, start, table, weights
+
+from noisewise.privacy import Ledger
+from noisewise.training import Distributed, StepError
+
+PROGRAM = Path(__file__).with_name("distributed_program.py")
+STEPS = 12
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch was built without torch.distributed"
+)
+
+
+def torchrun(scenario, folder, workers=2, restarts=0):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={workers}", f"--max-restarts={restarts}"]
+    return subprocess.run(
+        [*command, str(PROGRAM), scenario, str(folder)], capture_output=True, text=True, timeout=300
+    )
+
+
+def results(scenario, folder, workers=2):
+    return [
+        torch.load(folder / f"{scenario}-{worker}.pt", weights_only=False)
+        for worker in range(workers)
+    ]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    done = torchrun("all", folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder, results("all", folder)
+
+
+def alone(the_plan, data=None):
+    model = small_model()
+    run = start(model, torch.optim.Adam(model.parameters(), lr=0.05), the_plan=the_plan, data=data)
+    for x, y in run.loader:
+        run.step(x, y)
+    return model, run.statement()
+
+
+def close(first, second):
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
+
+
+FULL = dict(sampling="full", batch_size=None, steps=STEPS)
+
+
+def test_workers_end_with_the_same_weights_which_are_those_of_one_process(both):
+    folder, (first, second) = both
+    assert same(first["replicated"]["weights"], second["replicated"]["weights"])
+    model, statement = alone(plan(**FULL))
+    close(first["replicated"]["weights"], weights(model))
+    assert first["replicated"]["statement"] == second["replicated"]["statement"]
+    assert json.loads(first["replicated"]["statement"])["epsilon"] == statement.epsilon
+    with Ledger.open(folder / "replicated.ledger") as ledger:
+        assert sum(event.count for event in ledger.history) == STEPS
+
+
+def test_a_loop_by_hand_is_the_same_and_a_worker_may_have_few_records(both):
+    _, (first, second) = both
+    model, _ = alone(plan(**FULL), data=table(3))
+    assert same(first["by_hand"]["weights"], second["by_hand"]["weights"])
+    close(first["by_hand"]["weights"], weights(model))
+
+
+def test_sharded_weights_train_alike_resume_and_stay_sharded(both):
+    _, (first, second) = both
+    model, _ = alone(plan(**FULL))
+    for found in (first["sharded"], second["sharded"]):
+        close(found["weights"], weights(model))
+        assert found["local"]["0.weight"] == (3, 5)
+        assert found["moments"] == 3
+        assert found["loop refused"]
+    assert same(first["sharded"]["weights"], second["sharded"]["weights"])
+
+
+def test_the_noise_does_not_depend_on_the_number_of_workers(both):
+    # 300 gradients of 50 entries: chi-square with 15,000 degrees, 5 deviations have probability
+    # 6e-7. Noise once per worker would double the variance.
+    _, (first, second) = both
+    expected = (2.0 * 1.001) ** 2
+    count = first["noise"]["count"]
+    assert first["noise"]["squares"] / count == pytest.approx(
+        expected, rel=5 * math.sqrt(2 / count)
+    )
+    assert torch.equal(first["noise"]["last"], second["noise"]["last"])
+
+
+def test_the_union_of_the_workers_batches_is_a_poisson_batch(both):
+    # 60 steps x 1,000 records at rate 0.05: 3,000 expected, deviation 53; 5.2 of them.
+    _, found = both
+    for key in ("drawn", "shard drawn"):
+        steps = zip(*(result["sampling"][key] for result in found), strict=True)
+        total = 0
+        for parts in steps:
+            together = [index for part in parts for index in part]
+            assert len(set(together)) == len(together)
+            total += len(together)
+        assert abs(total - 3000) < 280
+        assert found[0]["sampling"][key] != found[1]["sampling"][key]
+    assert all(result["sampling"]["shard rate"] == 0.05 for result in found)
+    assert {i % 2 for batch in found[0]["sampling"]["drawn"] for i in batch} == {0}
+
+
+def test_all_workers_stop_at_the_budget(both):
+    folder, (first, second) = both
+    assert first["budget"]["taken"] == second["budget"]["taken"] == first["budget"]["charged"] >= 3
+    assert same(first["budget"]["weights"], second["budget"]["weights"])
+    with Ledger.open(folder / "budget.ledger") as ledger:
+        assert sum(event.count for event in ledger.history) == first["budget"]["taken"]
+        assert ledger.spent() <= 1.0
+
+
+@pytest.mark.parametrize("worker", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_killing_a_worker_loses_no_charge(tmp_path, both, worker):
+    (tmp_path / "victim").write_text(f"{worker} 7")
+    assert torchrun("mortal", tmp_path).returncode != 0
+    with Ledger.open(tmp_path / "run.safetensors.ledger") as ledger:
+        charged = sum(event.count for event in ledger.history)
+    assert 7 <= charged < STEPS
+    (tmp_path / "victim").unlink()
+    done = torchrun("mortal", tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    with Ledger.open(tmp_path / "run.safetensors.ledger") as ledger:
+        assert sum(event.count for event in ledger.history) == STEPS
+    for one, other in zip(both[1], results("mortal", tmp_path), strict=True):
+        assert one["undisturbed"]["statement"] == other["mortal"]["statement"]
+        assert same(one["undisturbed"]["weights"], other["mortal"]["weights"])
+
+
+def test_a_team_needs_a_process_group():
+    with pytest.raises(StepError, match="init_process_group"):
+        Distributed()
