@@ -65,7 +65,8 @@ def confidence_histogram(calibration: Calibration, ax: Axes | None = None) -> Ax
         label=f"mean confidence {calibration.confidence:.1%}",
     )  # fmt: skip
     ylabel = "share of records" if calibration.strategy == "width" else "density of records"
-    ax.set(xlabel="confidence", ylabel=ylabel, xlim=(0, 1))
+    # Room for the legend above the highest bar.
+    ax.set(xlabel="confidence", ylabel=ylabel, xlim=(0, 1), ylim=(0, 1.35 * height.max()))
     ax.legend(loc="upper left", fontsize="small")
     return ax
 

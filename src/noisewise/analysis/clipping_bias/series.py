@@ -56,8 +56,7 @@ class BiasSeries:
         self.chunk = _validate.integer("chunk", chunk, minimum=1)
         self.measurements: list[Measurement] = []
         self.seen = 0
-        self._spent = 0.0
-        self._last = 0.0
+        self._costs: list[float] = []
         self._start: float | None = None
         self._engine: GradientEngine | None = None
 
@@ -97,8 +96,7 @@ class BiasSeries:
             step=step,
             engine=self._engine_of(model, loss, gradients),
         )
-        self._last = time.perf_counter() - now
-        self._spent += self._last
+        self._costs.append(time.perf_counter() - now)
         self.measurements.append(found)
         return found
 
@@ -117,7 +115,12 @@ class BiasSeries:
             return True
         assert self._start is not None
         training = now - self._start - self._spent
-        return self._spent + self._last <= self.share * training
+        # The next one is expected to take as long as the slowest of the last few did.
+        return self._spent + max(self._costs[-5:]) <= self.share * training
+
+    @property
+    def _spent(self) -> float:
+        return sum(self._costs)
 
     @property
     def overhead(self) -> float:

@@ -173,7 +173,7 @@ class AttackResult:
             epsilon = _validate.positive("epsilon", epsilon, zero=True)
             growth = math.exp(min(epsilon, 700.0))
             most = np.minimum(growth * rate + delta, 1 - (1 - delta - rate) / growth)
-            label = f"most that epsilon {epsilon:g} allows"
+            label = f"most that epsilon {math.ceil(1e3 * epsilon) / 1e3:g} allows"
             ax.plot(rate, np.minimum(most, 1.0), color="black", linestyle=":", label=label)
         ax.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1.05))
         ax.set(xlabel="false-positive rate", ylabel="true-positive rate")
