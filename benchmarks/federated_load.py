@@ -31,6 +31,7 @@ from noisewise.federated.network import NOBODY, ClientSettings, RemoteAggregator
 from noisewise.federated.network.identity import Signer, public_key_text
 from noisewise.federated.network.manifest import Manifest, frame
 from noisewise.federated.network.measurement import curve_domain
+from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.trial import Trial, make_trial
 from noisewise.privacy.randomness import resolve
 
@@ -66,6 +67,7 @@ class Load:
         domain = curve_domain(self.study, "ecdf")
         tag = round_tag(self.study.fingerprint, domain.digest)
         self.signers = signers
+        self.route = route_of(self.study)
         began = time.perf_counter()
         self.keys = generate_point(cells, domain.levels, tag)
         self.generation = time.perf_counter() - began
@@ -100,6 +102,7 @@ class Load:
                 study=self.study.fingerprint,
                 party=self.signers[number].name,
                 records=1,
+                common=self.route.check(0, shares[0], 1),
                 shares=dict(zip(self.trial.servers, shares, strict=True)),
                 piece_size=1 << 20,
             )

@@ -20,7 +20,7 @@ from scipy.stats import ttest_rel
 from noisewise.analysis.calibration import Calibration, fit_temperature, measure
 
 NORMS = {"small_mnist": (1.0, 3.0, 10.0, 30.0), "small_cifar": (1.0, 10.0, 30.0)}
-RATES = (0.5, 1.5)
+RATES = {"none": (0.05, 0.15), "clip": (0.5, 1.5), "global": (0.5, 1.5)}
 COLOURS = {"clip": "#c1440e", "global": "#2b6a99"}
 NAMES = {"clip": "local", "global": "global", "none": "not private"}
 MEASURES = ("accuracy", "nll", "ece")
@@ -41,7 +41,9 @@ def setup_of(task: str, rule: str, clip: float, rate: float) -> Setup:
 
 def best(task: str, rule: str, clip: float, seeds: int, watch: Stopwatch) -> tuple[float, list]:
     """The rate with the best mean accuracy, and its runs."""
-    runs = {rate: calibrations(setup_of(task, rule, clip, rate), seeds, watch) for rate in RATES}
+    runs = {
+        rate: calibrations(setup_of(task, rule, clip, rate), seeds, watch) for rate in RATES[rule]
+    }
     rate = max(runs, key=lambda r: float(np.mean([c.accuracy for c in runs[r]])))
     return rate, runs[rate]
 

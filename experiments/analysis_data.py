@@ -164,7 +164,7 @@ def tabular(name: str) -> Task:
     return Task(name, x[:cut], y[:cut], x[cut:], y[cut:], model, nn.CrossEntropyLoss())
 
 
-WORDS, LENGTH = 4096, 20
+WORDS, LENGTH = 1024, 20
 
 
 class Transformer(nn.Module):
@@ -173,7 +173,7 @@ class Transformer(nn.Module):
     Written with plain linear layers, so that every gradient engine can follow it.
     """
 
-    def __init__(self, width: int = 32, heads: int = 2, classes: int = 2) -> None:
+    def __init__(self, width: int = 16, heads: int = 2, classes: int = 2) -> None:
         super().__init__()
         self.heads = heads
         self.embedding = nn.Embedding(WORDS, width)

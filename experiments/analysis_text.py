@@ -10,23 +10,23 @@ from __future__ import annotations
 from analysis_pictures import curves, diagrams, print_table
 from analysis_training import Setup, Stopwatch, arguments, obtain
 
-BASE = {"task": "sentiment", "epochs": 6, "batch": 256, "optimizer": "adamw", "rate": 2e-3,
-        "sigma": 0.8}  # fmt: skip
+BASE = {"task": "sentiment", "epochs": 8, "batch": 512, "optimizer": "adamw", "rate": 1e-3,
+        "sigma": 1.0, "per": "layer"}  # fmt: skip
 RUNS = {
     "not private": Setup(**BASE),
     "local, R 0.1": Setup(**BASE, rule="clip", clip=0.1),
     "mix-up, R 0.1": Setup(**BASE, rule="mix-up", clip=0.1),
-    "global, R 10": Setup(**BASE, rule="global", clip=10.0),
+    "global, R 1": Setup(**BASE, rule="global", clip=1.0),
 }
 
 
 def main() -> None:
     watch = Stopwatch(arguments(__doc__).seconds)
     runs = {label: (setup, obtain(setup, watch)) for label, setup in RUNS.items()}
-    print_table(runs, "SST-2, 12,000 phrases, transformer, 6 epochs, sigma 0.8, batch 256")
+    print_table(runs, "SST-2, 12,000 phrases, transformer, layerwise, 8 epochs, sigma 1, batch 512")
     found = {label: run for label, (_, run) in runs.items()}
     curves(found, "analysis_text_curves", "SST-2 with DP-AdamW (figure 10)", ylim=(0.2, 1.4))
-    some = ["not private", "local, R 0.1", "mix-up, R 0.1", "global, R 10"]
+    some = ["not private", "local, R 0.1", "mix-up, R 0.1", "global, R 1"]
     diagrams({k: found[k] for k in some}, "analysis_text_diagrams", "SST-2 (figure 16)")
 
 

@@ -2,7 +2,8 @@
 
 Every experiment asks for the runs it needs; those that exist are read, the others are trained,
 so a long experiment may be stopped and taken up again, and experiments share runs. A setup says
-everything that a run depends on. ``--seconds`` ends a script once that much time has passed.
+everything that a run depends on. ``--seconds`` ends a script once it has used that much processor
+time.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class Stopwatch:
     """Says when a script should stop and be started again."""
 
     limit: float
-    start: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=time.process_time)
 
     def check(self) -> None:
         """End the script if its time has passed."""
-        if time.perf_counter() - self.start > self.limit:
+        if time.process_time() - self.start > self.limit:
             raise SystemExit("time is up: start again to go on with the missing runs")
 
 

@@ -126,6 +126,16 @@ def test_lipschitz_estimators_clip_at_the_loss_only():
     some = measure(model, CROSS, x, y, Propagated(loss_clip=limit))
     assert some.clipped_fraction == pytest.approx(float((slopes > limit * 1.001).float().mean()))
     assert some.bias_norm > 1e-3
+    # By hand: the slope at the logits cut to the limit, then an ordinary backward pass.
+    output = model(x)
+    slope = (output.softmax(1) - nn.functional.one_hot(y, 3)).detach()
+    names = list(model.parameters())
+    true = torch.autograd.grad(output, names, slope / len(x), retain_graph=True)
+    factor = (limit / slope.norm(dim=1, keepdim=True)).clamp_max(1.0)
+    cut = torch.autograd.grad(output, names, slope * factor / len(x))
+    g, b = (torch.cat([v.flatten() for v in values]) for values in (true, cut))
+    assert some.bias_norm == pytest.approx(float((g - b).norm()), rel=1e-4)
+    assert some.cosine == pytest.approx(float(torch.cosine_similarity(g, b, dim=0)), abs=1e-4)
     scaled = measure(model, CROSS, x, y, InputScaled())
     # Dividing by the input norm changes the length, hardly the direction.
     assert scaled.clipped_fraction == 0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from noisewise.ecdf import StreamingCounter
 from noisewise.ecdf.evaluation import private_evaluation
 from noisewise.privacy import Gaussian, verify
 from noisewise.privacy.accounting import delta_of
@@ -35,3 +36,17 @@ def test_delta_of_integer_noise_fits_at_the_composed_epsilon(epsilon: float, del
     cost = (1 + math.exp(whole.epsilon)) * coordinates / (24 * deviation**2)
     assert cost > 0
     assert real + cost <= delta * (1 + 1e-6)
+
+
+def test_releases_with_a_large_epsilon_and_delta_compose() -> None:
+    generator = np.random.default_rng(0)
+    p = generator.random(500)
+    y = (generator.random(500) < p).astype(int)
+    statement = private_evaluation(y, p, epsilon=40.0, delta=1e-6, rng=1).statement()
+    assert statement.epsilon <= 40.0 * (1 + 1e-9)
+
+
+def test_streams_with_a_large_epsilon_and_delta_are_stated() -> None:
+    counter = StreamingCounter(epsilon=20.0, delta=1e-6, horizon=64, rng=1)
+    counter.extend([1, 0, 1])
+    assert 0.9 * 20 < counter.statement().epsilon <= 20.0

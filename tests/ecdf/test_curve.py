@@ -403,3 +403,16 @@ def test_budgets_and_bases_that_make_no_sense_are_refused() -> None:
     for base in (1, 17, 2.5):
         with pytest.raises(ValueError, match="base"):
             dp_ecdf(RECORDS, epsilon=1.0, base=base, mechanism="thesis", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epsilon", [20.0, 300.0])
+@pytest.mark.parametrize("mechanism", ["sqrt", "circulant", "kary"])
+def test_large_epsilons_with_delta_are_stated_within_the_budget(
+    mechanism: str, epsilon: float
+) -> None:
+    curve = dp_ecdf(
+        RECORDS, bounds=BOUNDS, epsilon=epsilon, delta=1e-6, bins=32, mechanism=mechanism, rng=1
+    )
+    statement = curve.statement()
+    assert 0.9 * epsilon < statement.epsilon <= epsilon
+    assert verify(statement).ok

@@ -22,6 +22,7 @@ from noisewise.federated import (
     MaskedAggregator,
     Records,
     RocQuestion,
+    Sums,
     ecdf,
     histogram,
     hosmer_lemeshow,
@@ -30,6 +31,7 @@ from noisewise.federated import (
     roc,
     without_noise,
 )
+from noisewise.federated.masking import AggregationError
 from noisewise.federated.measuring import measure_modulo
 from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
@@ -77,6 +79,7 @@ def merged(data):
         {"mechanism": "thesis"},
         {"mechanism": "histogram"},
         {"delta": 1e-6, "mechanism": "sqrt"},
+        {"delta": 1e-6, "mechanism": "circulant"},
         {"delta": 1e-6},
         {"thresholds": [0.1, 0.25, 0.5, 0.75]},
         {"smooth": None},
@@ -283,27 +286,53 @@ def test_questions_from_strangers_are_checked(change, message):
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 70),
-    st.sampled_from(["kary", "thesis", "histogram", "sqrt"]),
+    st.sampled_from(["kary", "thesis", "histogram", "sqrt", "circulant"]),
     st.sampled_from(["replace", "add-remove"]),
     st.integers(0, 2**32),
 )
 def test_measurements_of_shares_sum_to_the_measurements(bins, mechanism, neighbors, seed):
-    delta = 1e-6 if mechanism == "sqrt" else 0.0
-    for question in (
-        EcdfQuestion(Domain(0, 1, bins), 1.0, delta, neighbors, mechanism=mechanism),
-        RocQuestion(
-            Domain(0, 1, bins, labelled=True, closed="below"),
-            1.0,
-            delta,
-            neighbors,
-            mechanism=mechanism,
-        ),
-    ):
+    delta = 1e-6 if mechanism in ("sqrt", "circulant") else 0.0
+    both_classes = Domain(0, 1, bins, labelled=True, closed="below")
+    if mechanism == "circulant":
+        questions = [EcdfQuestion(Domain(0, 1, bins), 1.0, delta, mechanism=mechanism)]
+    else:
+        questions = [
+            EcdfQuestion(Domain(0, 1, bins), 1.0, delta, neighbors, mechanism=mechanism),
+            RocQuestion(both_classes, 1.0, delta, neighbors, mechanism=mechanism),
+        ]
+    for question in questions:
         counts = np.random.default_rng(seed).integers(0, 1000, question.domain.cells)
         share = Randomness.seeded(seed).uint64(counts.size).view(np.int64)
         strategy = question.planned.strategy
         both = measure_modulo(strategy, share) + measure_modulo(strategy, counts - share)
         assert both.tolist() == strategy.measure(counts).tolist()
+
+
+@pytest.mark.parametrize("mechanism", ["sqrt", "circulant"])
+def test_measurements_of_shares_of_fine_grids_sum_to_the_measurements(mechanism):
+    # Where a floating-point transform of whole words would be wrong.
+    question = EcdfQuestion(Domain(0, 1, 700), 1.0, 1e-6, mechanism=mechanism)
+    counts = np.random.default_rng(0).integers(0, 1000, 700)
+    share = Randomness.seeded(0).uint64(700).view(np.int64)
+    strategy = question.planned.strategy
+    both = measure_modulo(strategy, share) + measure_modulo(strategy, counts - share)
+    assert both.tolist() == strategy.measure(counts).tolist()
+
+
+def test_what_cannot_be_accounted_or_smoothed_is_refused_before_anything_is_spent():
+    values = [np.linspace(0, 1, 50)] * 4
+    asked = {"bounds": (0, 1), "bins": 16}
+    with pytest.raises(UnsoundError, match="zCDP"):
+        ecdf(values, MaskedAggregator(), epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    sharing = FunctionSharing(servers=3, honest=2)
+    with pytest.raises(UnsoundError, match="zCDP"):
+        ecdf(values, sharing, epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    full = FunctionSharing(servers=3)
+    curve = ecdf(values, full, epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    local = dp_ecdf(values[0], epsilon=12.0, delta=1e-6, mechanism="sqrt", **asked)
+    assert curve.statement().epsilon == local.statement().epsilon
+    with pytest.raises(ValueError, match="l1"):
+        ecdf(values, full, epsilon=1.0, mechanism="kary", smooth="l1", **asked)
 
 
 def test_records_are_checked():
@@ -356,3 +385,35 @@ def test_one_upload_answers_several_questions():
             assert sums.noisy.tolist() == direct.noisy.tolist()
         else:  # predictions rounded up to the cells
             assert np.abs(sums.noisy - direct.noisy).max() <= len(names) * 2**20 / 32
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.kind)
+def test_words_that_do_not_belong_together_give_an_error_and_no_curve(question):
+    mechanism = LocalAggregator().noise.apply(question.planned)
+    size = question.planned.draw(Randomness.seeded(1)).size
+    words = Randomness.seeded(2).uint64(size).view(np.int64)
+    for records in (100, None):
+        sums = Sums(words, mechanism, LocalAggregator().threat, "seeded", records)
+        with pytest.raises(AggregationError, match="do not belong together"):
+            question.answer(sums)
+
+
+def test_a_missing_share_gives_an_error_and_no_curve():
+    question = QUESTIONS[1]
+    sharing = FunctionSharing()
+    records = [Records.of(np.linspace(0, 1, 50))]
+    stolen = sharing.ask(question, records, Randomness.seeded(1))
+    lost = Randomness.seeded(3).uint64(stolen.noisy.size).view(np.int64)
+    broken = Sums(
+        stolen.noisy - lost, stolen.mechanism, stolen.threat, stolen.randomness, stolen.records
+    )
+    with pytest.raises(AggregationError, match="spoiled"):
+        question.answer(broken)
+
+
+def test_more_records_than_64_bits_hold_are_refused():
+    question = QUESTIONS[0]
+    mechanism = LocalAggregator().noise.apply(question.planned)
+    zero = np.zeros(question.planned.draw(Randomness.seeded(1)).size, np.int64)
+    with pytest.raises(OverflowError, match="kary"):
+        question.answer(Sums(zero, mechanism, LocalAggregator().threat, "seeded", 2**60))

@@ -1,6 +1,7 @@
 """Shares of noise: exact laws, and a guarantee that counts on the honest ones only."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from noisewise.ecdf import Budget, plan
+from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.errors import UnsoundError
 from noisewise.federated import SharedNoise
+from noisewise.federated import polya as polya_module
 from noisewise.federated.noise import SharedBlock, gaussian_sum_distance
 from noisewise.federated.polya import _bounds, _decide, _estimate, _exact, polya, polya_pmf
 from noisewise.privacy.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
@@ -108,6 +111,13 @@ def test_close_calls_are_decided_exactly(k):
     assert abs(np.mean(hits) - chance) < 5.5 * 0.5 / math.sqrt(600)
 
 
+def test_exact_comparisons_decide_like_the_fast_ones(monkeypatch):
+    fast = polya(300, 3, Fraction(11, 2), Randomness.seeded(4))
+    monkeypatch.setattr(polya_module, "_MARGIN", 2.0)
+    exact = polya(300, 3, Fraction(11, 2), Randomness.seeded(4))
+    assert exact.tolist() == fast.tolist()
+
+
 @pytest.mark.parametrize(("sigma2", "shares"), [(0.5, 2), (1.0, 2), (2.0, 4), (3.0, 3), (9.0, 6)])
 def test_the_distance_of_gaussian_sums_is_a_true_bound(sigma2, shares):
     reach = int(12 * math.sqrt(sigma2)) + 6
@@ -164,6 +174,19 @@ def test_simulated_noise_has_the_variance_of_all_shares():
         ):
             # The fourth moment of Laplace shares is below 4 variances squared: six deviations.
             assert drawn.var() == pytest.approx(block.variance, rel=6 * math.sqrt(3 / 40_000))
+
+
+def test_the_distance_of_divided_gaussian_noise_is_charged():
+    # At the scales that budgets buy it is far below 1e-300; here it can be seen.
+    coarse = replace(
+        plan(16, "replace", Budget(1.0, 1e-6), mechanism="sqrt"),
+        noise=(Block("gaussian", Fraction(3), 15),),
+    )
+    whole, divided = (SharedNoise(2, honest).apply(coarse) for honest in (1, 2))
+    assert whole.variation == coarse.variation
+    expected = coarse.variation + 15 * gaussian_sum_distance(3.0, 2)
+    assert divided.variation == pytest.approx(min(1.0, expected), rel=1e-12)
+    assert divided.variation > whole.variation
 
 
 def test_divided_gaussian_noise_claims_no_zcdp():

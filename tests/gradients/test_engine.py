@@ -268,6 +268,12 @@ def test_batches_must_agree_in_length():
         nw.bounded_sum(mlp(), CROSS_ENTROPY, x, y[:5], nw.Clipped(1.0))
 
 
+def test_arrays_are_refused_with_the_way_out():
+    x, y = batch()
+    with pytest.raises(TypeError, match=r"torch\.from_numpy"):
+        nw.bounded_sum(mlp(), CROSS_ENTROPY, x.numpy(), y, nw.Clipped(1.0))
+
+
 def test_lipschitz_estimators_need_a_bound_on_the_input():
     x, y = batch()
     with pytest.raises(nw.UnsupportedModelError, match="BoundedInput"):

@@ -93,6 +93,11 @@ def test_impossible_plans_are_refused_when_they_are_made(changes, words):
         fitting(**changes)
 
 
+def test_a_target_that_no_noise_reaches_is_refused_when_the_plan_is_made():
+    with pytest.raises(ValueError, match="larger epsilon"):
+        fitting(epsilon=1e-12, delta=1e-12)
+
+
 @pytest.mark.parametrize("sampling", ["shuffle", "fixed", "weighted", "sequential"])
 def test_samplers_without_an_analysis_are_refused_with_an_alternative(sampling):
     with pytest.raises(UnsoundError, match="sampling='poisson'"):

@@ -1,5 +1,6 @@
 """A private step is: bounded sum, charge, noise once, constant divisor, the user's optimizer."""
 
+import copy
 import math
 
 import pytest
@@ -329,6 +330,28 @@ def test_training_stops_before_the_step_that_would_exceed(tmp_path):
         run.close()
 
 
+def test_the_plans_target_holds_in_a_ledger_that_would_allow_more(tmp_path):
+    target = plan(noise_multiplier=None, epsilon=1.0, steps=5)
+    with Ledger.create(tmp_path / "rich.ledger", epsilon=100.0, delta=1e-5) as ledger:
+        run = start(the_plan=target, ledger=ledger)
+        x, y = table()
+
+        def ten_steps():
+            for _ in range(10):
+                run.step(x[:40], y[:40])
+
+        with pytest.raises(BudgetExceededError, match="plan's epsilon 1"):
+            ten_steps()
+        assert run.epsilon() <= 1.0
+
+
+def test_a_copy_of_the_model_is_a_plain_model():
+    run = start()
+    copied = copy.deepcopy(run.model)
+    assert isinstance(copied, nn.Sequential)
+    assert same(weights(copied), weights(run.plain_model))
+
+
 def test_the_ledger_is_charged_before_the_noise_is_drawn(tmp_path, monkeypatch):
     run = start(the_plan=plan(seed=None), ledger=tmp_path / "run.ledger")
     seen = []
@@ -487,6 +510,25 @@ def test_constrained_layers_are_within_their_limits_before_and_after_every_step(
     for x, y in run.loader:
         run.step(x, y)
         assert norm() <= 1.0
+
+
+def test_noise_meets_the_effective_weight_and_is_pulled_back_to_the_stored_one():
+    model = nn.Sequential(lipschitz.StandardisedLinear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    run = start(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    reference = bounded_sum(
+        model,
+        nn.CrossEntropyLoss(),
+        *(empty := (torch.zeros(0, 5), torch.zeros(0).long())),
+        run.plan.gradients,
+    )
+    (group,) = reference.groups
+    tensors = [group.gradients[name] for name in group.names]
+    noise = Streams(3).noise(0).normal_for(tensors, [1.001] * len(tensors))
+    expected = dict(zip(group.names, noise, strict=True))
+    run.step(*empty)
+    pulled = model[0].pull_back(expected["0.weight"] / 40)
+    torch.testing.assert_close(model[0].weight.grad, pulled)
+    torch.testing.assert_close(model[2].weight.grad, expected["2.weight"] / 40)
 
 
 def test_chunks_change_nothing_but_rounding():

@@ -71,7 +71,10 @@ class NormMemory:
             matrix = weight()
             # An effective weight is made anew each time; only a parameter can be remembered.
             if self.cache is not None and isinstance(matrix, nn.Parameter):
-                return self.cache.spectral_norm(matrix).value
+                # A constrained layer has just certified its weight to project it.
+                own = getattr(owner, "norms", None)
+                cache = own if isinstance(own, NormCache) else self.cache
+                return cache.spectral_norm(matrix).value
             return spectral_norm(matrix.detach()).value
 
         return self.of(("matrix", id(owner)), compute)

@@ -21,7 +21,7 @@ from noisewise.ecdf.precision_recall import (
     dp_precision_recall_curve,
 )
 from noisewise.ecdf.roc import PrivateROC, dp_roc_auc_score, dp_roc_curve, private_roc
-from noisewise.ecdf.smoothing import smooth_isotonic, smooth_tree
+from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
 from noisewise.ecdf.streaming import StreamingCounter
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "private_evaluation",
     "private_histogram",
     "private_roc",
+    "shrink_families",
     "smooth_isotonic",
     "smooth_tree",
 ]

@@ -25,11 +25,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from noisewise.privacy import _validate
+from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import ZeroConcentrated
 
 __all__ = [
     "Budget",
@@ -198,15 +201,23 @@ def discreteness_slack(deviation: float, coordinates: int, epsilon: float) -> fl
     return (1 + math.exp(epsilon)) * discreteness(deviation, coordinates)
 
 
+@lru_cache(maxsize=64)
 def concentrated_rho(epsilon: float, delta: float) -> float:
-    """Largest rho whose zCDP implies (epsilon, delta), rounded down."""
+    """Largest rho whose zCDP implies (epsilon, delta), rounded down.
+
+    Also by the accountant of statements, which looks at fewer Renyi orders, so that no
+    statement says more than was asked for.
+    """
+
+    def fits(rho: float) -> bool:
+        if concentrated_delta(rho, epsilon) > delta:
+            return False
+        return epsilon_of(ZeroConcentrated(rho), delta=delta, accountant="rdp") <= epsilon
+
     low, high = 0.0, epsilon
-    for _ in range(100):
+    while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        if concentrated_delta(middle, epsilon) <= delta:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 

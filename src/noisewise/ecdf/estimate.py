@@ -11,16 +11,18 @@ from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid, as_records
 from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.mechanisms.thesis import ThesisTree
-from noisewise.ecdf.smoothing import smooth_isotonic, smooth_tree
+from noisewise.ecdf.mechanisms.tree_estimate import subtree_variances
+from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 
 __all__ = ["dp_ecdf", "smooth_counts"]
 
-SMOOTHINGS = ("auto", "l2", "l1", "pava")
+SMOOTHINGS = ("auto", "l2", "l1", "pava", "shrink")
 
 
 def dp_ecdf(
@@ -61,10 +63,13 @@ def dp_ecdf(
         (2025) with exact sensitivity; "kary" a tree of counts with least squares; "sqrt" a
         Toeplitz factorisation with Gaussian noise (needs delta > 0 or rho); "circulant" the
         like for neighbors="replace", with less noise on fine grids.
-    smooth : {"auto", "l2", "l1", "pava", None}
+    smooth : {"auto", "l2", "l1", "pava", "shrink", None}
         How the curve is made monotone. "l2" and "l1" are Eq. 6.3.6 for "thesis"; for the
         others "l2" and "pava" are isotonic least squares weighted by the known variances.
-        "auto" is "l2". None leaves the curve as released.
+        "auto" is "l2". "shrink", for "kary", first shrinks differences between neighbouring
+        bins towards zero as far as they look like noise: less error if records are spread
+        evenly within short ranges, no more if they are not. None leaves the curve as
+        released.
     aggregator : Aggregator, optional
         Who adds up the records; by default this machine.
     rng : None, int or Randomness
@@ -138,6 +143,12 @@ def _check_smoothing(mechanism: Mechanism, smooth: str | None) -> None:
             f"is {mechanism.description}: use mechanism='thesis' with base=2, or smooth='l2'"
         )
 
+    if smooth == "shrink" and not isinstance(mechanism.strategy, CountTree):
+        raise ValueError(
+            f"smooth='shrink' works inside the families of a tree of counts, but the mechanism "
+            f"is {mechanism.description}: use mechanism='kary', or smooth='auto'"
+        )
+
 
 def _has_tree_problem(mechanism: Mechanism) -> bool:
     """Whether Eq. 6.3.6 is solved for its tree: the thesis's, with base 2."""
@@ -156,16 +167,26 @@ def smooth_counts(noisy: FloatArray, mechanism: Mechanism, smooth: str | None) -
         As released by `mechanism`.
     mechanism : Mechanism
         Whose noise they have.
-    smooth : {"auto", "l2", "l1", "pava", None}
+    smooth : {"auto", "l2", "l1", "pava", "shrink", None}
         See :func:`dp_ecdf`.
     """
     _check_smoothing(mechanism, smooth)
     if smooth is None:
         return noisy
     total = max(float(noisy[-1]), 0.0)
+    if smooth == "shrink":
+        noisy = _shrink(noisy, mechanism)
     inner = noisy[:-1]
     if _has_tree_problem(mechanism) and smooth in ("auto", "l2", "l1"):
         smoothed = smooth_tree(inner, total, 1 if smooth == "l1" else 2)
     else:
         smoothed = smooth_isotonic(inner, total, mechanism.variance[:-1])
     return np.append(smoothed, total)
+
+
+def _shrink(noisy: FloatArray, mechanism: Mechanism) -> FloatArray:
+    tree = mechanism.strategy
+    assert isinstance(tree, CountTree)
+    unit = [block.variance / tree.resolution**2 for block in mechanism.noise]
+    upward, _ = subtree_variances(tree.fanouts, unit, tree.setting.total_is_public)
+    return shrink_families(noisy, tree.fanouts, upward)

@@ -12,7 +12,7 @@ from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
 from noisewise.federated.noise import SharedNoise
-from noisewise.federated.questions import Question
+from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.randomness import Randomness
@@ -147,7 +147,7 @@ class LocalAggregator:
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Sum over all parties and add noise once."""
-        mechanism = self.noise.apply(question.planned)
+        mechanism = with_noise(question, self.noise)
         total = sum_parties([question.statistic(party) for party in parties])
         if not self.noiseless:
             total = total + mechanism.draw(rng)

@@ -28,6 +28,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
 )
 from noisewise.federated.domain import Records
+from noisewise.federated.measuring import check_plausible
 from noisewise.federated.questions import _Asked, _require_closed
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
@@ -85,6 +86,10 @@ class SumsByGroup:
         if norm != "l1":
             raise ValueError("sums by group get Laplace noise")
         return tuple(Fraction(move) for move in self.moves)
+
+    def touched(self, change: Change) -> int:
+        """All numbers of noise, at most."""
+        return sum(self.blocks)
 
     def measure(self, counts: IntArray) -> IntArray:
         """Nothing to do: the sums are measured by the question."""
@@ -194,6 +199,7 @@ class GroupSumsQuestion(_Asked):
 
     def answer(self, sums: Sums) -> GroupSums:
         """Return the sums by group; scales are those of a Laplace law of equal variance."""
+        check_plausible(sums.noisy, sums.mechanism, UNIT, sums.records)
         groups = len(self.cuts) + 1
         columns: dict[str, FloatArray] = {}
         scales: dict[str, float] = {}

@@ -29,7 +29,7 @@ from noisewise.federated.aggregator import refuse_unstated
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import AggregationError
 from noisewise.federated.noise import SharedNoise
-from noisewise.federated.questions import Question
+from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import _validate
@@ -105,7 +105,7 @@ class FlowerAggregator:
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Sum by SecAgg+ in this process; the server adds the noise."""
-        mechanism = self.noise.apply(question.planned)
+        mechanism = with_noise(question, self.noise)
         vectors = [question.statistic(party) for party in parties]
         total = secure_sum(vectors, self.shares, self.threshold)
         if not self.noiseless:

@@ -25,7 +25,7 @@ from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.point import generate_point
 from noisewise.federated.fss.server import KeyStore, combine_shares, noisy_share, paired
 from noisewise.federated.noise import SharedNoise
-from noisewise.federated.questions import Question
+from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.threat import ThreatModel
@@ -143,6 +143,7 @@ class FunctionSharing:
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Run the whole protocol in this process, message by message."""
+        with_noise(question, self.noise)  # refuses before anything is sent
         source, *own = rng.spawn(self.servers + 1)
         domain = question.domain
         if self.keys == "comparison":

@@ -25,7 +25,7 @@ from noisewise.federated.masking import (
 )
 from noisewise.federated.masking.session import Advertisement, SealedShares
 from noisewise.federated.noise import SharedNoise
-from noisewise.federated.questions import Question
+from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.threat import ThreatModel
@@ -211,7 +211,7 @@ class MaskedAggregator:
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Run the whole protocol in this process, message by message."""
         size = len(parties)
-        planned = self.noise_for(size).apply(question.planned)
+        planned = with_noise(question, self.noise_for(size))
         source, *own = rng.spawn(size + 1)
         public = question.relation.count_is_public
         vectors = {}

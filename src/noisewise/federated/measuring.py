@@ -1,20 +1,31 @@
 """Measurements of secret shares: the strategies' linear maps, computed modulo 2^64.
 
-A share of a histogram is a vector of uniform 64-bit words. Trees, prefix sums and histograms are
-sums, which wrap around as they should. The Toeplitz strategy computes its product by a
-floating-point FFT, which is exact for counts but not for words, so here it is a plain
-product of 64-bit words.
+A share of a histogram is a vector of uniform 64-bit words, for which strategies are not made: they
+check that counts do not overflow, and multiply by floating-point transforms that are exact for
+counts only. But their maps are linear. So words are cut into digits, which are small counts; each
+is measured as usual, and the results are shifted and added up modulo 2^64. What comes out of
+it is checked for being possible at all.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray, Strategy
+from noisewise.ecdf.mechanisms.circulant import PinnedCirculant
+from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism, Strategy
 from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz
 from noisewise.ecdf.two_class import TwoCurves
+from noisewise.federated.masking.session import AggregationError
+from noisewise.federated.sharing.additive import Words, as_signed
 
-__all__ = ["measure_modulo"]
+__all__ = ["check_plausible", "measure_modulo", "reach"]
+
+#: More records than anybody has; the bound where their number is private.
+MANY_RECORDS = 1 << 36
+# Digits of words, shorter ones where a strategy finds that the longer overflow.
+DIGIT_BITS = (16, 8, 4)
 
 
 def measure_modulo(strategy: Strategy, histogram: IntArray) -> IntArray:
@@ -26,13 +37,69 @@ def measure_modulo(strategy: Strategy, histogram: IntArray) -> IntArray:
     histogram : array of int64
         Counts, or a share of them (any words).
     """
-    words = np.ascontiguousarray(histogram, np.int64)
+    words = np.ascontiguousarray(histogram, np.int64).view(np.uint64)
+    for bits in DIGIT_BITS[:-1]:
+        try:
+            return _by_digits(strategy, words, bits)
+        except OverflowError:
+            continue
+    return _by_digits(strategy, words, DIGIT_BITS[-1])
+
+
+def _by_digits(strategy: Strategy, words: Words, bits: int) -> IntArray:
+    total: Words | None = None
+    for shift in range(0, 64, bits):
+        digits = (words >> np.uint64(shift)) & np.uint64((1 << bits) - 1)
+        if total is not None and not digits.any():
+            continue
+        part = strategy.measure(digits.astype(np.int64)).view(np.uint64) << np.uint64(shift)
+        total = part if total is None else total + part
+    assert total is not None
+    return as_signed(total)
+
+
+def reach(strategy: Strategy) -> int:
+    """Return how much one record adds to a measurement, at most."""
     if isinstance(strategy, TwoCurves):
-        halves = np.split(words, 2)
-        return np.concatenate([measure_modulo(strategy.single, half) for half in halves])
+        return reach(strategy.single)
     if isinstance(strategy, ScaledToeplitz):
-        points = strategy.setting.points
-        scaled = words[:points] * strategy.columns
-        product = np.convolve(strategy.coefficients[:points], scaled)[:points]
-        return np.asarray(product * strategy.rows, np.int64)
-    return np.asarray(strategy.measure(words), np.int64)
+        parts = (strategy.coefficients, strategy.columns, strategy.rows)
+        return math.prod(int(np.abs(part).max(initial=1)) for part in parts)
+    if isinstance(strategy, PinnedCirculant):
+        return int(np.abs(strategy.kernel).sum())
+    return int(getattr(strategy, "resolution", 1))
+
+
+def check_plausible(noisy: IntArray, mechanism: Mechanism, one: int, records: int | None) -> None:
+    """Raise if no records and no likely noise give these sums: a share is missing or spoiled.
+
+    Words that do not belong together sum to uniform 64-bit numbers, so this finds a round that
+    went wrong, and not an owner who counts a few records too many. It looks at the noisy sums only,
+    so it costs no privacy.
+
+    Parameters
+    ----------
+    noisy : array
+    mechanism : Mechanism
+        With the noise that was added.
+    one : int
+        What one record adds to a sum, at most.
+    records : int or None
+        Their number, if it is known.
+    """
+    most = one * (MANY_RECORDS if records is None else records)
+    if most >= 1 << 62:
+        if records is None:
+            most = 1 << 62
+        else:
+            raise OverflowError("too many records for 64-bit measurements; use mechanism='kary'")
+    # Each measurement carries at most one number of noise from each level of a tree of 64; a
+    # hundred deviations of a Laplace or Gaussian number have a probability below 1e-60.
+    deviation = max(math.sqrt(block.variance) for block in mechanism.noise)
+    limit = most + 64 * 100 * deviation
+    if noisy.size and float(np.abs(noisy.astype(np.float64)).max()) > limit:
+        raise AggregationError(
+            "the sums are larger than any records could make them: shares do not belong "
+            "together, or somebody sent a spoiled contribution. Ask for the shares again; if they "
+            "are the same, this round has no result."
+        )

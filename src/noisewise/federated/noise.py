@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisewise.ecdf.budget import gaussian_delta
+from noisewise.ecdf.budget import Budget, gaussian_delta
 from noisewise.ecdf.mechanisms.protocol import Block, FloatArray, IntArray, Mechanism
 from noisewise.errors import UnsoundError
 from noisewise.federated.polya import polya
@@ -122,10 +122,13 @@ class SharedMechanism(Mechanism):
         """Total variation distance from rounded real noise, shares included."""
         distance = float(Mechanism.variation.__get__(self))
         if self.divided:
-            curves = 2 if self.change == "joint" else 1
-            for block in self.noise:
-                honest = block.honest if isinstance(block, SharedBlock) else 1
-                distance += curves * block.size * gaussian_sum_distance(float(block.scale), honest)
+            # As there: numbers that do not shift have the same law on both sides.
+            parts = [
+                gaussian_sum_distance(float(block.scale), block.honest)
+                for block in self.noise
+                if isinstance(block, SharedBlock)
+            ]
+            distance += self.strategy.touched(self.change) * max(parts)
         return min(1.0, distance)
 
     def delta(self, epsilon: float) -> float:
@@ -175,8 +178,28 @@ class SharedNoise:
         honest = _validate.integer("honest", self.honest, minimum=1, maximum=contributors)
         object.__setattr__(self, "honest", honest)
 
-    def apply(self, mechanism: Mechanism) -> SharedMechanism:
-        """Return the mechanism with this noise: the same guarantee, perhaps more variance."""
+    def apply(self, mechanism: Mechanism, budget: Budget | None = None) -> SharedMechanism:
+        """Return the mechanism with this noise: the same guarantee, perhaps more variance.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+            As it was planned for one machine.
+        budget : Budget, optional
+            If given, noise that cannot be accounted for under it is refused now, before
+            anything is spent, and not when the statement is asked for.
+        """
+        if (
+            budget is not None
+            and budget.concentrates
+            and mechanism.kind == "gaussian"
+            and self.honest > 1
+        ):
+            raise UnsoundError(
+                f"{budget} is accounted by zCDP, which a sum of discrete Gaussian shares does not "
+                "have here: let every contributor add the full noise (honest=1), or ask for a "
+                "smaller epsilon"
+            )
         blocks = tuple(
             SharedBlock(block.kind, block.scale, block.size, self.contributors, self.honest)
             for block in mechanism.noise

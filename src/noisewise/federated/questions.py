@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.estimate import SMOOTHINGS, smooth_counts
+from noisewise.ecdf.estimate import SMOOTHINGS, _check_smoothing, smooth_counts
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.two_class import smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.measuring import measure_modulo
+from noisewise.federated.measuring import check_plausible, measure_modulo, reach
+from noisewise.federated.noise import SharedMechanism, SharedNoise
 from noisewise.federated.results import (
     FederatedECDF,
     FederatedHistogram,
@@ -41,6 +42,7 @@ __all__ = [
     "Question",
     "RocQuestion",
     "question_from_dict",
+    "with_noise",
 ]
 
 
@@ -118,7 +120,8 @@ class _Asked:
         return hashlib.sha256(b"noisewise/question/1/" + text.encode()).digest()
 
     def _records(self, sums: Sums) -> int:
-        """Return the public number of records, or 0 if it is private."""
+        """Return the public number of records, or 0 if it is private; check the sums."""
+        check_plausible(sums.noisy, sums.mechanism, reach(sums.mechanism.strategy), sums.records)
         if not self.relation.count_is_public:
             return 0
         if not sums.records:
@@ -154,13 +157,15 @@ class EcdfQuestion(_Asked):
     @cached_property
     def planned(self) -> Mechanism:
         """The mechanism that one machine would use."""
-        return plan(
+        planned = plan(
             self.domain.bins,
             self.relation,
             self.budget,
             mechanism=self.mechanism,
             objective=self.objective,
         )
+        _check_smoothing(planned, self.smooth)
+        return planned
 
     def statistic(self, records: Records) -> IntArray:
         """Measurements of some records."""
@@ -213,13 +218,16 @@ class RocQuestion(_Asked):
     @cached_property
     def planned(self) -> Mechanism:
         """The joint mechanism of both classes."""
-        return two_curve_mechanism(
+        planned = two_curve_mechanism(
             self.domain.bins,
             self.relation,
             self.budget,
             mechanism=self.mechanism,
             objective=self.objective,
         )
+        if self.smooth == "l1" and planned.name != "thesis":
+            raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
+        return planned
 
     def statistic(self, records: Records) -> IntArray:
         """Measurements of some records."""
@@ -305,6 +313,11 @@ class HistogramQuestion(_Asked):
             randomness=sums.randomness,
             threat=sums.threat,
         )
+
+
+def with_noise(question: Question, noise: SharedNoise) -> SharedMechanism:
+    """Return a question's mechanism with shared noise, refused now if it has no accounting."""
+    return noise.apply(question.planned, getattr(question, "budget", None))
 
 
 def question_from_dict(fields: Mapping[str, Any]) -> Question:

@@ -9,6 +9,7 @@ from noisewise.ecdf.group_sums import GroupSums
 from noisewise.ecdf.histogram_release import PrivateHistogram
 from noisewise.ecdf.hosmer_lemeshow import HosmerLemeshow
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
+from noisewise.ecdf.promise import compose
 from noisewise.ecdf.roc import PrivateROC
 from noisewise.ecdf.two_class import TwoClassCounts
 from noisewise.federated.threat import ThreatModel
@@ -58,9 +59,9 @@ class FederatedECDF(PrivateECDF):
 
     threat: ThreatModel
 
-    def statement(self) -> Statement:
+    def statement(self, delta: float | None = None) -> Statement:
         """Return what was promised, and under which protocol."""
-        return self.threat.qualify(super().statement())
+        return self.threat.qualify(super().statement(delta))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,4 +133,4 @@ class FederatedHosmerLemeshow:
         """Return what was promised for both releases, and under which protocol."""
         parts = [] if self.curve is None else [self.curve.statement()]
         sums = self.threat.qualify(self.sums.statement("Hosmer-Lemeshow test", self.said))
-        return Statement.compose([*parts, sums], delta=self.test.budget.delta)
+        return compose([*parts, sums], self.test.budget.delta)

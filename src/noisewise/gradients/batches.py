@@ -33,6 +33,11 @@ class Seeded(torch.autograd.Function):
 def leading(values: Any) -> int:
     """Return the number of rows, which must be the same for all tensors."""
     sizes = {t.shape[0] if t.dim() else -1 for t in pytree.tree_leaves(values) if _is_tensor(t)}
+    if not sizes:
+        raise TypeError(
+            f"a batch must hold torch tensors, got {type(values).__name__}; convert arrays with "
+            "torch.from_numpy"
+        )
     if len(sizes) != 1 or -1 in sizes:
         raise ValueError(
             "all tensors of a batch need the same number of records along their first axis, got "

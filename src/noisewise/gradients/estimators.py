@@ -280,6 +280,10 @@ class BatchMaxScaled(Lipschitz):
     input_norm: float | None = None
     study: bool = field(default=False, kw_only=True)
     sound: ClassVar[bool] = False
+    reason: ClassVar[str] = (
+        "it divides by the largest norm of the batch, so that one record changes what all others "
+        "contribute"
+    )
     measures: ClassVar[Measure] = "input"
 
     def __post_init__(self) -> None:

@@ -260,8 +260,9 @@ class Tape:
                     "it was used in the backward pass more often than in the forward pass. Do not "
                     "call backward twice on one batch."
                 )
-            self.pending.setdefault(group, []).append(part)
-            if self.arrived[group] >= self.expected.get(group, 0):
+            complete = self.arrived[group] >= self.expected.get(group, 0)
+            self.pending.setdefault(group, []).append(part if complete else part.condensed())
+            if complete:
                 self._settle(group)
 
     def _settle(self, group: str) -> None:

@@ -10,9 +10,11 @@ from noisewise.training.distributed import Distributed
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.fitting import Fitted, fit
 from noisewise.training.loader import PrivateLoader
-from noisewise.training.plan import Plan, ResolvedPlan, default_delta
+from noisewise.training.plan import Plan
 from noisewise.training.private import make_private
 from noisewise.training.private_run import PrivateRun
+from noisewise.training.resolved import ResolvedPlan, default_delta
+from noisewise.training.team import Solo, Team
 
 __all__ = [
     "Averaging",
@@ -28,7 +30,9 @@ __all__ = [
     "PrivateRun",
     "ProgressBar",
     "ResolvedPlan",
+    "Solo",
     "StepError",
+    "Team",
     "TensorBoard",
     "default_delta",
     "deviations",

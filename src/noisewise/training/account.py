@@ -16,7 +16,7 @@ from noisewise.privacy import Event, History, Ledger, PoissonGaussian
 from noisewise.privacy.accounting import max_count
 from noisewise.privacy.events import simplify
 from noisewise.privacy.statement import round_up
-from noisewise.training.plan import ResolvedPlan
+from noisewise.training.resolved import ResolvedPlan
 
 __all__ = ["Account", "LedgerAccount", "MemoryAccount", "open_account"]
 
@@ -52,6 +52,38 @@ class Account(Protocol):
         ...
 
 
+class Allowance:
+    """How many steps fit into the target of a plan."""
+
+    def __init__(self, resolved: ResolvedPlan) -> None:
+        self._resolved = resolved
+        # Calibration has shown that all planned steps fit; only more of them need a search.
+        self._allowed = resolved.steps
+        self._searched = False
+
+    def require_one_more(self, charged: int) -> None:
+        """Raise if another step would exceed the target."""
+        plan = self._resolved.plan
+        if plan.epsilon is None or charged < self._allowed:
+            return
+        if not self._searched:
+            self._searched = True
+            self._allowed = max_count(
+                self._resolved.event,
+                epsilon=plan.epsilon,
+                delta=self._resolved.delta,
+                accountant=plan.accountant,
+                relation=plan.relation,
+            )
+        if charged >= self._allowed:
+            spent = round_up(self._resolved.epsilon_after(charged))
+            raise BudgetExceededError(
+                f"step {charged + 1} would exceed the plan's epsilon {plan.epsilon:g} at "
+                f"delta {self._resolved.delta:g}: {spent} is spent. The model as it is keeps that "
+                "promise; train longer with a larger epsilon, or plan more steps with more noise."
+            )
+
+
 class MemoryAccount:
     """An account that lives as long as the process, like the weights that it accounts for."""
 
@@ -60,9 +92,7 @@ class MemoryAccount:
     def __init__(self, resolved: ResolvedPlan) -> None:
         self._resolved = resolved
         self._charged = 0
-        # Calibration has shown that all planned steps fit; only more of them need a search.
-        self._allowed = resolved.steps
-        self._searched = resolved.plan.epsilon is None
+        self._allowance = Allowance(resolved)
 
     @property
     def charged(self) -> int:
@@ -78,8 +108,7 @@ class MemoryAccount:
         """Charge the step with that number, unless it was charged before."""
         if step < self._charged:
             return
-        if self._resolved.plan.epsilon is not None and self._charged >= self._allowed:
-            self._search()
+        self._allowance.require_one_more(self._charged)
         self._charged += 1
 
     def restore(self, charged: int) -> None:
@@ -88,26 +117,6 @@ class MemoryAccount:
 
     def close(self) -> None:
         """Nothing to release."""
-
-    def _search(self) -> None:
-        plan = self._resolved.plan
-        assert plan.epsilon is not None
-        if not self._searched:
-            self._searched = True
-            self._allowed = max_count(
-                self._resolved.event,
-                epsilon=plan.epsilon,
-                delta=self._resolved.delta,
-                accountant=plan.accountant,
-                relation=plan.relation,
-            )
-        if self._charged >= self._allowed:
-            spent = round_up(self._resolved.epsilon_after(self._charged))
-            raise BudgetExceededError(
-                f"step {self._charged + 1} would exceed the plan's epsilon {plan.epsilon:g} at "
-                f"delta {self._resolved.delta:g}: {spent} is spent. The model as it is keeps that "
-                "promise; train longer with a larger epsilon, or plan more steps with more noise."
-            )
 
 
 class LedgerAccount:
@@ -118,6 +127,7 @@ class LedgerAccount:
     def __init__(self, resolved: ResolvedPlan, ledger: Ledger, name: str, owned: bool) -> None:
         _check_same_promise(resolved, ledger)
         self._event = resolved.event
+        self._allowance = Allowance(resolved)
         self._ledger = ledger
         self._name = name
         self._owned = owned
@@ -146,6 +156,7 @@ class LedgerAccount:
             )
         if step < self._charged:
             return
+        self._allowance.require_one_more(self._charged)
         self._ledger.charge(self._event, note=f"{self._prefix}{self._charged + 1}")
         self._charged += 1
         self._history = simplify((*self._history, self._event))

@@ -60,19 +60,23 @@ def save_run(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> Non
 
 def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that a checkpoint holds, as nested plain values and tensors."""
-    averager = run.averager
+    averager, card = run.averager, _card(run)
     return {
         "plan": run.plan.to_json(indent=None),
         "name": run.name,
         "step": run.next_step,
         "charged": run.steps_taken,
+        "batches": run.batches_known_by,
         "model": run.team.whole(dict(run.plain_model.state_dict())),
         "optimizer": run.team.whole(run.optimizer.state_dict()),
         "average": None
         if averager is None
         else {"count": averager.count, "weights": averager.weights},
         "circumstances": vars(run.circumstances).copy(),
-        "torch": torch.get_rng_state(),
+        "torch": run.team.each(torch.get_rng_state()),
+        "cuda": None
+        if (card := _card(run)) is None
+        else run.team.each(torch.cuda.get_rng_state(card)),
         "extra": {name: _state(value) for name, value in extra.items()},
     }
 
@@ -102,8 +106,9 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
     _restore_average(run, content["average"])
     for name, value in content["circumstances"].items():
         setattr(run.circumstances, name, getattr(run.circumstances, name) or value)
-    torch.set_rng_state(content["torch"])
-    run.go_to(charged if run.streams.is_secret else int(content["step"]))
+    _restore_generators(run, content)
+    repeats = not run.streams.is_secret and content["batches"] == run.batches_known_by
+    run.go_to(int(content["step"]) if repeats else charged)
     return _restore_extra(content["extra"], extra)
 
 
@@ -189,6 +194,19 @@ def _restore_extra(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[
         if name in saved and hasattr(value, "load_state_dict"):
             value.load_state_dict(saved[name])
     return {name: value for name, value in saved.items() if name not in wanted}
+
+
+def _card(run: PrivateRun) -> torch.device | None:
+    return run.device if run.device is not None and run.device.type == "cuda" else None
+
+
+def _restore_generators(run: PrivateRun, content: Mapping[str, Any]) -> None:
+    """Set torch's generators, from which dropout and augmentation draw, as they were."""
+    worker, workers, card = run.team.worker, run.team.workers, _card(run)
+    if len(content["torch"]) == workers:
+        torch.set_rng_state(content["torch"][worker])
+    if content["cuda"] is not None and card is not None and len(content["cuda"]) == workers:
+        torch.cuda.set_rng_state(content["cuda"][worker], card)
 
 
 def _restore_average(run: PrivateRun, saved: Mapping[str, Any] | None) -> None:

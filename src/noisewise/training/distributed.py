@@ -142,6 +142,13 @@ class Distributed:
             )
         return [float(value) for value in most]
 
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """Every worker's tensor, in order."""
+        held = tensor.to(self._device)
+        gathered = [torch.empty_like(held) for _ in range(self.workers)]
+        dist.all_gather(gathered, held, group=self._group)
+        return [part.cpu() for part in gathered]
+
     def barrier(self) -> None:
         """Wait for the others."""
         dist.barrier(group=self._group)

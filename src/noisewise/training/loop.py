@@ -7,6 +7,7 @@ written by somebody else in between. It refuses before anything is charged or re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,8 @@ class Loop:
                 "run.model was called twice in training mode without a step in between; the "
                 "second batch would be added to the first. Finish the first (backward, then "
                 "run.optimizer.step()), drop it with run.discard(), or evaluate under "
-                "torch.no_grad()."
+                "torch.no_grad(). A batch that is too large for memory is stepped on with "
+                "run.step(x, y) and chunk=."
             )
         self.discard()
         self._before()
@@ -176,7 +178,14 @@ class PrivateModel:
         return self._loop.forward(named or (x[0] if len(x) == 1 else x))
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_model", "_loop"):  # a copy that is not finished has neither
+            raise AttributeError(name)
         return getattr(self._model, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        """Return a copy of the plain model: a run is not copied along."""
+        copied: nn.Module = copy.deepcopy(self._model, memo)
+        return copied
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._model, name, value)

@@ -9,7 +9,6 @@ sample rate q, the number of steps, the divisor, delta and the noise multiplier.
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,12 +16,13 @@ from typing import Any
 
 from noisewise.errors import UnsoundError
 from noisewise.gradients import Clipped, Estimator, Schedule
-from noisewise.privacy import PoissonGaussian, Relation, _validate
-from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, noise_multiplier
+from noisewise.privacy import Relation, _validate
+from noisewise.privacy.accounting import ACCOUNTANTS
 from noisewise.training.allocation import ALLOCATIONS
 from noisewise.training.plan_values import from_plain, to_plain
+from noisewise.training.resolved import Constants, ResolvedPlan, calibrated, default_delta
 
-__all__ = ["Plan", "ResolvedPlan", "default_delta"]
+__all__ = ["Plan"]
 
 SAMPLERS = ("poisson", "full")
 
@@ -112,6 +112,8 @@ class Plan:
             raise TypeError(f"seed must be an int, or None for secret noise, got {self.seed!r}")
         if not isinstance(self.unit, str) or not self.unit:
             raise TypeError(f"unit must say what one record stands for, got {self.unit!r}")
+        if self.records is not None or not self.needs_size:
+            self._sigma(self._constants(self.records))  # raises what is impossible
 
     # ---------------------------------------------------------------- resolution
 
@@ -135,28 +137,21 @@ class Plan:
         size = self.records if self.records is not None else given
         if size is not None:
             size = _validate.integer("records", size, minimum=1)
-        rate, divisor = self._rate(size)
-        steps = self.steps if self.steps is not None else self._steps(rate)
-        delta = self._delta(size)
-        sigma = self.noise_multiplier
-        if sigma is None:
-            assert self.epsilon is not None
-            sigma = noise_multiplier(
-                epsilon=self.epsilon,
-                delta=delta,
-                steps=steps,
-                sample_rate=rate,
-                accountant=self.accountant,
-                relation=self.relation,
+        constants = self._constants(size)
+        if self.delta is not None and size is not None and self.delta > 1 / size:
+            warnings.warn(
+                f"delta={self.delta:g} is above 1/n = {1 / size:.3g}: a mechanism that publishes "
+                f"one record at random would be allowed. {default_delta(size):g} is customary.",
+                stacklevel=2,
             )
         return ResolvedPlan(
             plan=self,
             records=size,
-            sample_rate=rate,
-            steps=steps,
-            batch_size=divisor,
-            delta=delta,
-            noise_multiplier=sigma,
+            sample_rate=constants.rate,
+            steps=constants.steps,
+            batch_size=constants.divisor,
+            delta=constants.delta,
+            noise_multiplier=self._sigma(constants),
             size_used=self.needs_size,
         )
 
@@ -306,88 +301,33 @@ class Plan:
         assert self.batch_size is not None
         return self.batch_size / size, self.batch_size
 
-    def _steps(self, rate: float) -> int:
-        assert self.epochs is not None
-        return max(1, round(self.epochs / rate))
-
-    def _delta(self, size: int | None) -> float:
-        if self.delta is None:
-            if size is None:
-                raise ValueError(
-                    "delta defaults to 1/(10 n), for which the number of records n is needed: "
-                    "declare it public with Plan(records=...), or give delta, e.g. delta=1e-6."
-                )
-            return default_delta(size)
-        if size is not None and self.delta > 1 / size:
-            warnings.warn(
-                f"delta={self.delta:g} is above 1/n = {1 / size:.3g}: a mechanism that publishes "
-                f"one record at random would be allowed. {default_delta(size):g} is customary.",
-                stacklevel=4,
+    def _constants(self, size: int | None) -> Constants:
+        rate, divisor = self._rate(size)
+        if self.steps is not None:
+            steps = self.steps
+        else:
+            assert self.epochs is not None
+            steps = max(1, round(self.epochs / rate))
+        if self.delta is None and size is None:
+            raise ValueError(
+                "delta defaults to 1/(10 n), for which the number of records n is needed: "
+                "declare it public with Plan(records=...), or give delta, e.g. delta=1e-6."
             )
-        return self.delta
+        delta = self.delta
+        if delta is None:
+            assert size is not None
+            delta = default_delta(size)
+        return Constants(rate, divisor, steps, delta)
 
-
-@dataclass(frozen=True)
-class ResolvedPlan:
-    """A plan with all its constants; see :class:`Plan`.
-
-    Attributes
-    ----------
-    plan : Plan
-    records : int or None
-        The public number of records, if it was given.
-    sample_rate, steps, delta, noise_multiplier
-        What the accountant is told.
-    batch_size : float
-        The expected batch size, by which sums are divided.
-    size_used : bool
-        Whether any constant was computed from `records`.
-    """
-
-    plan: Plan
-    records: int | None
-    sample_rate: float
-    steps: int
-    batch_size: float
-    delta: float
-    noise_multiplier: float
-    size_used: bool
-
-    @property
-    def event(self) -> PoissonGaussian:
-        """One step, for the accountant."""
-        return PoissonGaussian(self.noise_multiplier, self.sample_rate)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps in which each record is drawn once on average."""
-        return max(1, math.ceil(1 / self.sample_rate - 1e-9))
-
-    def epsilon_after(self, steps: int) -> float:
-        """Epsilon of that many steps."""
-        if steps == 0:
-            return 0.0
-        return epsilon_of(
-            PoissonGaussian(self.noise_multiplier, self.sample_rate, steps),
-            delta=self.delta,
-            relation=self.plan.relation,
-            accountant=self.plan.accountant,
+    def _sigma(self, constants: Constants) -> float:
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        assert self.epsilon is not None
+        return calibrated(
+            self.epsilon,
+            constants.delta,
+            constants.steps,
+            constants.rate,
+            self.accountant,
+            self.relation,
         )
-
-    @property
-    def epsilon(self) -> float:
-        """Epsilon of the whole plan."""
-        return self.epsilon_after(self.steps)
-
-
-def default_delta(records: int) -> float:
-    """1/(10 n) rounded down to a power of ten.
-
-    Examples
-    --------
-    >>> default_delta(1000), default_delta(1001), default_delta(60_000)
-    (0.0001, 1e-05, 1e-06)
-    """
-    n = _validate.integer("records", records, minimum=1)
-    # 10^k >= 10 n for the least k: the digits of 10 n - 1, counted exactly.
-    return float(f"1e-{len(str(10 * n - 1))}")

@@ -27,9 +27,10 @@ from noisewise.training.averaging import Averager, Averaging
 from noisewise.training.errors import StepError
 from noisewise.training.loader import PrivateLoader
 from noisewise.training.loop import GradientWatch, Loop, PrivateLoss, PrivateModel
-from noisewise.training.plan import Plan, ResolvedPlan
+from noisewise.training.plan import Plan
 from noisewise.training.records import Records, map_tensors, record_count
 from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan
+from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import FullSampler, PoissonSampler
 from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
@@ -210,6 +211,12 @@ class PrivateRun:
     def resume(self, path: str | os.PathLike[str], **extra: Any) -> dict[str, Any]:
         """Continue from a checkpoint of this run; what the ledger has charged stays charged."""
         return checkpoints.load(self, path, **extra)
+
+    @property
+    def batches_known_by(self) -> str:
+        """What a seeded batch depends on beside seed, name and step, for checkpoints."""
+        records = None if self._records is None else len(self._records)
+        return f"{records} records, {self.team.workers} workers"
 
     def go_to(self, step: int) -> None:
         """Make that step the next one, for batches, noise and schedules (used by checkpoints)."""

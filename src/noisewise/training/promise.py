@@ -10,8 +10,8 @@ from typing import Any
 from noisewise.errors import UnsoundError
 from noisewise.privacy import History, Statement
 from noisewise.privacy.statement import Preprocessing
-from noisewise.training.plan import ResolvedPlan
 from noisewise.training.records import MapRecords, Records
+from noisewise.training.resolved import ResolvedPlan
 
 __all__ = ["Circumstances", "state"]
 

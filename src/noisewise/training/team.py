@@ -87,6 +87,10 @@ class Team(Protocol):
         """Set model and optimizer to the state that :meth:`whole` returned of theirs."""
         ...
 
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """Every worker's tensor, in order, on every worker."""
+        ...
+
     def barrier(self) -> None:
         """Wait for the others."""
         ...
@@ -149,6 +153,10 @@ class Solo:
         """Set the states."""
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
+
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """Return the one."""
+        return [tensor]
 
     def barrier(self) -> None:
         """Nobody to wait for."""

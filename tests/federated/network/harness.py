@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -141,7 +142,14 @@ class Federation:
         found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found
 
-    def wait(self, *processes: ForkServerProcess, seconds: float = 60.0) -> None:
+    def be_patient(self) -> None:
+        """Give everybody time enough for a busy machine; for when the faults are over."""
+        for member in (*self.trial.parties, "analyst"):
+            path = self.trial.config(member)
+            text = re.sub(r"^seconds = \S+", "seconds = 20.0", path.read_text(), flags=re.M)
+            path.write_text(re.sub(r"^patience = \S+", "patience = 90.0", text, flags=re.M))
+
+    def wait(self, *processes: ForkServerProcess, seconds: float = 180.0) -> None:
         """Wait for processes and keep the servers alive meanwhile."""
         deadline = time.monotonic() + seconds
         while any(process.is_alive() for process in processes):

@@ -27,7 +27,7 @@ def federation(tmp_path_factory):
     made = Federation.create(folder, np.random.default_rng(0), parties=[f"p{i}" for i in range(12)])
     for name in made.trial.servers:
         path = made.trial.config(name)
-        path.write_text(path.read_text().replace("seconds = 30", "seconds = 1"))
+        path.write_text(path.read_text().replace("seconds = 30", "seconds = 3"))
     with made:
         yield made
 
@@ -38,10 +38,16 @@ def shares_of(federation, party):
 
 
 def manifest_of(federation, party, shares, **changes):
+    count = len(federation.data[party])
+    try:
+        common = route_of(federation.study).check(0, shares["alpha"], count)
+    except ValueError:
+        common = ""
     fields = {
         "study": federation.study.fingerprint,
         "party": party,
-        "records": len(federation.data[party]),
+        "records": count,
+        "common": common,
         "shares": shares,
         "piece_size": 1 << 20,
         **changes,
@@ -151,6 +157,17 @@ def test_keys_that_are_not_keys_are_refused_although_announced(federation):
         assert (status, answer["code"]) == (422, "bad-share")
 
 
+def test_keys_that_are_no_pair_are_refused_by_the_second_server(federation):
+    one, two = shares_of(federation, "p10"), shares_of(federation, "p10")
+    mixed = {"alpha": one["alpha"], "beta": two["beta"]}
+    manifest = manifest_of(federation, "p10", mixed)
+    status, _ = upload(federation, "p10", "alpha", manifest=manifest, data=mixed["alpha"])
+    assert status == 200
+    status, answer = upload(federation, "p10", "beta", manifest=manifest, data=mixed["beta"])
+    assert (status, answer["code"]) == (422, "bad-share")
+    assert "no pair" in answer["error"]
+
+
 def test_a_share_of_a_wrong_length_is_refused_although_announced(federation):
     shares = {name: data + b"x" for name, data in shares_of(federation, "p6").items()}
     manifest = manifest_of(federation, "p6", shares)
@@ -182,7 +199,7 @@ def test_a_request_that_trickles_in_is_given_up(federation):
     with trust.wrap_socket(plain, server_hostname="localhost") as line:
         head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {credential.header}\r\n"
         line.sendall(head.encode() + b"Content-Length: 1000\r\n\r\nabc")
-        line.settimeout(10)
+        line.settimeout(30)
         assert b"408" in line.recv(4096)
     assert ask(federation, "alpha", "GET", "/v1/health", signed=False)[0] == 200
 
@@ -193,7 +210,7 @@ def test_a_server_with_a_certificate_of_someone_else_is_not_trusted(federation, 
     config = federation.trial.config("p9")
     settings = ClientSettings.read(config)
     wrong = ClientSettings(
-        settings.signer, settings.study, other, tmp_path / "state", seconds=2.0, patience=0.5
+        settings.signer, settings.study, other, tmp_path / "state", seconds=15.0, patience=0.5
     )
     with pytest.raises(UnreachableError, match="certificate that the authority did not sign"):
         contribute(wrong, federation.data["p9"])
@@ -202,6 +219,6 @@ def test_a_server_with_a_certificate_of_someone_else_is_not_trusted(federation, 
 def test_plain_http_is_not_spoken(federation):
     with socket.create_connection(("127.0.0.1", federation.trial.ports[0])) as line:
         line.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
-        line.settimeout(10)
+        line.settimeout(30)
         with contextlib.suppress(ConnectionResetError):
             assert b"fingerprint" not in line.recv(4096)

@@ -39,7 +39,7 @@ def run(*words):
 def federation(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     made = Federation.create(
-        folder, np.random.default_rng(2), records=300, epsilon=8.0, patience=20.0, seconds=10.0,
+        folder, np.random.default_rng(2), records=300, epsilon=8.0, patience=60.0, seconds=15.0,
         curves=["roc", "ecdf", "histogram", "hosmer-lemeshow"], bins=16,
         noiseless_test=request.param == "without",
     )  # fmt: skip

@@ -29,7 +29,7 @@ FAST = [
 def go(folder, kind, place, count):
     federation = Federation.create(
         folder, np.random.default_rng(count), route="vectors" if count % 2 else "functions",
-        patience=10.0, seconds=5.0,
+        patience=60.0, seconds=10.0,
     )  # fmt: skip
     death = {"place": place, "count": count}
     with federation:

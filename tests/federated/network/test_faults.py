@@ -55,6 +55,7 @@ def run_schedule(folder, seed):
         assert federation.network is not None
         for line in federation.network.lines.values():
             line.clear()
+        federation.be_patient()
         for name in federation.trial.parties:
             found = federation.report(name)
             assert found is None or "result" in found or found["type"] in CLEAR, (said, found)

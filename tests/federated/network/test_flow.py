@@ -50,7 +50,7 @@ def test_without_noise_every_curve_equals_the_local_one_to_the_bit(
     names = ("alpha", "beta", "gamma")[:servers]
     made = Federation.create(
         tmp_path, np.random.default_rng(3), records=200, curves=ALL, bins=16, route=route,
-        servers=names, neighbors=neighbors, noiseless_test=True, patience=20.0, seconds=10.0,
+        servers=names, neighbors=neighbors, noiseless_test=True, patience=60.0, seconds=15.0,
     )  # fmt: skip
     parties = list(made.data.values())
     quiet = without_noise(LocalAggregator())
@@ -85,7 +85,7 @@ def test_without_noise_every_curve_equals_the_local_one_to_the_bit(
 @pytest.fixture
 def federation(tmp_path):
     made = Federation.create(
-        tmp_path, np.random.default_rng(1), epsilon=2.0, patience=20.0, seconds=10.0
+        tmp_path, np.random.default_rng(1), epsilon=2.0, patience=60.0, seconds=15.0
     )
     with made:
         yield made
@@ -140,7 +140,12 @@ def test_other_data_is_not_mixed_into_a_contribution_that_is_under_way(federatio
     federation.kill("beta")
     settings = ClientSettings.read(federation.trial.config("north"))
     brief = ClientSettings(
-        settings.signer, settings.study, settings.authority, settings.state, seconds=1, patience=0.3
+        settings.signer,
+        settings.study,
+        settings.authority,
+        settings.state,
+        seconds=15,
+        patience=0.3,
     )
     with pytest.raises(NetworkError, match="1 of 2 servers have their share"):
         contribute(brief, federation.data["north"])
@@ -191,3 +196,16 @@ def test_large_contributions_travel_in_pieces(tmp_path):
         question = made.question()
         sums = analyst(made).ask(question, [NOBODY], None)
     assert np.array_equal(sums.noisy, made.truth())
+
+
+def test_a_question_that_the_budget_can_never_meet_is_refused_in_words(federation):
+    give(federation)
+    gaussian = {"epsilon": 1.0, "delta": 1e-6, "bins": 8, "mechanism": "sqrt"}
+    with pytest.raises(RefusedError, match="budget"):
+        federated.roc([NOBODY], analyst(federation), **gaussian)
+    with pytest.raises(RefusedError, match="no such cells"):
+        federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=16)
+    with pytest.raises(RefusedError, match="counts under"):
+        federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8, neighbors="add-remove")
+    states = progress_of(analyst(federation).settings).values()
+    assert {state["epsilon_spent"] for state in states} == {0.0}

@@ -63,7 +63,9 @@ shares = st.dictionaries(st.sampled_from(["alpha", "beta", "gamma"]), st.binary(
 
 @given(shares, st.integers(1, 20), st.none() | st.integers(0, 1 << 40))
 def test_a_manifest_survives_its_bytes_and_accepts_exactly_its_pieces(data, size, records):
-    manifest = Manifest.of(study="s", party="p", records=records, shares=data, piece_size=size)
+    manifest = Manifest.of(
+        study="s", party="p", records=records, common="c", shares=data, piece_size=size
+    )
     again = Manifest.decode(manifest.encoded)
     assert again == manifest
     assert again.identifier == manifest.identifier
@@ -78,7 +80,9 @@ def test_a_manifest_survives_its_bytes_and_accepts_exactly_its_pieces(data, size
 
 def test_two_contributions_of_the_same_records_are_different():
     made = [
-        Manifest.of(study="s", party="p", records=1, shares={"a": b"x"}, piece_size=9).identifier
+        Manifest.of(
+            study="s", party="p", records=1, common="", shares={"a": b"x"}, piece_size=9
+        ).identifier
         for _ in range(2)
     ]
     assert made[0] != made[1]
@@ -98,7 +102,9 @@ def test_two_contributions_of_the_same_records_are_different():
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(change):
-    manifest = Manifest.of(study="s", party="p", records=1, shares={"a": b"x"}, piece_size=9)
+    manifest = Manifest.of(
+        study="s", party="p", records=1, common="", shares={"a": b"x"}, piece_size=9
+    )
     content = json.loads(manifest.encoded)
     change(content)
     with pytest.raises(ValueError):
@@ -106,7 +112,9 @@ def test_a_manifest_that_contradicts_itself_is_refused(change):
 
 
 def test_another_spelling_of_a_manifest_is_refused():
-    manifest = Manifest.of(study="s", party="p", records=1, shares={"a": b"x"}, piece_size=9)
+    manifest = Manifest.of(
+        study="s", party="p", records=1, common="", shares={"a": b"x"}, piece_size=9
+    )
     with pytest.raises(ValueError, match="canonical"):
         Manifest.decode(json.dumps(json.loads(manifest.encoded)).encode())
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from federated.network.harness import Federation
-from noisewise.federated.network.errors import RefusedError
+from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import Manifest, set_digest, unframe
 from noisewise.federated.network.measurement import Measurement
@@ -32,10 +32,12 @@ class OneProcess:
         self.members = []
         self.open()
         for party, records in made.data.items():
-            shares = dict(zip(self.names, self.route.make(records), strict=True))
+            made_shares = self.route.make(records)
+            common = self.route.check(0, made_shares[0], len(records))
+            shares = dict(zip(self.names, made_shares, strict=True))
             manifest = Manifest.of(
-                study=self.study.fingerprint, party=party, records=len(records), shares=shares,
-                piece_size=1 << 20,
+                study=self.study.fingerprint, party=party, records=len(records), common=common,
+                shares=shares, piece_size=1 << 20,
             )  # fmt: skip
             self.members.append(manifest.identifier)
             for name in self.names:
@@ -58,10 +60,12 @@ class OneProcess:
             )
 
     def close(self):
-        for name in self.names:
-            self.stores[name].close()
-            if self.ledgers[name] is not None:
-                self.ledgers[name].close()
+        for store in self.stores.values():
+            store.close()
+        for ledger in self.ledgers.values():
+            if ledger is not None:
+                ledger.close()
+        self.stores, self.ledgers = {}, {}
 
     def measurement(self, epsilon=1.0):
         return Measurement.of(self.study, RocQuestion(self.made.question().domain, epsilon))
@@ -103,6 +107,14 @@ def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both
     both.open()
     both.ask("alpha")
     assert len(both.ledgers["alpha"].entries) == 1
+
+
+def test_a_ledger_that_forgot_a_release_is_refused(both):
+    both.ask("alpha")
+    both.close()
+    (both.folder / "alpha-state" / "budget.ledger").unlink()
+    with pytest.raises(ConfigurationError, match="does not know what it cost"):
+        both.open()
 
 
 def test_nothing_is_stored_if_the_charge_fails(both, monkeypatch):

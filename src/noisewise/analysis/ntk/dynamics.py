@@ -21,15 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.analysis.inputs import FloatArray
-from noisewise.analysis.ntk.kernel import Kernels, kernels, layer_of
+from noisewise.analysis.ntk.kernel import Kernels, kernels
 from noisewise.analysis.ntk.positivity import Positivity, positivity
+from noisewise.gradients.estimators import clip_scale
+from noisewise.gradients.grouping import layer_of
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 
 __all__ = ["ClippedKernel", "LossChange", "analyse", "clipping_factors", "table_of_kernels"]
 
 Rule = Literal["clip", "global", "automatic", "none"]
-STABILITY = 0.01
 
 
 def clipping_factors(norms: Any, clip: float, rule: str = "clip") -> FloatArray:
@@ -47,11 +48,7 @@ def clipping_factors(norms: Any, clip: float, rule: str = "clip") -> FloatArray:
     values = np.asarray(norms, np.float64)
     if rule == "none":
         return np.ones_like(values)
-    if rule == "global":
-        return (values <= clip).astype(np.float64)
-    if rule == "automatic":
-        return np.asarray(clip / (values + STABILITY))
-    return clip / np.maximum(values, clip)
+    return np.asarray(clip_scale(torch.as_tensor(values), clip, rule).numpy())
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.analysis.inputs import FloatArray
+from noisewise.gradients.grouping import layer_of
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 
-__all__ = ["Kernels", "kernels", "layer_of"]
+__all__ = ["Kernels", "kernels"]
 
 #: Columns of a Jacobian that are held in float64 at a time.
 COLUMNS = 1 << 14
@@ -69,11 +70,6 @@ class Kernels:
             squares = np.einsum("nk,nkl,nl->n", s, own, s)
             norms[name] = np.sqrt(np.maximum(squares, 0.0))
         return norms
-
-
-def layer_of(parameter: str) -> str:
-    """Return the name of the module that owns a parameter: weight and bias are one layer."""
-    return parameter.rpartition(".")[0]
 
 
 def kernels(

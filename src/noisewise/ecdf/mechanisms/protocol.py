@@ -289,7 +289,7 @@ class Mechanism:
         """Return a proven delta for which one release is (epsilon, delta)-DP."""
         if self.kind == "laplace":
             return 0.0 if epsilon >= self.epsilon else 1.0
-        slack = (1 + math.exp(epsilon)) * self.variation
+        slack = (1 + math.exp(min(epsilon, 700.0))) * self.variation
         close_to_real = gaussian_delta(math.sqrt(self.ratio_squared), epsilon) + slack
         return min(1.0, close_to_real, concentrated_delta(self.rho, epsilon))
 

@@ -18,7 +18,7 @@ from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.point import PointKeys
 from noisewise.federated.fss.wire import KeyFormatError, round_tag
 from noisewise.federated.noise import SharedMechanism, SharedNoise
-from noisewise.federated.questions import Question
+from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.threat import ThreatModel
@@ -196,7 +196,7 @@ def noisy_share(
         raise ValueError(f"expected {question.domain.cells} cells, got shape {share.shape}")
     measured = question.measure(share)
     if not noiseless:
-        measured = measured + noise.apply(question.planned).draw_share(rng)
+        measured = measured + with_noise(question, noise).draw_share(rng)
     return additive.as_words(measured)
 
 

@@ -43,10 +43,7 @@ class Client:
 
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(ssl=self.settings.tls(), limit_per_host=8)
-        timeout = aiohttp.ClientTimeout(total=self.settings.seconds)
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=timeout, auto_decompress=False
-        )
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         return self
 
     async def __aexit__(
@@ -58,8 +55,22 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    async def request(self, server: str, method: str, path: str, body: bytes = b"") -> bytes:
+    async def request(
+        self,
+        server: str,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        seconds: float | None = None,
+    ) -> bytes:
         """Send a request and return the answer's body.
+
+        Parameters
+        ----------
+        server, method, path, body
+        seconds : float, optional
+            Until this request counts as failed, if it takes longer than others.
 
         Raises
         ------
@@ -72,7 +83,7 @@ class Client:
         pause = 0.1
         while True:
             try:
-                return await self._attempt(server, method, path, body)
+                return await self._attempt(server, method, path, body, seconds)
             except RefusedError as error:
                 if error.code not in _PASSING and error.status < 500:
                     raise
@@ -103,7 +114,9 @@ class Client:
         """Send a request and return the JSON in the answer."""
         return json.loads(await self.request(server, method, path, body))
 
-    async def _attempt(self, server: str, method: str, path: str, body: bytes) -> bytes:
+    async def _attempt(
+        self, server: str, method: str, path: str, body: bytes, seconds: float | None
+    ) -> bytes:
         if self._session is None:
             raise RuntimeError("use the client in an `async with` block")
         credential = self.settings.signer.sign(
@@ -116,8 +129,9 @@ class Client:
         )
         headers = {"Authorization": credential.header}
         url = self.settings.url(server) + path
+        timeout = aiohttp.ClientTimeout(total=seconds or self.settings.seconds)
         async with self._session.request(
-            method, url, data=body, headers=headers, allow_redirects=False
+            method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
         ) as response:
             answer = await response.read()
             said = response.headers.get(NONCE_HEADER)

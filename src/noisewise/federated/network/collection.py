@@ -201,7 +201,11 @@ class RemoteAggregator:
             "excluded": sorted(own - set(members)),
         }
         body = json.dumps(request).encode()
-        return server, await client.request(server, "PUT", f"/v1/releases/{name}", body)
+        # Servers evaluate all keys before they answer, so this may take its time.
+        answer = await client.request(
+            server, "PUT", f"/v1/releases/{name}", body, seconds=self.settings.patience
+        )
+        return server, answer
 
 
 def _combine(

@@ -164,9 +164,11 @@ class Intake:
 
     def _check_share(self, manifest: Manifest, data: bytes) -> None:
         try:
-            self.route.check(self.study.server_index(self.server), data, manifest.records)
+            found = self.route.check(self.study.server_index(self.server), data, manifest.records)
         except ValueError as error:
             raise RefusedError(f"this is not a valid share: {error}", 422, "bad-share") from error
+        if found != manifest.common:
+            raise RefusedError("the shares of the servers are no pair", 422, "bad-share")
 
     def withdraw(self, connection: Connection, identifier: str, sender: str) -> None:
         """Forget a contribution that no release has used."""

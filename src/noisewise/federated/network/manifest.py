@@ -74,6 +74,9 @@ class Manifest:
     party : str
     records : int or None
         How many records, where the servers need to know.
+    common : str
+        What all servers must find in their shares; see
+        :meth:`noisewise.federated.network.routes.Route.check`.
     nonce : str
         Makes two contributions of the same records different.
     shares : mapping
@@ -83,6 +86,7 @@ class Manifest:
     study: str
     party: str
     records: int | None
+    common: str
     nonce: str
     shares: Mapping[str, Share]
 
@@ -93,12 +97,13 @@ class Manifest:
         study: str,
         party: str,
         records: int | None,
+        common: str,
         shares: Mapping[str, bytes],
         piece_size: int,
     ) -> Manifest:
         """Describe new shares."""
         described = {name: Share.of(data, piece_size) for name, data in shares.items()}
-        return cls(study, party, records, secrets.token_hex(16), described)
+        return cls(study, party, records, common, secrets.token_hex(16), described)
 
     @cached_property
     def encoded(self) -> bytes:
@@ -108,6 +113,7 @@ class Manifest:
             "study": self.study,
             "party": self.party,
             "records": self.records,
+            "common": self.common,
             "nonce": self.nonce,
             "shares": {
                 name: {"size": s.size, "piece_size": s.piece_size, "digests": s.digests}
@@ -139,6 +145,7 @@ class Manifest:
                 study=str(content["study"]),
                 party=str(content["party"]),
                 records=None if records is None else _whole(records),
+                common=str(content["common"]),
                 nonce=str(content["nonce"]),
                 shares=shares,
             )

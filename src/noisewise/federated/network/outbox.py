@@ -87,13 +87,15 @@ class Outbox:
                     "sent in part. Send it on with the same data, or give it up with --replace."
                 )
             return found
-        shares = route_of(self.study).make(records)
+        route, count = route_of(self.study), self._count(records)
+        shares = route.make(records)
         names = [server.name for server in self.study.servers]
         by_server = dict(zip(names, shares, strict=True))
         manifest = Manifest.of(
             study=self.study.fingerprint,
             party=self.party,
-            records=self._count(records),
+            records=count,
+            common=route.check(0, shares[0], count),
             shares=by_server,
             piece_size=PIECE_SIZE,
         )

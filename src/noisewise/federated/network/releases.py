@@ -28,7 +28,7 @@ from typing import Any
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.errors import BudgetExceededError, NoisewiseError
-from noisewise.federated.network.errors import RefusedError
+from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import frame, set_digest
 from noisewise.federated.network.measurement import Measurement
@@ -99,8 +99,25 @@ class Releases:
         self._route = route
         self._ledger = ledger
         self._rng = resolve(rng)
+        self._check_ledger()
         self._lock = threading.Lock()
         self._sums: tuple[str, list[IntArray]] | None = None
+
+    def _check_ledger(self) -> None:
+        """Refuse to go on with a ledger that does not know of a release that was made."""
+        if self._ledger is None:
+            return
+
+        def job(connection: Connection) -> set[str]:
+            return {row[0] for row in connection.execute("SELECT name FROM releases")}
+
+        paid = {note.split(" ")[1] for _, note in self._ledger.entries}
+        forgotten = sorted(self._store.submit(job).result() - paid)
+        if forgotten:
+            raise ConfigurationError(
+                f"release {forgotten[0]!r} was made, but {str(self._ledger.path)!r} does not know "
+                "what it cost: the ledger was deleted or is older than the database. Restore it."
+            )
 
     def find(self, name: str) -> tuple[bytes, tuple[str, ...], bytes] | None:
         """Return request, members and answer of a release that was made."""

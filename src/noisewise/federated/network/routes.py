@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,8 +51,8 @@ class Route(Protocol):
         """Return the bytes of a share."""
         ...
 
-    def check(self, server: int, data: bytes, records: int | None) -> None:
-        """Raise ValueError if these bytes cannot be a share."""
+    def check(self, server: int, data: bytes, records: int | None) -> str:
+        """Return what the shares of all servers have in common; ValueError if it is no share."""
         ...
 
     def add(self, server: int, shares: Iterable[bytes]) -> list[IntArray]:
@@ -92,10 +93,11 @@ class VectorRoute:
         last = server == len(self.study.servers) - 1
         return 8 * self.cells if last else additive.SEED_BYTES
 
-    def check(self, server: int, data: bytes, records: int | None) -> None:
-        """Any bytes of the right length are a share."""
+    def check(self, server: int, data: bytes, records: int | None) -> str:
+        """Any bytes of the right length are a share, and they have nothing in common."""
         if len(data) != self.size(server, records):
             raise ValueError(f"{len(data)} bytes instead of {self.size(server, records)}")
+        return ""
 
     def add(self, server: int, shares: Iterable[bytes]) -> list[IntArray]:
         """Add up vectors modulo 2^64."""
@@ -146,12 +148,21 @@ class FunctionRoute:
         """Return the bytes of all keys."""
         return sum(self._lengths) * (records or 0)
 
-    def check(self, server: int, data: bytes, records: int | None) -> None:
-        """Read every key."""
-        if not records or len(data) != self.size(server, records):
+    def check(self, server: int, data: bytes, records: int | None) -> str:
+        """Read every key; return the SHA-256 of what is equal in both keys of every pair.
+
+        Keys whose public parts differ are not a pair, and their values would not cancel.
+        """
+        if records is None or len(data) != self.size(server, records):
             raise ValueError(f"{len(data)} bytes instead of {self.size(server, records)}")
-        for domain, part in zip(self.domains, self._cut(data), strict=True):
-            PointKeys.from_bytes(part, domain.levels, server, self._tag(domain))
+        common = hashlib.sha256()
+        if records:
+            for domain, part in zip(self.domains, self._cut(data), strict=True):
+                keys = PointKeys.from_bytes(part, domain.levels, server, self._tag(domain))
+                table = keys.table  # a copy of the bytes, of which only the root is secret
+                table["server"], table["root"] = 0, 0
+                common.update(table.tobytes())
+        return common.hexdigest()
 
     def add(self, server: int, shares: Iterable[bytes]) -> list[IntArray]:
         """Evaluate all keys at all cells and add up."""
@@ -177,6 +188,8 @@ def _batches(shares: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for data in shares:
+        if not data:  # of a party without records, whose number is private
+            continue
         batch.append(data)
         size += len(data)
         if size >= _BATCH_BYTES:

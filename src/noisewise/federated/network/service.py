@@ -39,6 +39,7 @@ from noisewise.federated.network.releases import Releases, open_ledger
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.store import Connection, Store
+from noisewise.privacy.ledger import Ledger
 
 __all__ = ["NONCE_HEADER", "Service"]
 
@@ -65,13 +66,14 @@ class Service:
         self._study = study
         route = route_of(study)
         self._store = Store(settings.state, {"study": study.fingerprint, "server": settings.name})
+        self._ledger: Ledger | None = None
         try:
             self._ledger = open_ledger(settings.state, study)
+            self._releases = Releases(study, settings.name, self._store, route, self._ledger)
         except BaseException:
-            self._store.close()
+            self.close()
             raise
         self._intake = Intake(study, settings.name, route, settings.limits)
-        self._releases = Releases(study, settings.name, self._store, route, self._ledger)
         self._places = asyncio.Semaphore(settings.limits.requests)
 
     def close(self) -> None:
@@ -120,6 +122,10 @@ class Service:
                 response = _refusal(error)
             except NetworkError as error:
                 response = _refusal(RefusedError(str(error), 500, "server"))
+            except Exception:
+                _log.exception("%s %s", request.method, request.path)
+                said = "the server failed; its administrator finds the reason in its log"
+                response = _refusal(RefusedError(said, 500, "server"))
             if nonce:
                 response.headers[NONCE_HEADER] = nonce
             return response

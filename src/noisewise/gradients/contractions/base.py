@@ -135,6 +135,10 @@ class Contraction(ABC):
         scale = torch.where(finite, rule(norm), torch.zeros_like(norm))
         return self.sums(scale, needed(finite)), norm
 
+    def condensed(self) -> Contraction:
+        """Return the same use in whatever form takes the least memory while it waits."""
+        return self
+
     def merged(self, other: Contraction) -> Contraction | None:
         """One contraction for two uses of the same targets, if their factors can be joined."""
         return None

@@ -106,6 +106,17 @@ class _Convolved(PairContraction):
             bias=self.bias if self.bias and self.bias.name in names else None,
         )
 
+    @property
+    def factor_entries(self) -> int:
+        """Input and cotangent of all views."""
+        return self.views * (math.prod(self.x.shape[1:]) + math.prod(self.cotangent.shape[1:]))
+
+    @property
+    def held(self) -> int:
+        """The gradient, or the windows of the input where these are larger."""
+        m, n, positions = self.sizes
+        return self.groups * n * max(m, positions)
+
     def _rows(self, tensor: Tensor, start: int, stop: int) -> Tensor:
         return working(tensor[start * self.views : stop * self.views])
 

@@ -32,7 +32,7 @@ from noisewise.gradients.contractions.base import (
     scaled,
     working,
 )
-from noisewise.gradients.contractions.given import row_squares, weighted
+from noisewise.gradients.contractions.given import GivenContraction, row_squares, weighted
 
 __all__ = ["LinearContraction", "PairContraction"]
 
@@ -93,8 +93,18 @@ class PairContraction(Contraction):
     @property
     def step(self) -> int:
         """How many records' gradients exist at a time."""
+        return max(1, min(RECORDS, CHUNK_BYTES // (4 * self.held)))
+
+    @property
+    def held(self) -> int:
+        """Numbers that exist for one record while its gradient is computed."""
         m, n, _ = self.sizes
-        return max(1, min(RECORDS, CHUNK_BYTES // (4 * self.groups * m * n)))
+        return self.groups * m * n
+
+    @property
+    @abstractmethod
+    def factor_entries(self) -> int:
+        """Numbers in the two factors of one record."""
 
     def _gradients(self, start: int, stop: int) -> Tensor:
         """Weight gradients of a run of records (records, groups * M * N)."""
@@ -156,25 +166,60 @@ class PairContraction(Contraction):
         """In one pass where the gradients of a few records at a time are affordable."""
         if self.records == 0 or not self._instantiating_is_cheap(cheap):
             return super().clipped_sums(rule, cheap)
-        assert self.weight is not None
         total: Sums = {}
-        norms = []
-        for a, b in chunks(self.records, self.step):
-            gradients = self._gradients(a, b)
+        norms: list[Tensor] = []
+        for a, b in chunks(self.records, RECORDS):
+            add_to(total, self._clipped_run(a, b, rule, norms))
+        return self._placed(total), torch.cat(norms)
+
+    def _clipped_run(self, start: int, stop: int, rule: Rule, norms: list[Tensor]) -> Sums:
+        """Norms and scaled sums of a run of records that may be summed in float32."""
+        assert self.weight is not None
+        total: Tensor | None = None
+        biases, of_bias = None, None
+        if self.bias is not None:
+            biases = self.bias_gradients(start, stop)
+            of_bias = row_squares(biases)
+        scales, kept = [], []
+        for a, b in chunks(stop - start, self.step):
+            gradients = self._gradients(start + a, start + b)
             square = row_squares(gradients)
-            if self.bias is not None:
-                biases = self.bias_gradients(a, b)
-                square = square + row_squares(biases)
-            norm = square.sqrt()
+            norm = (square if of_bias is None else square + of_bias[a:b]).sqrt()
             finite = torch.isfinite(norm)
             keep = needed(finite)
-            scale = torch.where(finite, rule(norm), torch.zeros_like(norm))
-            parts = {self.weight.name: weighted(scale, masked(gradients, keep))}
-            if self.bias is not None:
-                parts[self.bias.name] = weighted(scale, masked(biases, keep))
-            add_to(total, parts)
+            scale = torch.where(finite, rule(norm), torch.zeros_like(norm)).to(gradients.dtype)
+            flat = masked(gradients, keep).t()
+            total = flat @ scale if total is None else total.addmv_(flat, scale)
             norms.append(norm)
-        return self._placed(total), torch.cat(norms)
+            scales.append(scale)
+            kept.append(keep)
+        assert total is not None
+        parts = {self.weight.name: total}
+        if self.bias is not None and biases is not None:
+            if any(keep is not None for keep in kept):
+                biases = masked(biases, torch.isfinite(torch.cat(norms[-len(kept) :])))
+            parts[self.bias.name] = weighted(torch.cat(scales), biases)
+        return parts
+
+    def condensed(self) -> Contraction:
+        """The gradients themselves where they take less memory than the two factors.
+
+        For the group that waits for other layers: then nothing is contracted a second time.
+        """
+        m, n, positions = self.sizes
+        if self.weight is None or positions == 1 or m * n * self.groups > self.factor_entries:
+            return self
+        if self.records == 0:
+            return self
+        kind = self.left(0, 0)
+        gradients = kind.new_empty(self.records, self.groups, m, n)
+        for a, b in chunks(self.records, self.step):
+            left, right = self.left(a, b), self.right(a, b)
+            torch.matmul(left, right.transpose(-1, -2), out=gradients[a:b])
+        given = {self.weight: gradients.flatten(1)}
+        if self.bias is not None:
+            given[self.bias] = self.bias_gradients(0, self.records)
+        return GivenContraction(given)
 
     def _placed(self, total: Sums) -> Sums:
         return {t.name: t.place(total[t.name]) for t in self.targets if t.name in total}
@@ -228,6 +273,11 @@ class LinearContraction(PairContraction):
     def sizes(self) -> tuple[int, int, int]:
         """Outputs, inputs, positions."""
         return self.cotangent.shape[2], self.x.shape[2], self.x.shape[1]
+
+    @property
+    def factor_entries(self) -> int:
+        """Outputs and inputs at all positions."""
+        return (self.cotangent.shape[2] + self.x.shape[2]) * self.x.shape[1]
 
     def only(self, names: frozenset[str]) -> LinearContraction:
         """Drop the weight or the bias."""

@@ -65,15 +65,18 @@ class RowsContraction(Contraction):
         """Add equal tokens of a record, then take the norm over all rows."""
         if self.tokens.numel() == 0:
             return working(self.cotangent).new_zeros(self.records)
-        records = self.records
-        vocabulary = self.table.shape[0]
-        owner = torch.arange(records, device=self.tokens.device).unsqueeze(1)
-        keys = (owner * vocabulary + self.tokens).flatten()
-        distinct, place = torch.unique(keys, return_inverse=True)
+        records, length = self.tokens.shape
+        # Equal tokens of a record share the place of their first one. Sorting tells without
+        # asking how many are distinct, for which a device would have to be waited for.
+        ordered, order = self.tokens.sort(1)
+        first = torch.ones_like(ordered)
+        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        run = first.cumsum(1) - 1
+        place = torch.empty_like(run).scatter_(1, order, run)
+        owner = torch.arange(records, device=place.device).unsqueeze(1)
         rows = self._cotangents(0, records).flatten(0, 1)
-        summed = rows.new_zeros(len(distinct), rows.shape[1]).index_add_(0, place, rows)
-        result = rows.new_zeros(records)
-        return result.index_add_(0, distinct // vocabulary, row_squares(summed))
+        summed = torch.zeros_like(rows).index_add_(0, (owner * length + place).flatten(), rows)
+        return row_squares(summed).reshape(records, length).sum(1)
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
         """Scatter scaled cotangents into the table."""

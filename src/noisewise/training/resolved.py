@@ -1,0 +1,106 @@
+"""The constants of a plan once the public size is known: what the accountant is told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from noisewise.privacy import PoissonGaussian, _validate
+from noisewise.privacy.accounting import epsilon_of, noise_multiplier
+
+if TYPE_CHECKING:
+    from noisewise.training.plan import Plan
+
+__all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta"]
+
+
+class Constants(NamedTuple):
+    """Constants that follow from a plan and a public size."""
+
+    rate: float
+    divisor: float
+    steps: int
+    delta: float
+
+
+@lru_cache(maxsize=256)
+def calibrated(
+    epsilon: float, delta: float, steps: int, rate: float, accountant: str, relation: str
+) -> float:
+    """Least noise multiplier; a plan checks at once that there is one, and asks again later."""
+    return noise_multiplier(
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps,
+        sample_rate=rate,
+        accountant=accountant,
+        relation=relation,
+    )
+
+
+@dataclass(frozen=True)
+class ResolvedPlan:
+    """A plan with all its constants; see :class:`Plan`.
+
+    Attributes
+    ----------
+    plan : Plan
+    records : int or None
+        The public number of records, if it was given.
+    sample_rate, steps, delta, noise_multiplier
+        What the accountant is told.
+    batch_size : float
+        The expected batch size, by which sums are divided.
+    size_used : bool
+        Whether any constant was computed from `records`.
+    """
+
+    plan: Plan
+    records: int | None
+    sample_rate: float
+    steps: int
+    batch_size: float
+    delta: float
+    noise_multiplier: float
+    size_used: bool
+
+    @property
+    def event(self) -> PoissonGaussian:
+        """One step, for the accountant."""
+        return PoissonGaussian(self.noise_multiplier, self.sample_rate)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in which each record is drawn once on average."""
+        return max(1, math.ceil(1 / self.sample_rate - 1e-9))
+
+    def epsilon_after(self, steps: int) -> float:
+        """Epsilon of that many steps."""
+        if steps == 0:
+            return 0.0
+        return epsilon_of(
+            PoissonGaussian(self.noise_multiplier, self.sample_rate, steps),
+            delta=self.delta,
+            relation=self.plan.relation,
+            accountant=self.plan.accountant,
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the whole plan."""
+        return self.epsilon_after(self.steps)
+
+
+def default_delta(records: int) -> float:
+    """1/(10 n) rounded down to a power of ten.
+
+    Examples
+    --------
+    >>> default_delta(1000), default_delta(1001), default_delta(60_000)
+    (0.0001, 1e-05, 1e-06)
+    """
+    n = _validate.integer("records", records, minimum=1)
+    # 10^k >= 10 n for the least k: the digits of 10 n - 1, counted exactly.
+    return float(f"1e-{len(str(10 * n - 1))}")
