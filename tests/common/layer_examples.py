@@ -465,6 +465,17 @@ EXAMPLES: Examples = {
         Example(lambda: nw.ScaledL2Pool2d(2), (1, 4, 4)),
         Example(lambda: nw.ScaledL2Pool2d(3, 2, 1), (1, 5, 5)),
     ],
+    nw.Scattering2d: [
+        # The mirrored border is not all at work at once, so half of the bound is what there is.
+        Example(
+            lambda: nw.Scattering2d((6, 6), J=1, L=1, order=0),
+            (1, 6, 6),
+            1.0,
+            {"output": 0.5, "lipschitz": 0.5},
+        ),
+        Example(lambda: nw.Scattering2d((6, 5), J=2, L=2), (1, 6, 5), 1.0),
+        Example(lambda: nw.Scattering2d((5, 5), L=1, normalise=1, alpha=0.1), (1, 5, 5), 1.0),
+    ],
     nw.ConvexMix: [
         Example(
             lambda: Negated(nw.ConvexMix(0.3, learn=True)),

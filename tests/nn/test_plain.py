@@ -90,6 +90,10 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
         (lambda: lipschitz.ScaledL2Pool2d(2), (3, 6, 6)),
         (lambda: lipschitz.ScaledL2Pool2d((3, 2), 2, 1), (3, 6, 5)),
     ],
+    "Scattering2d": [
+        (lambda: lipschitz.Scattering2d((6, 7), L=3), (1, 6, 7)),
+        (lambda: lipschitz.Scattering2d((5, 6), L=2, channels=2, normalise=3), (2, 5, 6)),
+    ],
     "SpectralConv1d": [(lambda: lipschitz.SpectralConv1d(3, 4, 3, 2), (3, 7))],
     "SpectralConv2d": [
         (lambda: lipschitz.SpectralConv2d(4, 6, 3, 2, 1, groups=2, limit=0.5), (4, 6, 5)),

@@ -87,8 +87,9 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
     kept: Tensor | None = None
     for value in pytree.tree_leaves(x):
         if isinstance(value, Tensor) and value.is_floating_point():
-            # Finite if and only if all entries are: no entry cancels another.
-            part = torch.isfinite(value.reshape(rows, -1)).all(1)
+            # A sum is not finite if an entry is not, nor if it overflows: such a record would
+            # have no finite gradient either. One pass, nothing stored.
+            part = torch.isfinite(value.reshape(rows, -1).sum(1))
             kept = part if kept is None else kept & part
     if kept is None:
         device = next(t.device for t in pytree.tree_leaves(x) if isinstance(t, Tensor))

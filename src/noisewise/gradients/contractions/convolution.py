@@ -133,7 +133,14 @@ class _Convolved(PairContraction):
         rows = self._rows(self.cotangent, start, stop)
         return rows.flatten(2).sum(2).reshape(stop - start, self.views, -1).sum(1)
 
-    def contract(self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None) -> Tensor:
+    def contract(
+        self,
+        start: int,
+        stop: int,
+        scale: Tensor | None,
+        keep: Tensor | None,
+        total: Tensor | None = None,
+    ) -> Tensor:
         """Torch's kernel, with the smaller factor scaled."""
         x, cotangent = self._rows(self.x, start, stop), self._rows(self.cotangent, start, stop)
         if self.views > 1:
@@ -148,7 +155,7 @@ class _Convolved(PairContraction):
         template = x.new_empty(()).expand(self.weight.shape)
         _, gradient = self.settings.backward(cotangent, x, template, (False, True))
         assert gradient is not None
-        return gradient
+        return gradient if total is None else total.add_(gradient)
 
     def _channel_squares(self, tensor: Tensor) -> Tensor:
         """Squares summed over the channels of a group: (rows, groups, ...)."""

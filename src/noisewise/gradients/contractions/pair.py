@@ -21,6 +21,7 @@ from torch import Tensor
 from noisewise.gradients.contractions.base import (
     CHUNK_BYTES,
     RECORDS,
+    RUN,
     Contraction,
     Rule,
     Sums,
@@ -70,8 +71,15 @@ class PairContraction(Contraction):
         """Cotangents summed over positions (records, entries of the bias)."""
 
     @abstractmethod
-    def contract(self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None) -> Tensor:
-        """Weight gradient of a run of records, each times its factor."""
+    def contract(
+        self,
+        start: int,
+        stop: int,
+        scale: Tensor | None,
+        keep: Tensor | None,
+        total: Tensor | None = None,
+    ) -> Tensor:
+        """Weight gradient of some records, each times its factor, added to `total` if given."""
 
     @abstractmethod
     def positions_bound(self) -> Tensor:
@@ -227,17 +235,29 @@ class PairContraction(Contraction):
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
         """Contract scaled factors, at most 256 records at a time."""
         total: Sums = {}
-        for a, b in chunks(self.records, RECORDS):
+        for a, b in chunks(self.records, RUN):
             factor = None if scale is None else scale[a:b]
             mask = None if keep is None else keep[a:b]
             parts: Sums = {}
             if self.weight is not None:
-                parts[self.weight.name] = self.contract(a, b, factor, mask)
+                parts[self.weight.name] = self._contract_run(a, b, factor, mask)
             if self.bias is not None:
                 biases = masked(self.bias_gradients(a, b), mask)
                 parts[self.bias.name] = weighted(factor, biases)
             add_to(total, parts)
         return self._placed(total)
+
+    def _contract_run(
+        self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
+    ) -> Tensor:
+        """Add the contractions of a few kernels' worth of records."""
+        total: Tensor | None = None
+        for a, b in chunks(stop - start, RECORDS):
+            factor = None if scale is None else scale[a:b]
+            mask = None if keep is None else keep[a:b]
+            total = self.contract(start + a, start + b, factor, mask, total)
+        assert total is not None
+        return total
 
     def instantiate(self, start: int, stop: int) -> Sums:
         """Products and summed cotangents."""
@@ -300,7 +320,14 @@ class LinearContraction(PairContraction):
         part = working(self.cotangent[start:stop])
         return part[:, 0] if part.shape[1] == 1 else part.sum(1)
 
-    def contract(self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None) -> Tensor:
+    def contract(
+        self,
+        start: int,
+        stop: int,
+        scale: Tensor | None,
+        keep: Tensor | None,
+        total: Tensor | None = None,
+    ) -> Tensor:
         """One matrix product; the smaller factor is scaled."""
         x = masked(working(self.x[start:stop]), keep)
         cotangent = masked(working(self.cotangent[start:stop]), keep)
@@ -308,7 +335,8 @@ class LinearContraction(PairContraction):
             x = scaled(x, scale)
         else:
             cotangent = scaled(cotangent, scale)
-        return cotangent.flatten(0, 1).t() @ x.flatten(0, 1)
+        left, right = cotangent.flatten(0, 1).t(), x.flatten(0, 1)
+        return left @ right if total is None else total.addmm_(left, right)
 
     def positions_bound(self) -> Tensor:
         """Sum over positions of the product of norms."""
