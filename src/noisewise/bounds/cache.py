@@ -37,6 +37,9 @@ from noisewise.privacy import _validate
 
 __all__ = ["NormCache"]
 
+# What rescaling a weight may move it by, relative to its norm.
+_ROUNDING = 1e-5
+
 Key = tuple[int, str, tuple[tuple[str, Any], ...]]
 
 
@@ -147,6 +150,11 @@ class NormCache:
             self.drifted += 1
             name = entry.certified.method + "+drift"
             entry.current = NormBound(up(entry.certified.value + moved), name)
+            if entry.scale != 1.0 and moved <= _ROUNDING * entry.certified.value:
+                # Only rounding moved it: the bound holds for this very weight, which is quicker
+                # to recognise than a rescaled anchor.
+                entry.anchor, entry.scale = weight.detach().clone(), 1.0
+                entry.certified = entry.current
         else:
             return self._compute(key, weight, options, compute, state)
         entry.state = state

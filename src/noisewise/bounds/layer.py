@@ -85,6 +85,9 @@ class NormMemory:
         def compute() -> float:
             weight = kernel()
             if self.cache is not None and isinstance(weight, nn.Parameter):
+                if isinstance(getattr(owner, "norms", None), NormCache):
+                    # A constrained layer has just certified its kernel, for images of any size.
+                    return float(owner.norm_bound().value)  # type: ignore[attr-defined]
                 return self.cache.conv_norm(weight, **settings).value
             return conv_norm(weight.detach(), **settings).value
 

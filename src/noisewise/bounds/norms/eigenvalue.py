@@ -35,6 +35,7 @@ _FEW_ROUNDS = 2
 _MANY_ROUNDS = 8
 _SOLVED = 4
 _SMALL = 128
+_BLOCKED = 192
 _NARROW = range(24, 129)
 
 
@@ -51,11 +52,32 @@ def gram(A: Tensor) -> tuple[Tensor, float, float]:
         Bound on the largest squared Frobenius norm, that is the largest trace.
     """
     rows, columns = A.shape[-2:]
-    P = A.mH @ A if rows >= columns else A @ A.mH
+    P = _product(A.mH if rows < columns else A)
     squares = A.abs().square().sum((-2, -1)).max()
     mass = float(squares) * (1.0 + relative(rows * columns))
     # |computed - exact| <= relative(inner) |A|'|A| entrywise, whose norm is at most ||A||_F^2.
     return P, up(relative(max(rows, columns)) * mass), mass
+
+
+def _product(A: Tensor) -> Tensor:
+    """A* A; for one large matrix only the blocks on and above the diagonal are computed."""
+    size = A.shape[-1]
+    if A.shape[0] != 1 or size < _BLOCKED:
+        return A.mH @ A
+    parts = A.tensor_split(4, dim=-1)
+    P = A.new_empty(1, size, size)
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + part.shape[-1])
+    for i, left in enumerate(parts):
+        below = slice(starts[i], starts[i + 1])
+        for j in range(i, len(parts)):
+            right = slice(starts[j], starts[j + 1])
+            block = left.mH @ parts[j]
+            P[:, below, right] = block
+            if j > i:
+                P[:, right, below] = block.mH
+    return P
 
 
 def certify_below(P: Tensor, threshold: float) -> Tensor:
