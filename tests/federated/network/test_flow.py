@@ -209,3 +209,19 @@ def test_a_question_that_the_budget_can_never_meet_is_refused_in_words(federatio
         federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8, neighbors="add-remove")
     states = progress_of(analyst(federation).settings).values()
     assert {state["epsilon_spent"] for state in states} == {0.0}
+
+
+def test_a_contribution_that_one_server_lacks_is_left_out_by_both(federation):
+    give(federation, "north", "west")
+    federation.kill("beta")
+    settings = ClientSettings.read(federation.trial.config("south"))
+    brief = ClientSettings(
+        settings.signer, settings.study, settings.authority, settings.state, seconds=15, patience=0.3
+    )  # fmt: skip
+    with pytest.raises(NetworkError, match="1 of 2 servers have their share"):
+        contribute(brief, federation.data["south"])
+    federation.start("beta")
+    taken = []
+    federated.roc([NOBODY], analyst(federation, parties=2, told=taken.append), epsilon=1.0, bins=8)
+    assert taken[0].contributions == 2
+    assert taken[0].records == len(federation.data["north"]) + len(federation.data["west"])
