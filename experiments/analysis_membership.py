@@ -92,7 +92,7 @@ def main() -> None:
         place = np.arange(len(by_class)) + 0.27 * (index - 1)
         ax_classes.bar(place, by_class.values(), 0.25, label=f"{label} ({attacks[1].auc:.3f})")
     ax_classes.axhline(0.5, color="black", linewidth=0.8)
-    ax_classes.set(xlabel="class", ylabel="AUC", ylim=(0.4, 1), xticks=range(10))
+    ax_classes.set(xlabel="class", ylabel="AUC", ylim=(0.4, 1.25), xticks=range(10))
     ax_classes.legend(title="logistic regression with interactions (overall AUC)")
     figure.savefig(IMAGES / "analysis_membership.png", dpi=90)
     bars.savefig(IMAGES / "analysis_membership_classes.png", dpi=90)
