@@ -73,12 +73,9 @@ def write_training_report(
     if data.regression:
         page.heading("Predictions").figures((_scatter(data, trained), "Held-out records"))
     else:
-        confusion, reliability = _quality(data, trained)
+        confusion, others = _quality(data, trained)
         page.heading("Quality on held-out records")
-        page.figures(
-            (confusion, "Confusion matrix: rows are true classes"),
-            (reliability, "Reliability: accuracy against confidence"),
-        )
+        page.figures((confusion, "Confusion matrix: rows are true classes"), *others)
     page.heading("Privacy statement").code(str(statement))
     page.paragraph("Check its JSON form with: noisewise verify statement.json")
     return page.write(path)
@@ -129,11 +126,11 @@ def _bias_curve(series: Any) -> Any:
     return figure
 
 
-def _quality(data: Data, trained: Trained) -> tuple[Any, Any]:
+def _quality(data: Data, trained: Trained) -> tuple[Any, list[tuple[Any, str]]]:
     import matplotlib.pyplot as plt
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    from noisewise.analysis import calibration
+    from noisewise.analysis.figures import training_figures
 
     model = trained.model
     probabilities = model.predict_proba(data.x_test)
@@ -153,9 +150,8 @@ def _quality(data: Data, trained: Trained) -> tuple[Any, Any]:
         xticks_rotation=45 if max(map(len, names)) > 3 else "horizontal",
         text_kw={"fontsize": 8 if len(names) <= 10 else 5},
     )
-    second, other = plt.subplots(**_SIZE)
-    calibration.reliability_diagram(calibration.measure(probabilities, codes), other)
-    return first, second
+    scores = np.log(np.maximum(probabilities, 1e-300))
+    return first, training_figures(scores, codes, held_out="held-out records")
 
 
 def _scatter(data: Data, trained: Trained) -> Any:
