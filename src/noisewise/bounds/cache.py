@@ -39,6 +39,8 @@ __all__ = ["NormCache"]
 
 # What rescaling a weight may move it by, relative to its norm.
 _ROUNDING = 1e-5
+# Full certificates in a row after which the distance moved is only looked at now and then.
+_PATIENCE = 2
 
 Key = tuple[int, str, tuple[tuple[str, Any], ...]]
 
@@ -51,6 +53,7 @@ class _Entry:
     certified: NormBound
     state: tuple[Any, ...]
     current: NormBound
+    restless: int = 0
 
 
 @dataclass
@@ -141,6 +144,9 @@ class NormCache:
             self.reused += 1
             return entry.current
         allowance = self.tolerance * entry.certified.value
+        if entry.restless >= _PATIENCE and entry.restless % 8 and _is_new(weight, entry):
+            # It moved too far every time of late (noise does that): do not measure how far.
+            return self._compute(key, weight, options, compute, state)
         with one_thread(weight.shape):
             moved = drift(weight.detach(), entry, options, allowance)
         if moved == 0.0:
@@ -148,6 +154,8 @@ class NormCache:
             entry.current = entry.certified
         elif moved <= allowance:
             self.drifted += 1
+            if entry.scale == 1.0:
+                entry.restless = 0
             name = entry.certified.method + "+drift"
             entry.current = NormBound(up(entry.certified.value + moved), name)
             if entry.scale != 1.0 and moved <= _ROUNDING * entry.certified.value:
@@ -168,18 +176,24 @@ class NormCache:
         compute: Callable[..., NormBound],
         state: tuple[Any, ...],
     ) -> NormBound:
-        self._entries.pop(key, None)  # if it raises, nothing stale is left behind
+        former = self._entries.pop(key, None)  # if it raises, nothing stale is left behind
         bound = compute(weight, **options)
         entries = self._entries
         reference = weakref.ref(weight, lambda _: entries.pop(key, None))
         anchor = weight.detach().clone()
-        entries[key] = _Entry(reference, anchor, 1.0, bound, state, bound)
+        restless = 0 if former is None else former.restless + 1
+        entries[key] = _Entry(reference, anchor, 1.0, bound, state, bound, restless)
         self.computed += 1
         return bound
 
 
 def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _is_new(weight: Tensor, entry: _Entry) -> bool:
+    """Whether a weight is neither the anchor nor a rescaling of it."""
+    return entry.scale == 1.0 and not torch.equal(weight.detach(), entry.anchor)
 
 
 def _distance(weight: Tensor, entry: _Entry) -> tuple[Tensor, float]:
