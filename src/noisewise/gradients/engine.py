@@ -24,7 +24,7 @@ from noisewise.gradients.batches import (
 )
 from noisewise.gradients.contractions.base import Sums, Target, add_to
 from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
-from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception
 from noisewise.gradients.lipschitz import LipschitzBounds, guard_output, shortened
 from noisewise.gradients.losses import check_apart, check_losses, record_losses
@@ -65,7 +65,8 @@ def bounded_sum(
         Augmentation multiplicity K: x then has shape (records, K, ...), and the gradients of
         a record's views are averaged before they are bounded.
     chunk : int, optional
-        Largest number of records that are processed at a time. Gives the same sum.
+        Largest number of records that are processed at a time. Gives the same sum. By default
+        all, or half of them where groups span several layers.
 
     Returns
     -------
@@ -197,7 +198,7 @@ class GradientEngine:
         total: Sums = {}
         nonfinite = torch.zeros((), dtype=torch.long, device=self._device())
         norms: dict[str, list[Tensor]] = {}
-        step = self.chunk or max(records, 1)
+        step = self.chunk or self._default_chunk(records)
         attached = self._attached
         if not attached:
             self.attach()
@@ -210,6 +211,15 @@ class GradientEngine:
             if not attached:
                 self.detach()
         return self._result(total, limits, records, nonfinite, norms)
+
+    def _default_chunk(self, records: int) -> int:
+        """All at once, or in two halves where factors wait for other layers.
+
+        Waiting factors take as much memory as the activations of ordinary training; half of
+        both at a time is less than those alone, and takes no longer.
+        """
+        waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in self.groups)
+        return -(-records // 2) if waiting and records >= 64 else max(records, 1)
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
