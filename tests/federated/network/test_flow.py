@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,9 +216,7 @@ def test_a_contribution_that_one_server_lacks_is_left_out_by_both(federation):
     give(federation, "north", "west")
     federation.kill("beta")
     settings = ClientSettings.read(federation.trial.config("south"))
-    brief = ClientSettings(
-        settings.signer, settings.study, settings.authority, settings.state, seconds=15, patience=0.3
-    )  # fmt: skip
+    brief = replace(settings, seconds=15.0, patience=0.3)
     with pytest.raises(NetworkError, match="1 of 2 servers have their share"):
         contribute(brief, federation.data["south"])
     federation.start("beta")
