@@ -118,14 +118,19 @@ class NormCache:
         anchor and so of the next bound.
         """
         factor = _validate.positive("factor", factor, zero=True)
+        fresh = []
         for key, entry in self._entries.items():
             if key[0] == id(weight) and entry.weight() is weight:
+                if key[1] == "matrix" and not _is_new(weight, entry) and entry.scale == 1.0:
+                    fresh.append(entry)
                 entry.scale *= factor
                 value = up(entry.certified.value * factor)
                 entry.certified = NormBound(value, entry.certified.method)
                 entry.state = (None, *entry.state[1:])  # forces a look at the values
         with torch.no_grad():
             weight.mul_(factor)
+        for entry in fresh:
+            _settle_rounding(weight, entry)
 
     def _get(
         self,
@@ -189,6 +194,24 @@ class NormCache:
 
 def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _settle_rounding(weight: Tensor, entry: _Entry) -> None:
+    """Make a matrix that was just rescaled its own anchor, its rounding bounded by hand.
+
+    Each entry is off by at most eps of itself, or by the least normal number, so the matrix is
+    off by eps times its Frobenius norm, at most sqrt(rank) times its norm.
+    """
+    kind = torch.finfo(weight.dtype)
+    rank = math.sqrt(min(weight.shape)) if weight.dim() == 2 else math.inf
+    moved = 2.0 * kind.eps * rank * entry.certified.value + 2.0 * kind.tiny * math.sqrt(
+        weight.numel()
+    )
+    if not moved <= _ROUNDING * entry.certified.value:
+        return
+    value = up(entry.certified.value + up(moved))
+    entry.certified = entry.current = NormBound(value, entry.certified.method)
+    entry.anchor, entry.scale = weight.detach().clone(), 1.0
 
 
 def _is_new(weight: Tensor, entry: _Entry) -> bool:

@@ -302,7 +302,10 @@ def project(model: nn.Module) -> ProjectionReport:
             continue
         layers.append((name, module))
         for own, parameter in parameters:
-            if not bool(torch.isfinite(parameter).all()):
+            # The sum is not finite if an entry is not; only then look at every entry.
+            if not bool(torch.isfinite(parameter.sum())) and not bool(
+                torch.isfinite(parameter).all()
+            ):
                 where = f"{name}.{own}" if name else own
                 raise ValueError(
                     f"parameter {where!r} has NaN or infinite entries, so no bound of the model "
