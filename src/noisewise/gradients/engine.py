@@ -215,11 +215,13 @@ class GradientEngine:
     def _default_chunk(self, records: int) -> int:
         """All at once, or in two halves where factors wait for other layers.
 
-        Waiting factors take as much memory as the activations of ordinary training; half of
-        both at a time is less than those alone, and takes no longer.
+        Waiting factors of convolutions and sequences take as much memory as the activations of
+        ordinary training; half of both at a time is less than those alone, and takes no longer.
+        Those of dense layers are small.
         """
         waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in self.groups)
-        return -(-records // 2) if waiting and records >= 64 else max(records, 1)
+        dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
+        return -(-records // 2) if waiting and not dense and records >= 64 else max(records, 1)
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
