@@ -213,7 +213,8 @@ def main() -> None:
         results = json.loads(arguments.save.read_text())
     everybody = [BASE, TWIN, FLOOR, *ESTIMATORS, HALVES, *PEERS]
     names = arguments.candidates.split(";") if arguments.candidates else everybody
-    for key in filter(None, arguments.tasks.split(",")):
+    tasks = "" if arguments.tasks == "none" else arguments.tasks
+    for key in filter(None, tasks.split(",")):
         if arguments.repeats:
             samples = measure(key, arguments.repeats, names)
             kept = results.setdefault(key, {})
