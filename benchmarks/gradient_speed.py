@@ -162,7 +162,11 @@ def pictures(results: dict[str, dict[str, object]], folder: Path) -> None:
             axis.axvline(1.0, color="black", linewidth=1)
             for place, value in enumerate(values):
                 axis.text(value, place, f" {value:.2f}", va="center", fontsize=8)
-            axis.set_xlim(0, max(values) * 1.2)
+            if max(values) > 20:
+                axis.set_xscale("log")
+                axis.set_xlim(0.5, max(values) * 6)
+            else:
+                axis.set_xlim(0, max(values) * 1.2)
             kind, size = key.split(":")
             axis.set_title(f"{TASKS[kind].name}, batch {size}", fontsize=10)
             axis.set_xlabel("time / plain SGD")
