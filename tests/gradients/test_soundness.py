@@ -221,3 +221,32 @@ def test_rounding_stays_far_within_the_slack():
     assert ratio <= 1
     # The returned float32 sum itself resolves only 6e-8 of ten thousand records.
     assert ratio == pytest.approx(1 / 1.001, abs=8e-4)
+
+
+@pytest.mark.parametrize("estimator", BOUNDED, ids=repr)
+def test_views_do_not_lift_a_record_above_a_propagated_bound(estimator):
+    """A clip of each view's share would let K views together reach K times the limit."""
+    model, x, y = tight_case(estimator)
+    views = x.unsqueeze(1).repeat(1, 4, 1)
+    engine = GradientEngine(model, nn.L1Loss(reduction="sum"), estimator, views=4)
+    for ratio in moves(engine, views, y, 0).values():
+        assert ratio <= 1
+    single = GradientEngine(model, nn.L1Loss(reduction="sum"), nw.Propagated(loss_clip=0.05))
+    several = GradientEngine(
+        model, nn.L1Loss(reduction="sum"), nw.Propagated(loss_clip=0.05), views=4
+    )
+    torch.testing.assert_close(several.sum(views, y).gradients, single.sum(x, y).gradients)
+
+
+@pytest.mark.parametrize("estimator", BOUNDED, ids=repr)
+def test_what_is_added_to_the_loss_cannot_pass_a_propagated_bound(estimator):
+    model, x, y = tight_case(estimator)
+    engine = GradientEngine(model, nn.L1Loss(reduction="sum"), estimator)
+    expected = engine.sum(x, y).gradients
+    output = engine.forward(x)
+    (7 * engine.losses(output, y) + 1000 * output.sum()).backward()
+    torch.testing.assert_close(engine.collect().gradients, expected)
+    output = engine.forward(x)
+    (1000 * output.sum()).backward()  # the loss was never asked for
+    assert not engine.collect().gradients["1.weight"].any()
+    engine.detach()

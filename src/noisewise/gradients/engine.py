@@ -26,7 +26,7 @@ from noisewise.gradients.contractions.base import Sums, Target, add_to
 from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception
-from noisewise.gradients.lipschitz import LipschitzBounds, guard_output, shortened
+from noisewise.gradients.lipschitz import Gate, LipschitzBounds, shortened
 from noisewise.gradients.losses import check_apart, check_losses, record_losses
 from noisewise.gradients.probe import call_model, check_modules, probe
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
@@ -264,11 +264,14 @@ class GradientEngine:
     def _record_losses(self, output: Any, y: Any) -> Tensor:
         rows = self.tape.rows
         repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        losses = check_losses(self.losses_of(output, repeated), rows)
+        bounded = isinstance(self.estimator, Lipschitz)
+        leaf = output.detach().requires_grad_() if bounded else output
+        with torch.enable_grad():
+            losses = check_losses(self.losses_of(leaf, repeated), rows)
         if not self._loss_checked and rows > 1:
-            check_apart(losses, output)
+            check_apart(losses, leaf)
             self._loss_checked = True
-        return losses
+        return self._gate.enter(losses, leaf, self._seeds(losses), output) if bounded else losses
 
     def _repeat(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -276,8 +279,13 @@ class GradientEngine:
         return value
 
     def _seeds(self, losses: Tensor) -> Tensor:
-        """One over the number of views for every row; nothing for a record that is not finite."""
-        return self._kept.to(losses.dtype) / self.views
+        """One over the number of views for every row; nothing for a record that is not finite.
+
+        Bounds are propagated for whole cotangents: there views are averaged afterwards, since a
+        limit on a cotangent that was divided before would let each view reach it.
+        """
+        views = 1 if isinstance(self.estimator, Lipschitz) else self.views
+        return self._kept.to(losses.dtype) / views
 
     def _forward(self, x: Any, limits: dict[str, float]) -> Any:
         x, self._kept = finite_records(fold_views(x, self.views), self.views)
@@ -286,7 +294,8 @@ class GradientEngine:
             return call_model(self.model, x)
         if self.estimator.input_norm is not None:
             x = shortened(x, self.estimator.input_norm)
-        return guard_output(call_model(self.model, x), self.estimator.loss_clip)
+        self._gate = Gate(self.estimator.loss_clip)
+        return self._gate.guard(call_model(self.model, x))
 
     def _bad(self) -> Tensor:
         """How many records counted zero."""
@@ -313,11 +322,13 @@ class GradientEngine:
         norms: dict[str, list[Tensor]],
     ) -> BoundedSum:
         groups = []
+        views = self.views if isinstance(self.estimator, Lipschitz) else 1
         for spec in self.groups:
             gradients = {}
             for name in spec.names:
                 parameter = self.parameters[name]
                 found = total.get(name)
+                found = found if found is None or views == 1 else found / views
                 gradients[name] = (
                     torch.zeros_like(parameter) if found is None else found.to(parameter.dtype)
                 ).detach()

@@ -25,7 +25,7 @@ from noisewise.bounds.propagation import Propagation, propagate
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
 
-__all__ = ["LipschitzBounds", "guard_output", "shortened"]
+__all__ = ["Gate", "LipschitzBounds", "shortened"]
 
 
 class LipschitzBounds:
@@ -102,30 +102,58 @@ def shortened(x: Tensor, limit: float) -> Tensor:
     return shorter
 
 
-def guard_output(output: Any, loss_clip: float | None) -> Any:
-    """Let no cotangent through that is not finite, and clip the others if asked to."""
-    if not isinstance(output, Tensor):
-        raise UnsupportedModelError("bounds need a model that returns one tensor")
-    result: Tensor = _Guard.apply(output, loss_clip)  # type: ignore[no-untyped-call]
-    return result
+class Gate:
+    """Where cotangents enter a model whose bounds were propagated from its loss.
+
+    Those bounds hold for the gradient of that loss alone, so nothing else may enter: what
+    arrives at the output from elsewhere (a term that was added to the loss, a factor) is
+    ignored, and the loss's own cotangent takes its place, row by row, clipped if asked to.
+    """
+
+    def __init__(self, loss_clip: float | None) -> None:
+        self.loss_clip = loss_clip
+        self.cotangent: Tensor | None = None
+
+    def guard(self, output: Any) -> Any:
+        """Return the model's output, behind the gate."""
+        if not isinstance(output, Tensor):
+            raise UnsupportedModelError("bounds need a model that returns one tensor")
+        result: Tensor = _Guard.apply(output, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def enter(self, losses: Tensor, leaf: Tensor, seeds: Tensor, output: Tensor) -> Tensor:
+        """Take the loss's cotangent; returns the losses, whose backward opens the gate."""
+        (cotangent,) = torch.autograd.grad(losses, leaf, seeds.to(losses.dtype))
+        norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
+        shape = (-1, *[1] * (cotangent.dim() - 1))
+        if self.loss_clip is not None:
+            # A little below the limit, so that rounding cannot lift a record above it.
+            factor = (self.loss_clip * (1 - 1e-6) / norm.clamp_min(1e-30)).clamp_max(1.0)
+            cotangent = cotangent * factor.view(shape).to(cotangent.dtype)
+        zero = torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
+        self.cotangent = torch.where(torch.isfinite(norm).view(shape), cotangent, zero)
+        result: Tensor = _Opened.apply(output, losses.detach())  # type: ignore[no-untyped-call]
+        return result
 
 
 class _Guard(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, output: Tensor, clip: float | None) -> Tensor:
-        ctx.clip = clip
+    def forward(ctx: Any, output: Tensor, gate: Gate) -> Tensor:
+        ctx.gate = gate
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        (cotangent,) = cotangents
-        norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
-        kept = torch.isfinite(norm)
-        shape = (-1, *[1] * (cotangent.dim() - 1))
-        if ctx.clip is not None:
-            # A little below the limit, so that rounding cannot lift a record above it.
-            limit = ctx.clip * (1 - 1e-6)
-            factor = (limit / norm.clamp_min(1e-30)).clamp_max(1.0)
-            cotangent = cotangent * factor.view(shape).to(cotangent.dtype)
-        zero = torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
-        return torch.where(kept.view(shape), cotangent, zero), None
+        entered = ctx.gate.cotangent
+        return torch.zeros_like(cotangents[0]) if entered is None else entered, None
+
+
+class _Opened(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, losses: Tensor) -> Tensor:
+        ctx.shape = output.shape
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        return cotangents[0].new_zeros(ctx.shape), None
