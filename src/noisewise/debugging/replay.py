@@ -10,7 +10,7 @@ import numpy as np
 from noisewise import privacy
 from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.noise import measure
+from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import StateDict
 from noisewise.privacy import _validate

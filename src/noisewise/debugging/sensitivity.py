@@ -18,7 +18,7 @@ from torch import Tensor
 
 from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.noise import measure
+from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import StateDict, TrainingFailedError
 

@@ -161,7 +161,7 @@ class Training:
     def _divisor(self, batch_size: int, drawn: int, total: int) -> float:
         if self.bug == "divide-by-actual-batch":
             return max(1, drawn)
-        if self.bug in ("divisor-from-dataset", "rate-from-loader"):
+        if self.bug == "divisor-from-dataset":
             return max(1, int(total / math.ceil(total / batch_size)))
         return 1.0 if self.reduction == "sum" else float(batch_size)
 
