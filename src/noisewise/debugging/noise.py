@@ -22,7 +22,7 @@ from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.noise_readings import SCALE, Measurement, Reading, measure
 from noisewise.debugging.statistics import LEVEL, Vector, kurtosis, normal_shape
 
-__all__ = ["distribution"]
+__all__ = ["distribution", "whitened"]
 
 # Relative effects below these are not worth an accusation.
 _GENEROUS = 0.2
@@ -79,6 +79,11 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     if not any(reading.off for reading in readings.values()):
         return []
     largest = float(bench.facts.get("largest", 1.0))
+    if measured.uneven:
+        # Tensors have noise of their own: what counts is the length of a whitened contribution.
+        largest = readings["one record"].factor * max(
+            (length for length, _ in whitened(bench, measured)), default=largest
+        )
     divisors: Mapping[int, float] = bench.facts.get("divisors", {})
     relative = {}
     for label, reading in readings.items():
@@ -171,19 +176,31 @@ def _pattern(readings: Mapping[str, Reading]) -> tuple[str, str]:
     return "", ""
 
 
+def whitened(bench: Bench, measured: Measurement) -> list[tuple[float, bool]]:
+    """Lengths of contributions over ``C`` and the gain of the noise, coordinate by coordinate.
+
+    A mechanism has noise multiplier sigma if none exceeds 1. The second entry says whether a
+    record moves a tensor that gets no noise at all.
+    """
+    lengths = []
+    for row, clip in bench.facts.get("canaries", []):
+        ratio = np.divide(
+            row, clip * measured.gain, out=np.zeros_like(row), where=measured.gain > 0
+        )
+        bare = any(
+            np.linalg.norm(row[bench.box.slices[name]]) > 1e-4 * clip for name in measured.silent
+        )
+        lengths.append((float(np.linalg.norm(ratio)), bare))
+    return lengths
+
+
 def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     """Whitened sensitivity: unequal noise is fine as long as contributions are covered."""
     if not measured.uneven:
         return []
-    worst, exposed = 0.0, ""
-    for row, clip in bench.facts.get("canaries", []):
-        whitened = np.divide(
-            row, clip * measured.gain, out=np.zeros_like(row), where=measured.gain > 0
-        )
-        for name in measured.silent:
-            if np.linalg.norm(row[bench.box.slices[name]]) > 1e-4 * clip:
-                exposed = name
-        worst = max(worst, float(np.linalg.norm(whitened)))
+    lengths = whitened(bench, measured)
+    worst = max((length for length, _ in lengths), default=0.0)
+    exposed = any(bare for _, bare in lengths)
     names = ", ".join(measured.silent or measured.uneven)
     if exposed:
         return [

@@ -135,8 +135,12 @@ def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
             for seed in range(seeds)
         ]
     )
+    # An empty batch may have been divided by its size; E4 looks at those.
+    rows = rows[np.isfinite(rows).all(1)]
+    if len(rows) == 0:
+        return None
     rest = rows - (rows @ basis) @ basis.T
-    count = seeds * (bench.dimension - total)
+    count = len(rows) * (bench.dimension - total)
     nominal = clip * SIGMA / batch_size
     squares = float(np.sum(rest**2))
     p_value = variance_ratio(squares, nominal**2, count)

@@ -38,6 +38,8 @@ def batches(bench: Bench) -> TestResult:
         return TestResult("E4", _TITLE, "skipped", "gradients of random records are dependent")
     case = Case()
     solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sampling_runs)
+    if len(solved) == 0:
+        return TestResult("E4", _TITLE, "skipped", "weights are not finite after any batch")
     gap = float(np.median(gaps))
     if gap > 0.03:
         case.findings.append(
@@ -81,6 +83,8 @@ def _memberships(
             for seed in range(runs)
         ]
     )
+    # An empty batch may have been divided by its size; `_empties` looks at those.
+    updates = updates[np.isfinite(updates).all(1)]
     solved = np.linalg.lstsq(rows.T, updates.T, rcond=None)[0].T
     rests = np.linalg.norm(updates - solved @ rows, axis=1)
     sizes = np.linalg.norm(updates, axis=1)
@@ -184,6 +188,8 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
     try:
         for seed in range(runs):
             update = bench.update(data, clip=clip, lr=lr, batch_size=1, seed=300 + seed)
+            if not np.isfinite(update).all():
+                raise TrainingFailedError("the weights are not finite afterwards")
             if np.linalg.norm(update) < 1e-5 * min(clip, bench.least_norm):
                 empty.append(seed)
     except TrainingFailedError as error:

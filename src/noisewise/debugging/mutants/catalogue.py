@@ -183,6 +183,7 @@ CORRECT = (
     Variant("global clipping (drop)", {"rule": "global"}),
     Variant("per-layer clipping at C/sqrt(K)", {"rule": "layer"}),
     Variant("per-layer clipping, uneven noise", {"rule": "layer", "allocation": "uneven"}),
+    Variant("per-layer clipping, optimal noise", {"rule": "layer", "allocation": "optimal"}),
     Variant("momentum", {"momentum": 0.9}, {"momentum": 0.9}),
     Variant("momentum, not declared", {"momentum": 0.9}),
     Variant("Nesterov momentum, not declared", {"momentum": 0.9, "nesterov": True}),

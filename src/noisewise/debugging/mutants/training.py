@@ -48,8 +48,8 @@ class Training:
     reduction
         ``mean`` divides by the batch size, ``sum`` does not.
     allocation
-        ``even`` noise, or ``uneven``: more on some tensors, less on others, same epsilon
-        (only with rule ``layer``).
+        ``even`` noise; ``uneven``: more on some tensors, less on others, same epsilon;
+        ``optimal``: the least noise in all, same epsilon (the last two with rule ``layer``).
     """
 
     model_fn: Callable[[], nn.Module]
