@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.gradients import Clipped, Factored, InputScaled, Propagated, bounded_sum
+from noisewise.gradients import (
+    BatchMaxScaled,
+    Clipped,
+    Factored,
+    InputScaled,
+    Propagated,
+    bounded_sum,
+)
 from noisewise.nn import BoundedInput
 from noisewise.training import Plan, make_private
 
@@ -81,10 +88,15 @@ ESTIMATORS: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
     "Propagated, loss clipped": (bounded_network, loss_clipped(Propagated)),
 }
 
+# Paper 004's rule as our engine runs it, for study only: it states no epsilon.
+STUDIED: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
+    "BatchMaxScaled": (bounded_network, lambda clip, model, data: BatchMaxScaled(study=True)),
+}
+
 
 def engine_training(name: str, noise: str = "optimal") -> Callable[..., dict[str, Tensor]]:
     """Return a training function that uses `make_private` and its loader."""
-    build, choose = ESTIMATORS[name]
+    build, choose = {**ESTIMATORS, **STUDIED}[name]
 
     def train(
         *,
@@ -111,7 +123,7 @@ def engine_training(name: str, noise: str = "optimal") -> Callable[..., dict[str
             seed=seed,
         )
         unit = 1.0
-        if name in ("InputScaled", "Propagated"):
+        if name in ("InputScaled", "Propagated", "BatchMaxScaled"):
             # A change of units: what is released is the sum times C over its sensitivity, a
             # public factor, so that one record contributes at most C and noise is sigma C.
             unit = clip / sensitivity(model, estimator, data)

@@ -102,9 +102,20 @@ def audit_columns(bug: str | None) -> tuple[str, str]:
     return "yes" if caught[0] else "", "yes" if caught[1] else ""
 
 
-def judge(mutant: Mutant) -> tuple[str, ...]:
-    """Return one row of the table, and the seconds that the check took."""
+def judge(mutant: Mutant, rows: Rows) -> tuple[str, ...]:
+    """Return one row of the table, and the processor seconds that the check took."""
+    number, bug, early, paper, ours, names, seconds = rows.get(
+        f"check: {mutant.bug}", lambda: checked(mutant)
+    )
+    canary, black_box = rows.get(f"audit: {mutant.bug}", lambda: audit_columns(mutant.bug))
+    return number, bug, early, paper, canary, black_box, ours, names, seconds
+
+
+def checked(mutant: Mutant) -> tuple[str, ...]:
+    """Return what the tests say of a mutant."""
+    began = time.process_time()
     findings = examine({"bug": mutant.bug, **mutant.settings}, {})
+    spent = time.process_time() - began
     failed = [r.test for r in findings.results if r.status == "failed"]
     paper = [t for t in failed if t.startswith("T")]
     ours = [t for t in failed if not t.startswith("T")]
@@ -113,10 +124,9 @@ def judge(mutant: Mutant) -> tuple[str, ...]:
         mutant.bug,
         "yes" if set(paper) & {"T1", "T2", "T3"} else "",
         "yes" if paper else "",
-        *audit_columns(mutant.bug),
         ", ".join(ours),
         ", ".join(findings.bugs) or "MISSED",
-        f"{findings.seconds:.2f}",
+        f"{spent:.2f}",
     )
 
 
@@ -163,8 +173,7 @@ def main() -> None:
     runs = int(os.environ.get("NOISEWISE_MUTANT_RUNS", "200"))
     rows = Rows()
     known, unseen, fresh, latest = (
-        [rows.get(m.bug, lambda m=m: judge(m)) for m in group]
-        for group in (BUGS, UNSEEN, FRESH, LATEST)
+        [judge(mutant, rows) for mutant in group] for group in (BUGS, UNSEEN, FRESH, LATEST)
     )
     correct = [rows.get(f"correct {i}", lambda i=i: examine_correct(i)) for i in range(runs)]
     text = page(known, correct) + after_the_freeze(unseen, fresh, latest)
@@ -231,8 +240,8 @@ def page(rows: list[tuple[str, ...]], correct: list[tuple[str, ...]]) -> str:
         "",
         f"Caught: paper T1-T3 **{paper} of {total}**, T1-T4 **{four}**, gradient-canary audit "
         f"**{canary}**, black-box audit **{black_box}**, P and E1-E9 **{ours}**, `check` as a "
-        f"whole **{found} of {total}**; {seconds:.1f} s a check (median; MLP with 500 parameters, "
-        "one core).",
+        f"whole **{found} of {total}**; {seconds:.1f} s of processor time a check (median; MLP with "
+        "500 parameters).",
         "",
         "| # | bug | T1-T3 | T1-T4 | canary | black box | ours | findings |",
         "|---|---|---|---|---|---|---|---|",
