@@ -240,8 +240,8 @@ def page(rows: list[tuple[str, ...]], correct: list[tuple[str, ...]]) -> str:
         "",
         f"Caught: paper T1-T3 **{paper} of {total}**, T1-T4 **{four}**, gradient-canary audit "
         f"**{canary}**, black-box audit **{black_box}**, P and E1-E9 **{ours}**, `check` as a "
-        f"whole **{found} of {total}**; {seconds:.1f} s of processor time a check (median; MLP with "
-        "500 parameters).",
+        f"whole **{found} of {total}**; {seconds:.1f} s of processor time a check (median; MLP "
+        "with 500 parameters).",
         "",
         "| # | bug | T1-T3 | T1-T4 | canary | black box | ours | findings |",
         "|---|---|---|---|---|---|---|---|",
