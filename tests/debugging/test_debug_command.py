@@ -19,7 +19,7 @@ from noisewise.debugging import TrainingFailedError, check
 from noisewise.debugging.command import CommandTraining, load_object, read_state
 from noisewise.debugging.guessing import guess_example
 from noisewise.debugging.mutants import Training
-from noisewise.debugging.preloaded import Preloaded, can_be_preloaded
+from noisewise.debugging.preloaded import can_be_preloaded, shared
 
 pytest_plugins = ["pytester"]
 FOLDER = Path(__file__).parents[2] / "examples" / "debug_a_script"
@@ -97,7 +97,7 @@ torch.save({"a": torch.tensor(noise), "b": torch.tensor(len(sys.modules["__main_
 def test_forks_of_an_interpreter_behave_like_new_ones(tmp_path):
     script = tmp_path / "unseeded.py"
     script.write_text(UNSEEDED)
-    server = Preloaded()
+    server = shared()
     states = []
     for run in range(2):
         out = str(tmp_path / f"{run}.pt")
@@ -235,7 +235,6 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
         from torch import nn
         from torch.nn.functional import cross_entropy
         from noisewise.debugging.mutants import Training
-from noisewise.debugging.preloaded import Preloaded, can_be_preloaded
 
         def build():
             return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.debugging.preloaded import Preloaded, can_be_preloaded
+from noisewise.debugging.preloaded import Preloaded, can_be_preloaded, shared
 from noisewise.debugging.trainer import ARGUMENTS, Data, StateDict, TrainingFailedError
 from noisewise.errors import MissingExtraError
 from noisewise.privacy import _validate
@@ -89,12 +88,12 @@ class CommandTraining:
             what = "; ".join(f"{{{name}}}: {PLACEHOLDERS[name]}" for name in missing)
             raise ValueError(f"the command lacks {what}")
 
-    @cached_property
+    @property
     def preloaded(self) -> Preloaded | None:
         """The process that runs the script, if it can be run without a new interpreter."""
         if self.fresh or not can_be_preloaded(shlex.split(self.template)):
             return None
-        return Preloaded()
+        return shared()
 
     @property
     def placeholders(self) -> set[str]:

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-__all__ = ["Preloaded", "can_be_preloaded"]
+__all__ = ["Preloaded", "can_be_preloaded", "shared"]
 
 
 def can_be_preloaded(words: Sequence[str]) -> bool:
@@ -62,6 +63,12 @@ class Preloaded:
             raise RuntimeError("the process that runs the script has died")
         code: int | None = json.loads(answer)
         return code, text
+
+
+@cache
+def shared() -> Preloaded:
+    """Return the one process that serves all commands; it ends with this one."""
+    return Preloaded()
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
