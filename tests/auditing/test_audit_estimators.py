@@ -12,7 +12,7 @@ import copy
 
 import pytest
 import torch
-from our_engine import ESTIMATORS, network
+from benchmarks._our_engine import ESTIMATORS, network
 from torch import Tensor, nn
 
 from noisewise.auditing import AuditResult, ViolatedClaimError, audit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from our_engine import ESTIMATORS, engine_training
+from benchmarks._our_engine import ESTIMATORS, engine_training
 from torch.nn.functional import cross_entropy
 
 from noisewise.debugging import check

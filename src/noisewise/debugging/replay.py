@@ -10,7 +10,8 @@ import numpy as np
 from noisewise import privacy
 from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.noise import measure
+from noisewise.debugging.noise import whitened
+from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import StateDict
 from noisewise.privacy import _validate
@@ -137,11 +138,11 @@ def claim(bench: Bench, claimed: Claim | None) -> TestResult:
     largest = float(bench.facts.get("largest", 1.0))
     one = measured.readings["one record"]
     level = one.factor if one.off else 1.0
-    multiplier = (
-        claimed.noise_multiplier * level / max(largest, 1e-12)
-        if largest > 1 + 2e-3
-        else (claimed.noise_multiplier * level)
-    )
+    if measured.uneven:
+        lengths = whitened(bench, measured)
+        level = 0.0 if any(bare for _, bare in lengths) else 1.0
+        largest = max((length for length, _ in lengths), default=1.0)
+    multiplier = claimed.noise_multiplier * level / (largest if largest > 1 + 2e-3 else 1.0)
     if multiplier <= 0:
         epsilon = math.inf
     else:
