@@ -13,11 +13,13 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from noisewise.errors import UnsoundError
+from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.protocol import Mechanism
 from noisewise.federated.domain import Records
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
@@ -93,16 +95,24 @@ class RemoteAggregator:
 
     def count(self, data: Any) -> int:
         """Refuse: records are counted by the servers."""
-        raise UnsoundError(
-            "remote records work through noisewise.federated, not through aggregator= of "
-            "noisewise.ecdf, whose statements would not name the protocol"
-        )
+        return self._refuse()
+
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Refuse, before a curve of noisewise.ecdf is planned any further."""
+        return self._refuse()
 
     def noisy_sum(
         self, data: Any, statistic: Callable[[Any], Any], noise: Callable[[Any], Any], rng: Any
     ) -> Any:
         """Refuse: a function cannot be sent to servers, a question can."""
-        return self.count(data)
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NetworkError(
+            "the servers of a study answer questions, and a function cannot be sent to them: ask "
+            "with noisewise.federated.ecdf([NOBODY], aggregator, ...), roc, histogram or "
+            "hosmer_lemeshow instead of aggregator= of noisewise.ecdf"
+        )
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Ask the servers; `parties` and `rng` are not used, records and noise are elsewhere."""
