@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("aiohttp")
 
-from noisewise.federated import Records
+from noisewise.ecdf import Budget, plan
+from noisewise.federated import Records, SharedNoise
 from noisewise.federated.masking import AggregationError, MaskingClient
 from noisewise.federated.network import ClientSettings, ConfigurationError, NetworkError, Study
 from noisewise.federated.network.errors import RefusedError
@@ -298,6 +299,23 @@ def test_replayed_from_its_root_a_party_says_the_same_to_the_bit(made, tmp_path)
     assert first == second
     other = noisy.vector(records, Randomness.seeded(b"noise/" + b"\6" * 32)).tolist()
     assert other != first[1]
+
+
+@pytest.mark.parametrize(("threshold", "colluding"), [(4, 0), (3, 0), (3, 2), (4, 1)])
+def test_a_partys_noise_is_its_part_of_what_must_survive(tmp_path, threshold, colluding):
+    make_trial(
+        tmp_path, servers=["alpha"], parties=NAMES, route="masks", minimum_parties=threshold,
+        colluding=colluding, bins=64, curves=["ecdf"],
+    )  # fmt: skip
+    found = MaskedRound(Study.read(tmp_path / "study.toml"))
+    records = Records(np.array([0.1, 0.7]))
+    planned = plan(64, "replace", Budget(1.0))
+    honest = threshold - colluding
+    share = SharedNoise(4, honest).apply(planned).draw_share(Randomness.seeded(3))
+    truth = found.question.statistic(records)
+    assert (found.vector(records, Randomness.seeded(3)) == [*(truth + share), 2]).all()
+    assert found.event.epsilon == planned.epsilon <= 1.0
+    assert np.allclose(found.mechanism(4).variance, planned.variance * 4 / honest)
 
 
 @pytest.mark.parametrize(

@@ -191,14 +191,20 @@ def test_below_the_threshold_there_is_no_result_and_nothing_is_charged(tmp_path)
 
 # ------------------------------------------------------------------- deaths and restarts
 
+#: Places that are passed more than once, and how often a death is tried there.
+OFTEN = {
+    "before a file": 4, "after a file": 4, "before a request": 8, "after an answer": 8,
+    "before a commit": 8, "after a commit": 8,
+}  # fmt: skip
 SWEEP = [
-    *(
-        ("party", place, count)
-        for place in PLACES["masked party"]
-        for count in (range(1, 6) if "a file" in place or "re" in place.split()[-1][:2] else [1])
-    ),
-    *(("server", place, count) for place in PLACES["masked server"] for count in (1, 2, 4, 7)),
-    *(("analyst", place, 1) for place in ("before a request", "after an answer")),
+    (kind, place, count)
+    for kind, places in (
+        ("party", PLACES["masked party"]),
+        ("server", PLACES["masked server"]),
+        ("analyst", ("before a request", "after an answer")),
+    )
+    for place in places
+    for count in range(1, 2 if kind == "analyst" else OFTEN.get(place, 1) + 1)
 ]
 FAST = [
     ("party", "after a file", 2),

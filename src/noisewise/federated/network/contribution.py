@@ -71,7 +71,8 @@ def contribute(
         outbox.empty()
         tell("this party has contributed to this round before; nothing was sent")
         return done
-    tell("making shares")
+    before = outbox.manifest() is not None
+    tell("going on with the shares that were made before" if before else "making shares")
     manifest = outbox.prepare(records)
     asyncio.run(_send(settings, outbox, manifest, tell))
     return outbox.deliver(manifest)

@@ -159,7 +159,7 @@ class MaskedService:
                 f"{len(waiting.present)} parties have done their part, "
                 f"{self._round.session.threshold} are needed; missing: "
                 f"{', '.join(waiting.missing[:10]) or 'nobody'}. Wait for them, or start a new "
-                "round. ",
+                "round.",
                 409,
                 "not-ready",
             )
