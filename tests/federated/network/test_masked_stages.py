@@ -183,7 +183,7 @@ def test_a_revelation_that_comes_too_late_is_not_needed(made):
 
 def test_malformed_and_foreign_messages_are_refused(made):
     own = made.advertisement("ada")
-    for wrong in (b"", own[:-1], own + own, own[:-1] + b"\0", b"\0" * len(own)):
+    for wrong in (b"", own[:-1], own + own, own[:-1] + bytes([own[-1] ^ 1]), b"\0" * len(own)):
         with refused("bad-message"):
             made.send(ADVERTISE, "ada", wrong)
     with refused("bad-message"):
