@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def command(*words: str) -> None:
     subprocess.run([*COMMAND, *words], check=True)
 
 
+def contribute(trial: Trial, name: str) -> None:
+    """Run one branch's process."""
+    command(
+        "contribute", "--data", str(trial.folder / f"{name}.parquet"), "--column", "score",
+        "--label", "y", "--config", str(trial.config(name)),
+    )  # fmt: skip
+
+
 @contextmanager
 def running_servers(trial: Trial) -> Iterator[None]:
     processes = [
@@ -78,7 +87,7 @@ def running_servers(trial: Trial) -> Iterator[None]:
             process.wait(30)
 
 
-def draw(records: pd.DataFrame, folder: Path, epsilon: float, picture: Path) -> None:
+def draw(records: pd.DataFrame, folder: Path, epsilon: float, servers: str, picture: Path) -> None:
     curve = pd.read_csv(folder / "roc.csv")
     found = json.loads((folder / "numbers.json").read_text())
     low, high = found["AUC, 95 % interval"]
@@ -92,7 +101,7 @@ def draw(records: pd.DataFrame, folder: Path, epsilon: float, picture: Path) -> 
     axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     axes.set_title(
-        f"{len(records):,} customers of three branches, two servers, epsilon = {epsilon:g}",
+        f"{len(records):,} customers of three branches, {servers}, epsilon = {epsilon:g}",
         fontsize="medium",
     )
     axes.legend(loc="lower right", fontsize="small")
@@ -105,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epsilon", type=float, default=0.5)
     parser.add_argument("--bins", type=int, default=1024)
-    parser.add_argument("--route", choices=("functions", "vectors"), default="functions")
+    parser.add_argument("--route", choices=("functions", "vectors", "masks"), default="functions")
     parser.add_argument("--folder", type=Path, help="Keep all files here.")
     parser.add_argument("--picture", type=Path, default=Path(__file__).parent / "federated_roc.png")
     arguments = parser.parse_args()
@@ -114,6 +123,7 @@ def main() -> None:
     records = scored_records()
     trial = make_trial(
         folder,
+        servers=["alpha"] if arguments.route == "masks" else ["alpha", "beta"],
         parties=list(BRANCHES),
         bins=arguments.bins,
         route=arguments.route,
@@ -124,11 +134,9 @@ def main() -> None:
     divide(records, folder)
     began = time.monotonic()
     with running_servers(trial):
-        for name in BRANCHES:
-            command(
-                "contribute", "--data", str(folder / f"{name}.parquet"), "--column", "score",
-                "--label", "y", "--config", str(trial.config(name)),
-            )  # fmt: skip
+        # All at once: with masks they need each other.
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda name: contribute(trial, name), BRANCHES))
         command(
             "collect", "--config", str(trial.config("analyst")), "--curve", "roc",
             "--epsilon", str(arguments.epsilon), "--report", str(folder / "roc.html"),
@@ -142,7 +150,8 @@ def main() -> None:
         )  # fmt: skip
         (folder / "numbers.json").write_text(again.stdout)
     command("verify", str(folder / "statement.json"))
-    draw(records, folder, arguments.epsilon, arguments.picture)
+    servers = "one server" if arguments.route == "masks" else "two servers"
+    draw(records, folder, arguments.epsilon, servers, arguments.picture)
     print(f"{time.monotonic() - began:.0f} seconds; files in {folder}; picture {arguments.picture}")
 
 

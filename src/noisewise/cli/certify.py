@@ -5,26 +5,26 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import nn
 
-from noisewise.bounds import certify as certify_model
 from noisewise.errors import NoisewiseError
-from noisewise.nn import losses
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["certify", "load_model", "parse_shape"]
 
-_LOSSES: dict[str, Callable[[float], nn.Module]] = {
-    "cross-entropy": lambda temperature: losses.CrossEntropy(temperature),
-    "hinge": lambda temperature: losses.MulticlassHinge(),
-    "cosine": lambda temperature: losses.CosineSimilarity(),
-    "absolute": lambda temperature: losses.MeanAbsolute(),
-    "huber": lambda temperature: losses.Huber(),
-    "binary-cross-entropy": lambda temperature: losses.BinaryCrossEntropy(),
+#: Names of losses, and their classes in noisewise.nn.losses, which is imported when needed.
+_LOSSES = {
+    "cross-entropy": "CrossEntropy",
+    "hinge": "MulticlassHinge",
+    "cosine": "CosineSimilarity",
+    "absolute": "MeanAbsolute",
+    "huber": "Huber",
+    "binary-cross-entropy": "BinaryCrossEntropy",
 }
 
 
@@ -49,10 +49,15 @@ def certify(
     """Prove bounds on every layer's output and gradient, without looking at any data."""
     if loss not in _LOSSES:
         raise typer.BadParameter(f"unknown loss {loss!r}; choose from {', '.join(_LOSSES)}")
+    from noisewise.bounds import certify as certify_model
+    from noisewise.nn import losses
+
     shape = parse_shape(input_shape)
     built = load_model(model)
+    kind = getattr(losses, _LOSSES[loss])
+    chosen = kind(temperature) if loss == "cross-entropy" else kind()
     try:
-        found = certify_model(built, shape, norm, _LOSSES[loss](temperature))
+        found = certify_model(built, shape, norm, chosen)
     except (NoisewiseError, ValueError) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error
@@ -82,6 +87,8 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 def load_model(reference: str) -> nn.Module:
     """Build the model that ``file.py:name`` names: a module, or a function without arguments."""
+    from torch import nn
+
     file, colon, name = reference.rpartition(":")
     if not colon or not name:
         raise typer.BadParameter(f"write the model as file.py:name, got {reference!r}")

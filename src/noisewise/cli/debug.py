@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor, nn
 
-from noisewise.debugging import Claim, check
-from noisewise.debugging.command import CommandTraining, load_object
-from noisewise.debugging.guessing import guess_example
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["debug"]
 
-_LOSSES: dict[str, Any] = {
-    "cross-entropy": nn.functional.cross_entropy,
-    "mse": nn.functional.mse_loss,
-    "bce": nn.functional.binary_cross_entropy_with_logits,
-    "l1": nn.functional.l1_loss,
+#: Names of losses, and their functions in torch.nn.functional, which is imported when needed.
+_LOSSES = {
+    "cross-entropy": "cross_entropy",
+    "mse": "mse_loss",
+    "bce": "binary_cross_entropy_with_logits",
+    "l1": "l1_loss",
 }
 
 
@@ -89,6 +87,12 @@ def debug(
     the last ones ({out}: a state dict). A plain "python script.py ..." is run in forks of one
     interpreter that has imported torch, a tenth of a second each.
     """
+    from torch.nn import functional
+
+    from noisewise.debugging import Claim, check
+    from noisewise.debugging.command import CommandTraining, load_object
+    from noisewise.debugging.guessing import guess_example
+
     console = Console(highlight=False)
     if bool(command) == bool(train):
         raise ValueError("give either --command or --train")
@@ -104,7 +108,8 @@ def debug(
     else:
         training = load_object(train, "--train")
     build = load_object(model, "--model")
-    loss_fn = _LOSSES[loss] if loss in _LOSSES else load_object(loss, "--loss")
+    known = _LOSSES.get(loss)
+    loss_fn = getattr(functional, known) if known else load_object(loss, "--loss")
     claimed = None
     if epsilon > 0:
         claimed = Claim(epsilon, delta, claimed_sigma, claimed_rate, claimed_steps)
@@ -139,6 +144,10 @@ def debug(
 
 
 def _example(place: str, shape: str, classes: int, build: Any) -> tuple[Tensor, Tensor]:
+    import torch
+
+    from noisewise.debugging.command import load_object
+
     if place:
         x, y = load_object(place, "--example")()
         return x, y

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.privacy.randomness import Randomness
 
-__all__ = ["Aggregator", "LocalSum"]
+__all__ = ["Aggregator", "Agreement", "LocalSum", "StatedAggregator", "agree"]
 
 
 class Aggregator(Protocol):
@@ -42,12 +43,71 @@ class Aggregator(Protocol):
             Maps some records to the sum of their contributions, a vector of integers. It is
             additive: the statistic of all records is the sum over any division of them.
         noise : callable
-            Draws the noise of the whole sum. It must be added once, before anyone who may
-            not see the data sees the sum.
+            Draws the noise of the whole sum, to be added once, before anyone who may not see
+            the data sees the sum; for a :class:`StatedAggregator`, what it agreed that each
+            contributor of noise draws.
         rng : Randomness
             Where to draw it from, if it is drawn in one place.
         """
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """How one release across parties is made, and what it rests on.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Its guarantee is that of the noise that survives the worst allowed collusion; its
+        variance is that of all the noise that is added.
+    noise : callable
+        What ``noisy_sum`` gets: draws what one contributor of noise adds.
+    assumptions : tuple of str
+        The threat model, for the statement.
+    """
+
+    mechanism: Mechanism
+    noise: Callable[[Randomness], IntArray]
+    assumptions: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class StatedAggregator(Aggregator, Protocol):
+    """An aggregator that says what it must be trusted for, as those of noisewise.federated do."""
+
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Return how `mechanism` is released by these parties, before anything is summed.
+
+        Parameters
+        ----------
+        data : object
+            As for `noisy_sum`. Only the number of parties is read.
+        mechanism : Mechanism
+            As planned for one machine.
+        budget : Budget
+            Noise that cannot be accounted for under it is refused.
+        """
+        ...
+
+
+def agree(
+    aggregator: Aggregator | None, data: Any, mechanism: Mechanism, budget: Budget
+) -> Agreement:
+    """Return how a curve is released: alone, or by an aggregator and under its threat model."""
+    if aggregator is None:
+        return Agreement(mechanism, mechanism.draw)
+    if isinstance(aggregator, StatedAggregator):
+        return aggregator.agree(data, mechanism, budget)
+    return Agreement(
+        mechanism,
+        mechanism.draw,
+        (
+            f"records were summed by {type(aggregator).__name__}, which states no threat model: "
+            "that it adds the noise in full before anybody sees the sum, and who must not "
+            "collude, is the caller's promise",
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ class PrivateECDF:
         How `counts` were made monotone.
     randomness : str
         Where the noise came from.
+    assumptions : tuple of str
+        What the statement must say beside the usual: the threat model of an aggregator.
     """
 
     grid: Grid
@@ -109,6 +111,7 @@ class PrivateECDF:
     relation: Relation
     smoothing: str
     randomness: str
+    assumptions: tuple[str, ...] = ()
 
     # --------------------------------------------------------------------- values
 
@@ -359,7 +362,10 @@ class PrivateECDF:
             self.relation,
             randomness=self.randomness,
             what=f"empirical distribution function on {self.grid.bins} thresholds",
-            assumptions=("bounds and thresholds were chosen without looking at the data",),
+            assumptions=(
+                "bounds and thresholds were chosen without looking at the data",
+                *self.assumptions,
+            ),
             delta=delta,
         )
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Aggregator, LocalSum
+from noisewise.ecdf.aggregation import Aggregator, LocalSum, agree
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid, as_records
@@ -71,7 +71,8 @@ def dp_ecdf(
         evenly within short ranges, no more if they are not. None leaves the curve as
         released.
     aggregator : Aggregator, optional
-        Who adds up the records; by default this machine.
+        Who adds up the records; by default this machine. Those of
+        :mod:`noisewise.federated` put their threat model into the statement.
     rng : None, int or Randomness
         Where noise comes from. None: a secure generator.
     thresholds : None, "linear", "log" or array
@@ -106,10 +107,10 @@ def dp_ecdf(
     source = resolve(rng)
     chosen = plan(grid.bins, relation, budget, mechanism=mechanism, objective=objective, base=base)
     _check_smoothing(chosen, smooth)
-    local = aggregator is None
-    summer = LocalSum() if aggregator is None else aggregator
-    if local:
+    summer: Aggregator = LocalSum() if aggregator is None else aggregator
+    if aggregator is None:
         x = as_records(x)
+    agreed = agree(aggregator, x, chosen, budget)
     records = 0
     if relation.count_is_public:
         records = summer.count(x)
@@ -122,17 +123,18 @@ def dp_ecdf(
     def statistic(part: Any) -> IntArray:
         return chosen.strategy.measure(grid.count(part))
 
-    measurements = summer.noisy_sum(x, statistic, chosen.draw, source)
+    measurements = summer.noisy_sum(x, statistic, agreed.noise, source)
     noisy = chosen.strategy.reconstruct(np.asarray(measurements, np.int64), float(records))
     return PrivateECDF(
         grid=grid,
         noisy_counts=noisy,
-        counts=smooth_counts(noisy, chosen, smooth),
-        mechanism=chosen,
+        counts=smooth_counts(noisy, agreed.mechanism, smooth),
+        mechanism=agreed.mechanism,
         budget=budget,
         relation=relation,
         smoothing="none" if smooth is None else smooth,
         randomness=source.description,
+        assumptions=agreed.assumptions,
     )
 
 

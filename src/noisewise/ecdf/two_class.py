@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.aggregation import Aggregator, LocalSum
+from noisewise.ecdf.aggregation import Aggregator, LocalSum, agree
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.estimate import SMOOTHINGS, smooth_counts
 from noisewise.ecdf.grid import Grid
@@ -194,6 +194,8 @@ class TwoClassCounts:
     randomness : str
     records : int or None
         Their number, if it is public.
+    assumptions : tuple of str
+        What the statement must say beside the usual: the threat model of an aggregator.
     """
 
     grid: Grid
@@ -205,6 +207,7 @@ class TwoClassCounts:
     smoothing: str
     randomness: str
     records: int | None
+    assumptions: tuple[str, ...] = ()
 
     @property
     def thresholds(self) -> FloatArray:
@@ -239,7 +242,10 @@ class TwoClassCounts:
             self.relation,
             randomness=self.randomness,
             what=f"{what} on {self.grid.bins} thresholds",
-            assumptions=("bounds and thresholds were chosen without looking at the data",),
+            assumptions=(
+                "bounds and thresholds were chosen without looking at the data",
+                *self.assumptions,
+            ),
         )
 
 
@@ -277,6 +283,7 @@ def count_two_classes(
         summer, data = LocalSum(), as_labelled(y, score, pos_label)
     else:
         summer, data = aggregator, as_parties(y, score, pos_label)
+    agreed = agree(aggregator, data, joint, budget)
     records = summer.count(data) if relation.count_is_public else None
     if records == 0:
         raise ValueError(
@@ -290,18 +297,19 @@ def count_two_classes(
         histogram = [grid.count(-rows[which, 1]) for which in (~positive, positive)]
         return joint.strategy.measure(np.concatenate(histogram))
 
-    measured = np.asarray(summer.noisy_sum(data, statistic, joint.draw, source), np.int64)
+    measured = np.asarray(summer.noisy_sum(data, statistic, agreed.noise, source), np.int64)
     noisy = joint.strategy.reconstruct(measured, float(records or 0)).reshape(2, -1)
     return TwoClassCounts(
         grid=grid,
         noisy=noisy,
-        counts=smooth_both(noisy, joint, smooth, records),
-        mechanism=joint,
+        counts=smooth_both(noisy, agreed.mechanism, smooth, records),
+        mechanism=agreed.mechanism,
         budget=budget,
         relation=relation,
         smoothing="none" if smooth is None else smooth,
         randomness=source.description,
         records=records,
+        assumptions=agreed.assumptions,
     )
 
 
@@ -320,7 +328,7 @@ def smooth_both(
         return noisy
     strategy = joint.strategy
     assert isinstance(strategy, TwoCurves)
-    halves = tuple(Block(b.kind, b.scale, b.size // 2) for b in joint.noise)
+    halves = tuple(replace(block, size=block.size // 2) for block in joint.noise)
     single = replace(joint, strategy=strategy.single, noise=halves)
     limited = noisy.copy()
     if records is not None:

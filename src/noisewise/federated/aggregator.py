@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
 from noisewise.federated.noise import SharedNoise
@@ -17,7 +20,7 @@ from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.randomness import Randomness
 
-__all__ = ["Aggregator", "LocalAggregator", "without_noise"]
+__all__ = ["AcrossParties", "Aggregator", "LocalAggregator", "SummedInOnePlace", "without_noise"]
 
 
 class Aggregator(Protocol):
@@ -46,6 +49,10 @@ class Aggregator(Protocol):
         """Number of records, asked for only if it is public."""
         ...
 
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Return who adds which noise to a curve of noisewise.ecdf, and the threat model."""
+        ...
+
     def noisy_sum(
         self,
         data: Any,
@@ -53,7 +60,7 @@ class Aggregator(Protocol):
         noise: Callable[[Randomness], IntArray],
         rng: Randomness,
     ) -> IntArray:
-        """Sum `statistic` over the parties in `data` with full noise from each contributor."""
+        """Sum `statistic` over the parties in `data`; each contributor of noise adds a draw."""
         ...
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
@@ -74,29 +81,114 @@ def without_noise(aggregator: A) -> A:
     return quiet
 
 
-def refuse_unstated(noiseless: bool) -> None:
-    """Stop a noiseless aggregator where the caller would state an epsilon without asking it."""
-    if noiseless:
-        raise UnsoundError(
-            "an aggregator without noise works only through noisewise.federated, whose "
-            "statements know it; the curves of noisewise.ecdf would print an epsilon"
-        )
+class AcrossParties(ABC):
+    """What all aggregators do alike: count, agree on the noise, and sum any statistic.
+
+    A subclass says who adds noise and who must be trusted (`noise`, `threat`), adds up vectors
+    (:meth:`add_up`) and answers questions (``ask``).
+    """
+
+    noiseless: bool
+
+    @property
+    @abstractmethod
+    def noise(self) -> SharedNoise:
+        """Who adds noise, and how much of it survives."""
+
+    @property
+    @abstractmethod
+    def threat(self) -> ThreatModel:
+        """Who must be trusted for what."""
+
+    @abstractmethod
+    def add_up(
+        self,
+        vectors: Sequence[IntArray],
+        noise: Callable[[Randomness], IntArray],
+        rng: Randomness,
+    ) -> IntArray:
+        """Return the sum of the parties' vectors with one draw from every contributor of noise."""
+
+    def noise_for(self, parties: int) -> SharedNoise:
+        """Return who adds noise if so many parties take part, all of them to the end."""
+        return self.noise
+
+    def threat_for(self, parties: int, noise: SharedNoise) -> ThreatModel:
+        """Return the threat model for so many parties and this noise."""
+        return self.threat
+
+    def count(self, data: Any) -> int:
+        """Number of records of all parties."""
+        return sum(len(party) for party in data)
+
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Return who adds which noise to a curve of noisewise.ecdf, and the threat model.
+
+        The accountant gets the noise that survives the worst allowed collusion.
+        """
+        if self.noiseless:
+            raise UnsoundError(
+                "an aggregator without noise works only through noisewise.federated, whose results "
+                "know it; functions of noisewise.ecdf return bare numbers that would pass for "
+                "private ones"
+            )
+        parties = len(data)
+        if parties == 0:
+            raise ValueError("there are no parties: nothing to sum")
+        if any(np.ndim(party) == 0 for party in data):
+            raise ValueError(
+                "with an aggregator, give a list with one array of records for each party, got "
+                "single numbers"
+            )
+        noise = self.noise_for(parties)
+        shared = noise.apply(mechanism, budget)
+        return Agreement(shared, shared.draw_share, self.threat_for(parties, noise).sentences)
+
+    def noisy_sum(
+        self,
+        data: Any,
+        statistic: Callable[[Any], IntArray],
+        noise: Callable[[Randomness], IntArray],
+        rng: Randomness,
+    ) -> IntArray:
+        """Sum any statistic of the parties' records; `noise` is what one contributor adds."""
+        return self.add_up([np.asarray(statistic(party), np.int64) for party in data], noise, rng)
 
 
-def draw_full(
-    noise: Callable[[Randomness], IntArray], sources: Sequence[Randomness]
-) -> list[IntArray]:
-    """Draw the full noise once for each contributor, each from its own generator."""
-    return [np.asarray(noise(source), np.int64) for source in sources]
+class SummedInOnePlace(AcrossParties):
+    """Somebody trusted learns the sum and adds the noise, once and in full."""
 
+    @abstractmethod
+    def total(self, vectors: Sequence[IntArray]) -> IntArray:
+        """Return the sum of the parties' vectors, without noise."""
 
-def contributor_sources(rng: Randomness, count: int) -> list[Randomness]:
-    """Return one generator for each contributor; a single one draws from `rng` itself."""
-    return [rng] if count == 1 else rng.spawn(count)
+    @property
+    def noise(self) -> SharedNoise:
+        """Added once, in full."""
+        return SharedNoise()
+
+    def add_up(
+        self,
+        vectors: Sequence[IntArray],
+        noise: Callable[[Randomness], IntArray],
+        rng: Randomness,
+    ) -> IntArray:
+        """Return the sum of the parties' vectors with one draw of noise."""
+        return self.total(vectors) + noise(rng)
+
+    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
+        """Sum over all parties and add noise once."""
+        mechanism = with_noise(question, self.noise)
+        total = self.total([question.statistic(party) for party in parties])
+        if not self.noiseless:
+            total = total + mechanism.draw(rng)
+        public = question.relation.count_is_public
+        records = self.count(parties) if public else None
+        return Sums(total, mechanism, self.threat, rng.description, records)
 
 
 @dataclass(frozen=True)
-class LocalAggregator:
+class LocalAggregator(SummedInOnePlace):
     """A trusted curator: all parties' records, the sum and the noise on one machine.
 
     Examples
@@ -109,11 +201,6 @@ class LocalAggregator:
     """
 
     noiseless: bool = False
-
-    @property
-    def noise(self) -> SharedNoise:
-        """Added once, in full."""
-        return SharedNoise()
 
     @property
     def threat(self) -> ThreatModel:
@@ -129,36 +216,9 @@ class LocalAggregator:
             noiseless=self.noiseless,
         )
 
-    def count(self, data: Any) -> int:
-        """Number of records of all parties."""
-        return sum(len(party) for party in data)
-
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
-        """Sum over all parties and add noise once."""
-        refuse_unstated(self.noiseless)
-        total = sum_parties([np.asarray(statistic(party), np.int64) for party in data])
-        return total + noise(rng)
-
-    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
-        """Sum over all parties and add noise once."""
-        mechanism = with_noise(question, self.noise)
-        total = sum_parties([question.statistic(party) for party in parties])
-        if not self.noiseless:
-            total = total + mechanism.draw(rng)
-        public = question.relation.count_is_public
-        records = sum(len(party) for party in parties)
-        return Sums(total, mechanism, self.threat, rng.description, records if public else None)
-
-
-def sum_parties(parts: Sequence[IntArray]) -> IntArray:
-    """Add up the vectors of several parties."""
-    if not parts:
-        raise ValueError("there are no parties: nothing to sum")
-    total: IntArray = np.sum(np.stack(parts), axis=0, dtype=np.int64)
-    return total
+    def total(self, vectors: Sequence[IntArray]) -> IntArray:
+        """Add up the parties' vectors."""
+        if not vectors:
+            raise ValueError("there are no parties: nothing to sum")
+        total: IntArray = np.sum(np.stack(vectors), axis=0, dtype=np.int64)
+        return total

@@ -17,7 +17,7 @@ import contextlib
 import copy
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +25,10 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.errors import MissingExtraError
-from noisewise.federated.aggregator import refuse_unstated
-from noisewise.federated.domain import Records
+from noisewise.federated.aggregator import SummedInOnePlace
 from noisewise.federated.masking import AggregationError
-from noisewise.federated.noise import SharedNoise
-from noisewise.federated.questions import Question, with_noise
-from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
 
 __all__ = ["FlowerAggregator"]
 
@@ -41,7 +36,7 @@ MODULUS_BITS = 32
 
 
 @dataclass(frozen=True)
-class FlowerAggregator:
+class FlowerAggregator(SummedInOnePlace):
     """Aggregation by Flower's SecAgg+, run through Flower's own workflow and client code.
 
     Parameters
@@ -63,11 +58,6 @@ class FlowerAggregator:
         _validate.probability("threshold", self.threshold)
 
     @property
-    def noise(self) -> SharedNoise:
-        """Added once, by the server."""
-        return SharedNoise()
-
-    @property
     def threat(self) -> ThreatModel:
         """The server is trusted with the sums, and must be trusted not to attack the masks."""
         return ThreatModel(
@@ -87,32 +77,9 @@ class FlowerAggregator:
             noiseless=self.noiseless,
         )
 
-    def count(self, data: Any) -> int:
-        """Number of records of all parties."""
-        return sum(len(party) for party in data)
-
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
-        """Sum any statistic by SecAgg+; the server adds the noise."""
-        refuse_unstated(self.noiseless)
-        vectors = [np.asarray(statistic(party), np.int64) for party in data]
-        return secure_sum(vectors, self.shares, self.threshold) + noise(rng)
-
-    def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
-        """Sum by SecAgg+ in this process; the server adds the noise."""
-        mechanism = with_noise(question, self.noise)
-        vectors = [question.statistic(party) for party in parties]
-        total = secure_sum(vectors, self.shares, self.threshold)
-        if not self.noiseless:
-            total = total + mechanism.draw(rng)
-        public = question.relation.count_is_public
-        records = sum(len(party) for party in parties)
-        return Sums(total, mechanism, self.threat, rng.description, records if public else None)
+    def total(self, vectors: Sequence[IntArray]) -> IntArray:
+        """Sum by SecAgg+ in this process."""
+        return secure_sum(vectors, self.shares, self.threshold)
 
 
 def clipping_range(parties: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.federated.aggregator import draw_full, refuse_unstated
+from noisewise.federated.aggregator import AcrossParties
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.fss.comparison import generate_comparison
 from noisewise.federated.fss.fine import ComparisonStore, FineDomain
@@ -36,7 +36,7 @@ __all__ = ["FunctionSharing"]
 
 
 @dataclass(frozen=True)
-class FunctionSharing:
+class FunctionSharing(AcrossParties):
     """Aggregation by function secret sharing between servers that must not collude.
 
     Parameters
@@ -88,24 +88,24 @@ class FunctionSharing:
     @property
     def threat(self) -> ThreatModel:
         """Servers that follow the protocol and do not all collude."""
-        two = self.servers == 2
+        return self._keys_threat() if self.servers == 2 else self._vectors_threat()
+
+    def threat_for(self, parties: int, noise: SharedNoise) -> ThreatModel:
+        """Return the threat model of :meth:`add_up`: parties share vectors, whatever the keys."""
+        return self._vectors_threat()
+
+    def _keys_threat(self) -> ThreatModel:
         return ThreatModel(
-            protocol="function secret sharing between two servers (Boyle, Gilboa, Ishai 2016)"
-            if two
-            else f"additive secret sharing between {self.servers} servers, seeds and one vector",
+            protocol="function secret sharing between two servers (Boyle, Gilboa, Ishai 2016)",
             adversary="semi-honest: servers follow the protocol but remember everything",
-            must_not_collude="the two servers with each other"
-            if two
-            else f"all {self.servers} servers together (any {self.servers - 1} learn nothing)",
+            must_not_collude="the two servers with each other",
             server_sees="who contributed when and how many keys, and keys that look random to it; "
             "not the cell of any record",
             result_goes_to="the analyst, who adds up one noisy vector from each server",
             drop_outs="owners may leave once their keys are sent; keys that only one server got "
             "are left out; if a server stops there is no result",
             noise=self.noise.sentence,
-            hardness="AES-128 with public keys behaves like a random permutation (lambda = 128)"
-            if two
-            else "AES-256 in counter mode is a pseudo-random stream",
+            hardness="AES-128 with public keys behaves like a random permutation (lambda = 128)",
             not_promised=(
                 "that an owner's key counts one record: a malicious owner can add any number to "
                 "one cell and unpredictable numbers to others, which spoils the curve but says "
@@ -115,30 +115,47 @@ class FunctionSharing:
             noiseless=self.noiseless,
         )
 
-    def count(self, data: Any) -> int:
-        """Number of records: servers count the keys."""
-        return sum(len(party) for party in data)
+    def _vectors_threat(self) -> ThreatModel:
+        two = self.servers == 2
+        return ThreatModel(
+            protocol=f"additive secret sharing between {self.servers} servers, seeds and one "
+            "vector",
+            adversary="semi-honest: servers follow the protocol but remember everything",
+            must_not_collude="the two servers with each other"
+            if two
+            else f"all {self.servers} servers together (any {self.servers - 1} learn nothing)",
+            server_sees="who contributed when, a seed or words that look random from each party, "
+            "and the number of records if that is public; not the sums of any party",
+            result_goes_to="the analyst, who adds up one noisy vector from each server",
+            drop_outs="owners may leave once their shares are sent; shares that not all servers "
+            "got are left out; if a server stops there is no result",
+            noise=self.noise.sentence,
+            hardness="AES-256 in counter mode is a pseudo-random stream",
+            not_promised=(
+                "that a party's vector is right: a malicious party can add any numbers, which "
+                "spoils the curve but says nothing about other parties' records",
+                "a correct result if a server lies about its share",
+            ),
+            noiseless=self.noiseless,
+        )
 
-    def noisy_sum(
+    def add_up(
         self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
+        vectors: Sequence[IntArray],
         noise: Callable[[Randomness], IntArray],
         rng: Randomness,
     ) -> IntArray:
-        """Sum any statistic: parties share their vectors between the servers.
+        """Share the parties' vectors between the servers, each of which adds a draw of noise.
 
-        Each server adds the full noise. Keys for single records need :meth:`ask`, which
-        knows the cells.
+        Keys for single records need :meth:`ask`, which knows the cells.
         """
-        refuse_unstated(self.noiseless)
         source, *own = rng.spawn(self.servers + 1)
-        totals = self._share_vectors(
-            [np.asarray(statistic(party), np.int64) for party in data], source
-        )
-        drawn = draw_full(noise, own)
+        totals = self._share_vectors(vectors, source)
         return additive.combine(
-            [total + additive.as_words(part) for total, part in zip(totals, drawn, strict=True)]
+            [
+                total + additive.as_words(np.asarray(noise(mine), np.int64))
+                for total, mine in zip(totals, own, strict=True)
+            ]
         )
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.federated.aggregator import refuse_unstated
+from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
+from noisewise.federated.aggregator import AcrossParties
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import (
     AggregationError,
@@ -99,7 +101,7 @@ def _stage(stage: str) -> int:
 
 
 @dataclass(frozen=True)
-class MaskedAggregator:
+class MaskedAggregator(AcrossParties):
     """Secure aggregation with pairwise masks and recovery of drop-outs.
 
     Parameters
@@ -140,7 +142,7 @@ class MaskedAggregator:
         return 2 * parties // 3 + 1 if self.threshold is None else self.threshold
 
     def noise_for(self, parties: int, arrived: int | None = None) -> SharedNoise:
-        """Return who adds noise: each party whose vector arrived, 1/honest of it."""
+        """Return who adds noise: each party whose vector arrived (all of them), 1/honest of it."""
         threshold = self.threshold_for(parties)
         honest = threshold - self.colluding
         if honest < 1:
@@ -148,12 +150,12 @@ class MaskedAggregator:
                 f"colluding={self.colluding} leaves no honest party among the threshold of "
                 f"{threshold}: nobody's noise could be counted on"
             )
-        return SharedNoise(threshold if arrived is None else arrived, honest)
+        return SharedNoise(parties if arrived is None else arrived, honest)
 
     @property
     def noise(self) -> SharedNoise:
         """The least noise: that of exactly the threshold of parties (see `noise_for`)."""
-        return self.noise_for(self._known())
+        return self.noise_for(self._known(), self.threshold_for(self._known()))
 
     @property
     def threat(self) -> ThreatModel:
@@ -183,35 +185,32 @@ class MaskedAggregator:
             noiseless=self.noiseless,
         )
 
-    def count(self, data: Any) -> int:
-        """Number of records of all parties."""
-        return sum(len(party) for party in data)
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Return how the parties release a curve of noisewise.ecdf: none of them drops out."""
+        if self.absent:
+            raise AggregationError("simulated drop-outs would not be seen by this caller")
+        return super().agree(data, mechanism, budget)
 
-    def noisy_sum(
+    def add_up(
         self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
+        vectors: Sequence[IntArray],
         noise: Callable[[Randomness], IntArray],
         rng: Randomness,
     ) -> IntArray:
-        """Sum any statistic; every party adds the full noise."""
-        refuse_unstated(self.noiseless)
-        if self.absent:
-            raise AggregationError("simulated drop-outs would not be seen by this caller")
-        source, *own = rng.spawn(len(data) + 1)
-        vectors = {
-            index + 1: np.asarray(statistic(party) + noise(mine), np.int64)
-            for index, (party, mine) in enumerate(zip(data, own, strict=True))
+        """Every party adds a draw of noise to its vector and masks it."""
+        source, *own = rng.spawn(len(vectors) + 1)
+        noisy = {
+            index + 1: np.asarray(vector + noise(mine), np.int64)
+            for index, (vector, mine) in enumerate(zip(vectors, own, strict=True))
         }
-        self.noise_for(len(data))
-        session = self._session(len(data), len(vectors[1]), source)
-        total, _ = run_round(session, vectors, source)
+        session = self._session(len(vectors), len(vectors[0]), source)
+        total, _ = run_round(session, noisy, source)
         return as_signed(total)
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Run the whole protocol in this process, message by message."""
         size = len(parties)
-        planned = with_noise(question, self.noise_for(size))
+        planned = with_noise(question, self.noise_for(size))  # a share is the same for any arrived
         source, *own = rng.spawn(size + 1)
         public = question.relation.count_is_public
         vectors = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.group_sums import GroupSums
@@ -57,7 +57,7 @@ class FederatedECDF(PrivateECDF):
     Everything of :class:`noisewise.ecdf.PrivateECDF`; the statement names the protocol.
     """
 
-    threat: ThreatModel
+    threat: ThreatModel = field(kw_only=True)
 
     def statement(self, delta: float | None = None) -> Statement:
         """Return what was promised, and under which protocol."""
@@ -68,7 +68,7 @@ class FederatedECDF(PrivateECDF):
 class FederatedHistogram(PrivateHistogram):
     """A histogram of several parties' records."""
 
-    threat: ThreatModel
+    threat: ThreatModel = field(kw_only=True)
 
     def statement(self) -> Statement:
         """Return what was promised, and under which protocol."""
@@ -79,7 +79,7 @@ class FederatedHistogram(PrivateHistogram):
 class FederatedTwoClassCounts(TwoClassCounts):
     """Counts by class of several parties' records."""
 
-    threat: ThreatModel
+    threat: ThreatModel = field(kw_only=True)
 
     def statement(self, what: str) -> Statement:
         """Return what was promised, and under which protocol."""

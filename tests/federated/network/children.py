@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 import noisewise.federated.network.collection as collection_module
+import noisewise.federated.network.durable as durable_module
+import noisewise.federated.network.masks.service as masked_service_module
 import noisewise.federated.network.outbox as outbox_module
 import noisewise.federated.network.store as store_module
 from noisewise.errors import NoisewiseError, UnsoundError
 from noisewise.federated import Domain, Records
 from noisewise.federated.fss import generate_point
+from noisewise.federated.masking import MaskingClient
 from noisewise.federated.network import (
     NOBODY,
     ClientSettings,
@@ -32,6 +35,7 @@ from noisewise.federated.network import (
     run_server,
 )
 from noisewise.federated.network.client import Client
+from noisewise.federated.network.masks.party import Journal
 from noisewise.federated.network.measurement import curve_domain
 from noisewise.federated.network.releases import Releases
 from noisewise.federated.questions import EcdfQuestion, RocQuestion
@@ -48,12 +52,34 @@ PLACES = {
         "after the noise": (Releases, "_make", "after"),
     },
     "party": {
-        "before a file": (outbox_module, "_write", "before"),
-        "after a file": (outbox_module, "_write", "after"),
+        "before a file": (durable_module, "write", "before"),
+        "after a file": (durable_module, "write", "after"),
         "before a request": (Client, "_attempt", "before"),
         "after an answer": (Client, "_attempt", "after"),
         "before the receipt": (outbox_module.Outbox, "deliver", "before"),
         "after the receipt": (outbox_module.Outbox, "empty", "before"),
+    },
+    "masked party": {
+        "before a file": (durable_module, "write", "before"),
+        "after a file": (durable_module, "write", "after"),
+        "before a request": (Client, "_attempt", "before"),
+        "after an answer": (Client, "_attempt", "after"),
+        "before sharing": (MaskingClient, "share", "before"),
+        "after sharing": (MaskingClient, "share", "after"),
+        "before masking": (MaskingClient, "mask", "before"),
+        "after masking": (MaskingClient, "mask", "after"),
+        "before revealing": (MaskingClient, "reveal", "before"),
+        "after revealing": (MaskingClient, "reveal", "after"),
+        "before the receipt": (outbox_module.Outbox, "acknowledge", "before"),
+        "after the receipt": (Journal, "forget", "before"),
+    },
+    "masked server": {
+        "before a commit": (store_module, "_commit_together", "before"),
+        "after a commit": (store_module, "_commit_together", "after"),
+        "before the charge": (Ledger, "charge", "before"),
+        "after the charge": (Ledger, "charge", "after"),
+        "before the total": (masked_service_module, "_unmask", "before"),
+        "after the total": (masked_service_module, "_unmask", "after"),
     },
     "analyst": {
         "before a request": (Client, "_attempt", "before"),
@@ -113,18 +139,20 @@ def die_at(kind: str, place: str | None, count: int) -> None:
 
 
 def serve(config: str, place: str | None = None, count: int = 1) -> None:
-    die_at("server", place, count)
-    run_server(ServerSettings.read(Path(config)))
+    settings = ServerSettings.read(Path(config))
+    die_at("masked server" if settings.study.route == "masks" else "server", place, count)
+    run_server(settings)
 
 
 def give(
     config: str, data: str, report: str, place: str | None = None, count: int = 1, **options: Any
 ) -> None:
     """Contribute the records of an .npz file; write "done" or the error's words."""
-    die_at("party", place, count)
+    settings = ClientSettings.read(Path(config))
+    die_at("masked party" if settings.study.route == "masks" else "party", place, count)
     stored = np.load(data)
     records = Records(stored["values"], stored["positive"])
-    _report(report, lambda: contribute(ClientSettings.read(Path(config)), records, **options))
+    _report(report, lambda: contribute(settings, records, **options))
 
 
 def take(
@@ -158,6 +186,7 @@ def take(
             "records": sums.records,
             "contributions": taken[0].contributions,
             "release": taken[0].name,
+            "drop-outs": [said for said in sums.threat.sentences if said.startswith("drop-outs")],
             "statement": promise,
         }
 

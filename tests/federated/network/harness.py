@@ -148,7 +148,8 @@ class Federation:
         for member in (*self.trial.parties, "analyst"):
             path = self.trial.config(member)
             text = re.sub(r"^seconds = \S+", "seconds = 20.0", path.read_text(), flags=re.M)
-            path.write_text(re.sub(r"^patience = \S+", "patience = 90.0", text, flags=re.M))
+            text = re.sub(r"^patience = \S+", "patience = 90.0", text, flags=re.M)
+            path.write_text(re.sub(r"^wait = \S+", "wait = 120.0", text, flags=re.M))
 
     def wait(self, *processes: ForkServerProcess, seconds: float = 180.0) -> None:
         """Wait for processes and keep the servers alive meanwhile."""

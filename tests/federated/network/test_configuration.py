@@ -124,7 +124,7 @@ def test_parties_can_come_from_a_file(trial, tmp_path):
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("alpha.toml", "listen", "listne", "'listen' is missing"),
+        ("alpha.toml", "listen", "listne", "is 'listne' a misspelling"),
         ("alpha.toml", 'listen = "127.0.0.1:', 'listen = "127.0.0.1;', "host:port"),
         ("alpha.toml", 'name = "alpha"', 'name = "omega"', "not a server of this study"),
         ("alpha.toml", 'study = "study.toml"', 'study = "no.toml"', "no configuration file"),

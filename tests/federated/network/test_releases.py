@@ -97,6 +97,19 @@ def test_a_name_has_one_answer_and_one_charge(both):
     assert len(both.ledgers["alpha"].entries) == 1
 
 
+def test_the_same_question_in_other_words_is_the_same_release(both):
+    domain = both.made.question().domain
+    first = Measurement.of(both.study, RocQuestion(domain, 1.0))
+    for other in (
+        RocQuestion(domain, 1),
+        RocQuestion(domain, 1.0, 0),
+        RocQuestion(domain, 1.0, neighbors=both.study.relation.name),
+        RocQuestion(domain, 1.0, neighbors="replace", smooth=None),
+    ):
+        assert Measurement.of(both.study, other).digest == first.digest
+    assert Measurement.of(both.study, RocQuestion(domain, 0.5)).digest != first.digest
+
+
 def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both, monkeypatch):
     monkeypatch.setattr(Releases, "_make", lambda self, asked: 1 / 0)
     with pytest.raises(ZeroDivisionError):

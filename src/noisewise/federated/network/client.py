@@ -16,8 +16,8 @@ from typing import Any
 
 import aiohttp
 
+from noisewise.federated.network.access import NONCE_HEADER
 from noisewise.federated.network.errors import RefusedError, UnreachableError
-from noisewise.federated.network.service import NONCE_HEADER
 from noisewise.federated.network.settings import ClientSettings
 
 __all__ = ["Client"]

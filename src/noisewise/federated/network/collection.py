@@ -13,15 +13,19 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from noisewise.errors import UnsoundError
+from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.protocol import Mechanism
 from noisewise.federated.domain import Records
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
 from noisewise.federated.network.manifest import set_digest, unframe
+from noisewise.federated.network.masks.analyst import fetch
+from noisewise.federated.network.masks.round import RELEASE, MaskedRound
 from noisewise.federated.network.measurement import Measurement
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ClientSettings
@@ -83,26 +87,40 @@ class RemoteAggregator:
 
     @property
     def noise(self) -> SharedNoise:
-        """Every server adds a full share."""
-        return SharedNoise(contributors=len(self.settings.study.servers), honest=1)
+        """Every server adds a full share; with route "masks", every party a part."""
+        study = self.settings.study
+        if study.route == "masks":
+            return MaskedRound(study).aggregator.noise
+        return SharedNoise(contributors=len(study.servers), honest=1)
 
     @property
     def threat(self) -> ThreatModel:
         """Who must be trusted for what."""
+        study = self.settings.study
+        if study.route == "masks":
+            return MaskedRound(study).threat(study.minimum_parties)
         return threat_of(self)
 
     def count(self, data: Any) -> int:
         """Refuse: records are counted by the servers."""
-        raise UnsoundError(
-            "remote records work through noisewise.federated, not through aggregator= of "
-            "noisewise.ecdf, whose statements would not name the protocol"
-        )
+        return self._refuse()
+
+    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+        """Refuse, before a curve of noisewise.ecdf is planned any further."""
+        return self._refuse()
 
     def noisy_sum(
         self, data: Any, statistic: Callable[[Any], Any], noise: Callable[[Any], Any], rng: Any
     ) -> Any:
         """Refuse: a function cannot be sent to servers, a question can."""
-        return self.count(data)
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NetworkError(
+            "the servers of a study answer questions, and a function cannot be sent to them: ask "
+            "with noisewise.federated.ecdf([NOBODY], aggregator, ...), roc, histogram or "
+            "hosmer_lemeshow instead of aggregator= of noisewise.ecdf"
+        )
 
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Ask the servers; `parties` and `rng` are not used, records and noise are elsewhere."""
@@ -111,11 +129,34 @@ class RemoteAggregator:
             raise ConfigurationError(
                 f"{self.settings.signer.name!r} is not an analyst of study {study.name!r}"
             )
+        if study.route == "masks":
+            return self._ask_masked(question)
         measurement = Measurement.of(study, question)
         sums, taken, randomness = asyncio.run(self._collect(measurement))
         if self.told is not None:
             self.told(taken)
         return Sums(sums, measurement.mechanism, self.threat, randomness, taken.records)
+
+    def _ask_masked(self, question: Question) -> Sums:
+        if self.name:
+            raise ConfigurationError("a round with route 'masks' has one release, without a name")
+        found = fetch(self.settings, question)
+        arrived = len(found.arrived)
+        if self.parties is not None and arrived < self.parties:
+            raise NetworkError(
+                f"{arrived} parties are in the result, {self.parties} are wanted; the others "
+                "dropped out, and a masked round cannot be extended"
+            )
+        study = self.settings.study
+        if self.told is not None:
+            self.told(Taken(RELEASE, arrived, len(study.parties), found.records))
+        return Sums(
+            found.sums,
+            MaskedRound(study).mechanism(arrived),
+            MaskedRound(study).threat(arrived),
+            f"each party: {Randomness.secure().description}",
+            found.records,
+        )
 
     async def _collect(self, measurement: Measurement) -> tuple[Any, Taken, str]:
         digest = measurement.digest

@@ -1,4 +1,8 @@
-"""A party's part: make shares of its own records, send one to each server, go offline."""
+"""A party's part: make shares of its own records, send one to each server, go offline.
+
+With route "masks" there is one server, and the party stays until the round is over
+(:mod:`noisewise.federated.network.masks.party`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from noisewise.federated.domain import Records
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
 from noisewise.federated.network.manifest import Manifest, frame
+from noisewise.federated.network.masks.party import take_part
 from noisewise.federated.network.outbox import Outbox
 from noisewise.federated.network.settings import ClientSettings
 
@@ -52,6 +57,13 @@ def contribute(
     check_records(settings, records)
     outbox = Outbox.of(settings.state, study, party)
     tell = progress or (lambda _: None)
+    if study.route == "masks":
+        if replace:
+            raise NetworkError(
+                "a masked sum cannot be taken back: the others' masks count on it. Take part in "
+                "the next round."
+            )
+        return take_part(settings, records, outbox, tell)
     if replace:
         withdraw(settings)
     done = outbox.receipt()
@@ -59,7 +71,8 @@ def contribute(
         outbox.empty()
         tell("this party has contributed to this round before; nothing was sent")
         return done
-    tell("making shares")
+    before = outbox.manifest() is not None
+    tell("going on with the shares that were made before" if before else "making shares")
     manifest = outbox.prepare(records)
     asyncio.run(_send(settings, outbox, manifest, tell))
     return outbox.deliver(manifest)

@@ -26,10 +26,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from noisewise.federated.network.errors import ConfigurationError
 
-__all__ = ["SCHEME", "Credential", "Signer", "public_key_text", "read_public_key", "write_new_key"]
+__all__ = [
+    "SCHEME",
+    "Credential",
+    "Signer",
+    "is_vouched",
+    "public_key_text",
+    "read_public_key",
+    "write_new_key",
+]
 
 SCHEME = "Noisewise-Ed25519"
 _VERSION = "noisewise-request-1"
+_PASSED_ON = "noisewise-passed-on-1"
 _PREFIX = "ed25519:"
 
 
@@ -108,6 +117,10 @@ class Signer:
             )
         return cls(name, key)
 
+    def vouch(self, purpose: str, study: str, data: bytes) -> bytes:
+        """Sign data that is passed on to others, for one purpose in one study: 64 bytes."""
+        return self.key.sign(_vouched(purpose, study, self.name, data))
+
     def sign(
         self, *, server: str, study: str, method: str, path: str, body: bytes, time: int
     ) -> Credential:
@@ -123,6 +136,22 @@ def _statement(
     digest = hashlib.sha256(body).hexdigest()
     lines = (_VERSION, server, study, method, path, str(time), nonce, digest)
     return "\n".join(lines).encode()
+
+
+def _vouched(purpose: str, study: str, name: str, data: bytes) -> bytes:
+    lines = (_PASSED_ON, purpose, study, name, hashlib.sha256(data).hexdigest())
+    return "\n".join(lines).encode()
+
+
+def is_vouched(
+    key: Ed25519PublicKey, signature: bytes, *, purpose: str, study: str, name: str, data: bytes
+) -> bool:
+    """Whether the holder of `key` signed data with :meth:`Signer.vouch`."""
+    try:
+        key.verify(signature, _vouched(purpose, study, name, data))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def public_key_text(key: Ed25519PrivateKey) -> str:

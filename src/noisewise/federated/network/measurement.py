@@ -25,6 +25,7 @@ from noisewise.federated.questions import (
     HistogramQuestion,
     Question,
     RocQuestion,
+    _Asked,
     question_from_dict,
 )
 from noisewise.privacy.events import Event
@@ -70,6 +71,15 @@ class Measurement:
             question = replace(question, smooth="auto")
         if isinstance(question, HistogramQuestion):
             question = replace(question, consistent=True)
+        # The same question in other words ("replace" or "replace-one", 1 or 1.0) is the same
+        # release, and must not be paid for twice.
+        if isinstance(question, _Asked):
+            question = replace(
+                question,
+                epsilon=float(question.epsilon),
+                delta=float(question.delta),
+                neighbors=question.relation.name,
+            )
         measurement = cls(study, question)
         measurement.check()
         return measurement

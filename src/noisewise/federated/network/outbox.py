@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from noisewise.federated.domain import Records
+from noisewise.federated.network import durable
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
 
-__all__ = ["PIECE_SIZE", "Outbox"]
+__all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 
 #: Bytes of a piece; servers take requests of 2 MiB by default.
 PIECE_SIZE = 1 << 20
@@ -78,7 +79,7 @@ class Outbox:
         NetworkError
             If a contribution of other records is on its way.
         """
-        source = _digest(records)
+        source = digest_of(records)
         found = self.manifest()
         if found is not None:
             if (self._ready / "source").read_text("utf-8") != source:
@@ -105,29 +106,32 @@ class Outbox:
             shutil.rmtree(making)
         making.mkdir(mode=0o700)
         for name, data in by_server.items():
-            _write(making / f"{name}.share", data)
-        _write(making / "source", source.encode())
-        _write(making / "manifest.json", manifest.encoded)
-        _sync(making)
+            durable.write(making / f"{name}.share", data)
+        durable.write(making / "source", source.encode())
+        durable.write(making / "manifest.json", manifest.encoded)
+        durable.sync(making)
         os.rename(making, self._ready)
-        _sync(self.folder)
+        durable.sync(self.folder)
         return manifest
 
     def deliver(self, manifest: Manifest) -> dict[str, Any]:
         """Write the receipt and delete the shares."""
+        sizes = {name: share.size for name, share in sorted(manifest.shares.items())}
+        receipt = self.acknowledge(manifest.identifier, sizes)
+        self.empty()
+        return receipt
+
+    def acknowledge(self, identifier: str, sizes: dict[str, int]) -> dict[str, Any]:
+        """Write the receipt: what was sent to whom."""
         receipt = {
-            "contribution": manifest.identifier,
+            "contribution": identifier,
             "party": self.party,
             "study": self.study.name,
             "round": self.study.round,
-            "servers": sorted(manifest.shares),
-            "bytes": {name: share.size for name, share in sorted(manifest.shares.items())},
+            "servers": sorted(sizes),
+            "bytes": sizes,
         }
-        partial = self._receipt.with_suffix(".new")
-        _write(partial, json.dumps(receipt, indent=2).encode())
-        os.replace(partial, self._receipt)
-        _sync(self.folder)
-        self.empty()
+        durable.replace(self._receipt, json.dumps(receipt, indent=2).encode())
         return receipt
 
     def empty(self) -> None:
@@ -148,25 +152,9 @@ class Outbox:
         return len(records) if public else None
 
 
-def _digest(records: Records) -> str:
+def digest_of(records: Records) -> str:
+    """Return the SHA-256 of records, to know them again."""
     state = hashlib.sha256(np.ascontiguousarray(records.values, "<f8").tobytes())
     if records.positive is not None:
         state.update(np.packbits(records.positive).tobytes())
     return state.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -35,10 +35,11 @@ from noisewise.federated.network.measurement import Measurement
 from noisewise.federated.network.routes import Route
 from noisewise.federated.network.store import Connection, Store, members_of
 from noisewise.federated.network.study import Study
+from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
 
-__all__ = ["Releases", "open_ledger"]
+__all__ = ["Releases", "charge_once", "check_paid", "open_ledger"]
 
 
 def open_ledger(folder: Path, study: Study) -> Ledger | None:
@@ -51,6 +52,40 @@ def open_ledger(folder: Path, study: Study) -> Ledger | None:
     return Ledger.create(path, epsilon=study.epsilon, delta=study.delta, relation=study.relation)
 
 
+def check_paid(ledger: Ledger, made: set[str]) -> None:
+    """Refuse to go on with a ledger that does not know of a release that was made."""
+    paid = {note.split(" ")[1] for _, note in ledger.entries}
+    forgotten = sorted(made - paid)
+    if forgotten:
+        raise ConfigurationError(
+            f"release {forgotten[0]!r} was made, but {str(ledger.path)!r} does not know what it "
+            "cost: the ledger was deleted or is older than the database. Restore it."
+        )
+
+
+def charge_once(ledger: Ledger, name: str, digest: str, event: Event) -> None:
+    """Charge once for a name. A charge whose release was never stored is used up first.
+
+    The ledger notes the name, and what exactly was asked under it.
+    """
+    note = f"release {name} {digest}"
+    notes = [said for _, said in ledger.entries]
+    if note in notes:
+        return
+    if any(said.split(" ")[1] == name for said in notes):
+        raise RefusedError(
+            "a release of this name answered another question; choose another name",
+            409,
+            "other-question",
+        )
+    try:
+        ledger.charge(event, note=note)
+    except BudgetExceededError as error:
+        raise RefusedError(str(error), 403, "budget") from error
+    except NoisewiseError as error:
+        raise RefusedError(str(error), 500, "ledger") from error
+
+
 @dataclass(frozen=True)
 class _Wanted:
     name: str
@@ -60,11 +95,6 @@ class _Wanted:
     @property
     def request(self) -> bytes:
         return self.measurement.encoded
-
-    @property
-    def note(self) -> str:
-        """What the ledger says: the name, and what exactly was asked under it."""
-        return f"release {self.name} {self.measurement.digest}"
 
 
 class Releases:
@@ -104,20 +134,11 @@ class Releases:
         self._sums: tuple[str, list[IntArray]] | None = None
 
     def _check_ledger(self) -> None:
-        """Refuse to go on with a ledger that does not know of a release that was made."""
-        if self._ledger is None:
-            return
-
         def job(connection: Connection) -> set[str]:
             return {row[0] for row in connection.execute("SELECT name FROM releases")}
 
-        paid = {note.split(" ")[1] for _, note in self._ledger.entries}
-        forgotten = sorted(self._store.submit(job).result() - paid)
-        if forgotten:
-            raise ConfigurationError(
-                f"release {forgotten[0]!r} was made, but {str(self._ledger.path)!r} does not know "
-                "what it cost: the ledger was deleted or is older than the database. Restore it."
-            )
+        if self._ledger is not None:
+            check_paid(self._ledger, self._store.submit(job).result())
 
     def find(self, name: str) -> tuple[bytes, tuple[str, ...], bytes] | None:
         """Return request, members and answer of a release that was made."""
@@ -199,24 +220,8 @@ class Releases:
         return members
 
     def _charge(self, asked: _Wanted) -> None:
-        """Charge once for a name. A charge whose release was never stored is used up first."""
-        if self._ledger is None:
-            return
-        notes = [note for _, note in self._ledger.entries]
-        if asked.note in notes:
-            return
-        if any(note.split(" ")[1] == asked.name for note in notes):
-            raise RefusedError(
-                "a release of this name answered another question; choose another name",
-                409,
-                "other-question",
-            )
-        try:
-            self._ledger.charge(asked.measurement.event, note=asked.note)
-        except BudgetExceededError as error:
-            raise RefusedError(str(error), 403, "budget") from error
-        except NoisewiseError as error:
-            raise RefusedError(str(error), 500, "ledger") from error
+        if self._ledger is not None:
+            charge_once(self._ledger, asked.name, asked.measurement.digest, asked.measurement.event)
 
     def _make(self, asked: _Wanted) -> bytes:
         domains = [domain.digest for domain in self._route.domains]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from noisewise.federated.network.errors import ConfigurationError
+from noisewise.federated.network.masks.service import MaskedService
 from noisewise.federated.network.service import Service
 from noisewise.federated.network.settings import ServerSettings
 
@@ -33,7 +34,8 @@ async def _serve(settings: ServerSettings, ready: Callable[[str], None] | None) 
     # to get it back from a busy event loop.
     sys.setswitchinterval(0.0005)
     tls = settings.tls()
-    service = Service(settings)
+    masked = settings.study.route == "masks"
+    service = MaskedService(settings) if masked else Service(settings)
     runner = web.AppRunner(
         service.application(),
         access_log=None,

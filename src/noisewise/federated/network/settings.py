@@ -130,6 +130,8 @@ class ClientSettings:
         Until one request counts as failed.
     patience : float
         Seconds for which failed requests are tried again.
+    wait : float
+        Seconds for which a party of a study with route "masks" waits for the others.
     """
 
     signer: Signer
@@ -139,6 +141,7 @@ class ClientSettings:
     addresses: dict[str, str] = field(default_factory=dict)
     seconds: float = 30.0
     patience: float = 120.0
+    wait: float = 3600.0
 
     @classmethod
     def read(cls, path: Path) -> ClientSettings:
@@ -158,6 +161,7 @@ class ClientSettings:
             addresses=addresses,
             seconds=file.number("seconds", 30.0),
             patience=file.number("patience", 120.0),
+            wait=file.number("wait", 3600.0),
         )
         file.done()
         for name in [server.name for server in study.servers]:

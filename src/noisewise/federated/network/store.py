@@ -1,5 +1,7 @@
 """What a server must not forget: contributions, nonces and releases, in one SQLite file.
 
+Rounds with route "masks" keep the messages of their stages there, and which stages are closed.
+
 SQLite in write-ahead mode with ``synchronous=FULL``: a commit returns when the data are on the
 disk, and a process that is killed at any moment leaves the state of the last commit. One thread
 writes. It takes all jobs that wait, runs them in one transaction, from which a job that raises is
@@ -56,6 +58,18 @@ CREATE TABLE IF NOT EXISTS releases (
     request BLOB NOT NULL,
     members BLOB NOT NULL,
     answer BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS messages (
+    stage INTEGER NOT NULL,
+    party INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (stage, party)
+);
+CREATE TABLE IF NOT EXISTS closings (
+    stage INTEGER PRIMARY KEY,
+    members TEXT NOT NULL,
+    at REAL NOT NULL
 );
 """
 _MOST_JOBS = 2000

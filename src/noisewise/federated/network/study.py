@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
@@ -30,7 +30,7 @@ __all__ = ["CURVES", "Member", "Server", "Study"]
 
 CURVES = ("ecdf", "histogram", "roc", "hosmer-lemeshow")
 LABELLED = ("roc", "hosmer-lemeshow")
-ROUTES = ("functions", "vectors")
+ROUTES = ("functions", "vectors", "masks")
 TEST_PREFIX = "TEST-"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -66,20 +66,29 @@ class Study:
         Public bounds of the values, known without looking at them.
     bins : int
         Thresholds of the curves.
-    route : {"functions", "vectors"}
+    route : {"functions", "vectors", "masks"}
         "functions": a pair of short keys for each record, two servers. "vectors": one
-        secret-shared table for each party, two or more servers.
+        secret-shared table for each party, two or more servers. "masks": sums with the parties'
+        own noise under masks that cancel, one server, and parties that stay to the end; one
+        curve, released once with the whole epsilon of the round.
     neighbors : {"replace", "add-remove"}
         Whether the number of records is public.
     epsilon, delta : float
         What all releases of the round together may cost.
     minimum_parties : int
-        A server answers no request about fewer contributions.
+        A server answers no request about fewer contributions. With route "masks" the number of
+        parties that must stay to the end, more than half of them.
     servers, parties, analysts : tuple
     noiseless_test : bool
         No noise at all: for tests of the machinery on made-up records. Such a study must have a
         name that begins with "TEST-", servers must allow it explicitly, and no result of it has
         an epsilon.
+    colluding : int
+        Route "masks" only: how many parties may tell the server everything. Each party adds
+        1/(minimum_parties - colluding) of the noise.
+    stage_seconds : float
+        Route "masks" only: how long the server waits for the last parties of a stage once enough
+        are there.
     """
 
     name: str
@@ -88,7 +97,7 @@ class Study:
     lower: float
     upper: float
     bins: int
-    route: Literal["functions", "vectors"]
+    route: Literal["functions", "vectors", "masks"]
     neighbors: str
     epsilon: float
     delta: float
@@ -97,6 +106,8 @@ class Study:
     parties: tuple[Member, ...]
     analysts: tuple[Member, ...]
     noiseless_test: bool = False
+    colluding: int = 0
+    stage_seconds: float = 600.0
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -112,8 +123,12 @@ class Study:
                 f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
                 "of them use route 'vectors'"
             )
-        if len(self.servers) < 2:
+        if self.route == "masks":
+            self._check_masks()
+        elif len(self.servers) < 2:
             raise ConfigurationError("a study needs at least two servers that do not collude")
+        elif self.colluding:
+            raise ConfigurationError("colluding_parties goes with route 'masks' only")
         if "hosmer-lemeshow" in self.curves and (self.lower, self.upper) != (0.0, 1.0):
             raise ConfigurationError("hosmer-lemeshow needs probabilities: lower = 0, upper = 1")
         if not 1 <= self.minimum_parties <= len(self.parties):
@@ -141,7 +156,7 @@ class Study:
             lower=file.number("lower"),
             upper=file.number("upper"),
             bins=file.whole("bins", minimum=2),
-            route="functions" if file.choice("route", ROUTES) == "functions" else "vectors",
+            route=cast(Any, file.choice("route", ROUTES)),
             neighbors=file.choice("neighbors", ("replace", "add-remove"), "replace"),
             epsilon=budget.number("epsilon"),
             delta=budget.number("delta", 0.0),
@@ -150,6 +165,8 @@ class Study:
             parties=tuple(_parties(file, path)),
             analysts=tuple(_members(file.sections("analysts"))),
             noiseless_test=file.flag("noiseless_test", False),
+            colluding=file.whole("colluding_parties", 0),
+            stage_seconds=file.number("stage_seconds", 600.0),
         )
         budget.done()
         file.done()
@@ -183,6 +200,7 @@ class Study:
             "parties": [(member.name, member.key) for member in self.parties],
             "analysts": [(member.name, member.key) for member in self.analysts],
             "noiseless_test": self.noiseless_test,
+            "masks": [self.colluding, self.stage_seconds.hex()],
         }
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
@@ -202,6 +220,35 @@ class Study:
         if name not in names:
             raise ConfigurationError(f"{name!r} is not a server of this study: {', '.join(names)}")
         return names.index(name)
+
+    def _check_masks(self) -> None:
+        parties, threshold = len(self.parties), self.minimum_parties
+        if len(self.servers) != 1:
+            raise ConfigurationError(
+                f"route 'masks' has one server, got {len(self.servers)}: more of them see no less"
+            )
+        if len(self.curves) != 1 or self.curves[0] == "hosmer-lemeshow":
+            raise ConfigurationError(
+                "route 'masks' releases one curve once (ecdf, histogram or roc), because parties "
+                f"add noise for that very question; got {list(self.curves)}"
+            )
+        if self.delta != 0:
+            raise ConfigurationError(
+                "route 'masks' needs delta = 0: parties add shares of Laplace noise, which sum to "
+                "it exactly"
+            )
+        if not parties // 2 < threshold <= parties or parties < 2:
+            raise ConfigurationError(
+                f"route 'masks': minimum_parties must be more than half of the {parties} parties, "
+                "and no more than all of them"
+            )
+        if self.colluding >= threshold:
+            raise ConfigurationError(
+                f"colluding_parties = {self.colluding} leaves no honest party among the "
+                f"{threshold} that must stay: nobody's noise could be counted on"
+            )
+        if not self.stage_seconds > 0:
+            raise ConfigurationError("stage_seconds must be above 0")
 
     def _check_names(self) -> None:
         groups = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
@@ -124,7 +125,9 @@ class Section:
         if key in self._values:
             return self._values[key]
         if default is _MISSING:
-            raise ConfigurationError(f"{self.where}: {key!r} is missing")
+            near = difflib.get_close_matches(key, set(self._values) - self._read, 1, 0.7)
+            hint = f"; is {near[0]!r} a misspelling of it?" if near else ""
+            raise ConfigurationError(f"{self.where}: {key!r} is missing{hint}")
         return default
 
     def _wrong(self, key: str, value: Any, wanted: str) -> ConfigurationError:

@@ -20,6 +20,13 @@ from noisewise.federated.network.study import TEST_PREFIX
 __all__ = ["Trial", "free_port", "make_trial"]
 
 
+_ROUTES = {
+    "functions": "a key a record, two servers",
+    "vectors": "a secret-shared table a party, two or more servers",
+    "masks": "masked sums of parties that stay to the end, one server",
+}
+
+
 @dataclass(frozen=True)
 class Trial:
     """The files of a trial."""
@@ -59,6 +66,9 @@ def make_trial(
     patience: float = 120.0,
     seconds: float = 30.0,
     noiseless_test: bool = False,
+    colluding: int = 0,
+    stage_seconds: float = 600.0,
+    wait: float = 3600.0,
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -67,11 +77,12 @@ def make_trial(
     folder : Path
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
-    curves, bounds, bins, route, neighbors, epsilon, delta, minimum_parties
+    curves, bounds, bins, route, neighbors, epsilon, delta, minimum_parties, colluding, \
+    stage_seconds
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
-    patience, seconds : float
+    patience, seconds, wait : float
         Of parties and analyst; see :class:`noisewise.federated.network.ClientSettings`.
     noiseless_test : bool
         A study without noise, for tests of the machinery.
@@ -93,10 +104,15 @@ def make_trial(
         f"lower = {float(bounds[0])}                  # public range of the values",
         f"upper = {float(bounds[1])}",
         f"bins = {bins}                  # thresholds of the curves",
-        f'route = "{route}"         # functions: a key a record; vectors: a table a party',
+        f'route = "{route}"         # {_ROUTES.get(route, "")}',
         f'neighbors = "{neighbors}"        # replace: the number of records is public',
         f"minimum_parties = {minimum_parties}          # no answer about fewer contributions",
     ]
+    if route == "masks":
+        lines += [
+            f"colluding_parties = {colluding}        # who may tell the server all they know",
+            f"stage_seconds = {stage_seconds}        # for the last parties, once enough are there",
+        ]
     if noiseless_test:
         lines.append("noiseless_test = true")
     lines += ["", "[budget]                     # of all releases of this round together"]
@@ -131,6 +147,8 @@ def make_trial(
             f"seconds = {seconds}               # until one request counts as failed",
             f"patience = {patience}             # for how long to try again",
         ]
+        if route == "masks" and member != "analyst":
+            lines.append(f"wait = {wait}               # for how long to wait for the others")
         _write(folder / f"{member}.toml", lines)
     return Trial(folder, tuple(servers), tuple(parties), ports)
 
@@ -151,9 +169,14 @@ def main() -> None:
     parser.add_argument("--curves", nargs="+", default=["roc"])
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--route", choices=sorted(_ROUTES), default="functions")
     arguments = parser.parse_args()
+    masks = arguments.route == "masks"
     trial = make_trial(
         arguments.folder,
+        route=arguments.route,
+        servers=["alpha"] if masks else ["alpha", "beta"],
+        minimum_parties=2 * len(arguments.parties) // 3 + 1 if masks else 1,
         parties=arguments.parties,
         curves=arguments.curves,
         bins=arguments.bins,

@@ -6,17 +6,20 @@ same kind. Checks run before anything is drawn, so bad input spends nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from noisewise.errors import RelationError
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import ADD_REMOVE, Norm, Relation, Sensitivity
 from noisewise.privacy.statement import Statement
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Release", "bound_and_relation", "integers", "reals"]
 
@@ -84,10 +87,14 @@ def integers(value: Any) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], An
 
 
 def _array(value: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
-    if isinstance(value, torch.Tensor):
+    # Nothing is a tensor while nobody has imported torch; so neither do we.
+    loaded = sys.modules.get("torch")
+    if loaded is not None and isinstance(value, loaded.Tensor):
         tensor = value.detach()
 
         def to_tensor(result: NDArray[Any]) -> torch.Tensor:
+            import torch
+
             return torch.as_tensor(result, device=tensor.device).to(tensor.dtype)
 
         kept = tensor.to("cpu")

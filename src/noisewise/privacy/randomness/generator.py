@@ -3,6 +3,8 @@
 Integers, masks and batches are exact: they follow their law to the last bit, given
 that the cipher stream is uniform. Normal numbers are rounded ones; what that means
 for privacy is said in ``docs/randomness.md``.
+
+Torch is imported when the first tensor is asked for: a server that counts needs none.
 """
 
 from __future__ import annotations
@@ -12,12 +14,10 @@ import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import integers
@@ -29,6 +29,10 @@ from noisewise.privacy.randomness.keystream import (
     RandomnessError,
     derive,
 )
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = ["Randomness", "Shape", "resolve", "sizes"]
 
@@ -149,10 +153,14 @@ class Randomness:
         The probability is exact: `rate` is taken as the rational number that it is, and
         compared digit by digit with as many random bits as are needed.
         """
+        import torch
+
         return torch.from_numpy(self._mask(count, rate))
 
     def poisson_indices(self, count: int, rate: float | Fraction) -> Tensor:
         """Return the indices of a Poisson batch in increasing order; it may be empty."""
+        import torch
+
         return torch.from_numpy(np.flatnonzero(self._mask(count, rate)))
 
     # ---------------------------------------------------------------- real numbers
@@ -161,34 +169,40 @@ class Randomness:
         self,
         shape: Shape,
         *,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
         """Return numbers in the open interval (0, 1): the midpoints of equal cells.
 
-        There are 2^23 cells in float32, 2^52 in float64, 2^10 in float16 and 2^7 in
-        bfloat16, so that every midpoint is a number of that type and neither 0 nor 1.
+        There are 2^23 cells in float32 (the default), 2^52 in float64, 2^10 in float16 and 2^7
+        in bfloat16, so that every midpoint is a number of that type and neither 0 nor 1.
         """
-        bits, size = _mantissa_bits(dtype), sizes(shape)
-        word, real = (np.uint64, np.float64) if bits == 52 else (np.uint32, np.float32)
-        width = np.dtype(word).itemsize
-        words = self._draw(width * math.prod(size)).view(word)
-        cells = (words >> word(8 * width - bits)).astype(real).reshape(size)
-        cells += real(0.5)
-        cells *= real(2.0**-bits)
+        import torch
+
+        dtype = torch.float32 if dtype is None else dtype
+        cells = self._midpoints(shape, _mantissa_bits(dtype))
         return torch.from_numpy(cells).to(device=device, dtype=dtype)
 
     def uniform_numpy(self, shape: Shape) -> NDArray[np.float64]:
         """Return numbers in the open interval (0, 1) as a float64 array."""
-        numbers: NDArray[np.float64] = self.uniform(shape, dtype=torch.float64).numpy()
-        return numbers
+        return self._midpoints(shape, 52)
+
+    def _midpoints(self, shape: Shape, bits: int) -> NDArray[Any]:
+        size = sizes(shape)
+        word, real = (np.uint64, np.float64) if bits == 52 else (np.uint32, np.float32)
+        width = np.dtype(word).itemsize
+        words = self._draw(width * math.prod(size)).view(word)
+        cells: NDArray[Any] = (words >> word(8 * width - bits)).astype(real).reshape(size)
+        cells += real(0.5)
+        cells *= real(2.0**-bits)
+        return cells
 
     def normal(
         self,
         shape: Shape,
         *,
         std: float = 1.0,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         out: Tensor | None = None,
         hardened: bool = False,
@@ -199,6 +213,8 @@ class Randomness:
         ----------
         std : float
             The standard deviation, > 0.
+        dtype : torch.dtype, optional
+            By default float32.
         out : Tensor, optional
             Where to write them; its shape, type and device are used.
         hardened : bool
@@ -209,12 +225,15 @@ class Randomness:
             if tuple(out.shape) != sizes(shape):
                 raise ValueError(f"out has shape {tuple(out.shape)}, asked was {sizes(shape)}")
             return self.normal_(out, std, hardened=hardened)
-        return self.normal_(
-            torch.empty(sizes(shape), dtype=dtype, device=device), std, hardened=hardened
-        )
+        import torch
+
+        empty = torch.empty(sizes(shape), dtype=dtype or torch.float32, device=device)
+        return self.normal_(empty, std, hardened=hardened)
 
     def normal_(self, tensor: Tensor, std: float = 1.0, *, hardened: bool = False) -> Tensor:
         """Fill `tensor` with normal numbers of mean zero and deviation `std`, in place."""
+        import torch
+
         std = _std(tensor.dtype, std)
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         direct = tensor.device.type == "cpu" and tensor.dtype == wide and tensor.is_contiguous()
@@ -232,6 +251,8 @@ class Randomness:
 
         One call for all is much faster than one for each where tensors are small.
         """
+        import torch
+
         if len(tensors) != len(stds):
             raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
         scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
@@ -251,9 +272,10 @@ class Randomness:
         self, shape: Shape, std: float = 1.0, *, hardened: bool = False
     ) -> NDArray[np.float64]:
         """Return normal numbers as a float64 array."""
-        numbers: NDArray[np.float64] = self.normal(
-            shape, std=std, dtype=torch.float64, hardened=hardened
-        ).numpy()
+        numbers = np.empty(sizes(shape))
+        std = _within(np.finfo(np.float64), std, "float64")
+        with self._stream.lock:
+            self._normals.fill(numbers.reshape(-1), std, hardened)
         return numbers
 
     # ---------------------------------------------------------------- saving
@@ -347,6 +369,8 @@ def sizes(shape: Shape) -> tuple[int, ...]:
 
 
 def _mantissa_bits(dtype: torch.dtype) -> int:
+    import torch
+
     bits = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
     if dtype not in bits:
         raise TypeError(f"dtype must be float16, bfloat16, float32 or float64, got {dtype}")
@@ -354,12 +378,17 @@ def _mantissa_bits(dtype: torch.dtype) -> int:
 
 
 def _std(dtype: torch.dtype, std: float) -> float:
-    std = _validate.positive("std", std)
+    import torch
+
     _mantissa_bits(dtype)
-    limits = torch.finfo(dtype)
+    return _within(torch.finfo(dtype), std, str(dtype))
+
+
+def _within(limits: Any, std: float, kind: str) -> float:
+    std = _validate.positive("std", std)
     if not limits.tiny <= std <= limits.max / LARGEST:
         raise ValueError(
-            f"std must lie in [{limits.tiny:.3g}, {limits.max / LARGEST:.3g}] for {dtype}, "
+            f"std must lie in [{limits.tiny:.3g}, {limits.max / LARGEST:.3g}] for {kind}, "
             f"got {std!r}: the numbers would vanish or overflow"
         )
     return std

@@ -1,0 +1,35 @@
+"""Files that are on the disk when a function returns, and that only their owner may read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["replace", "sync", "write"]
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file through to the disk; a death on the way leaves a part of it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file so that a death on the way leaves the old one, or the new one, whole."""
+    partial = path.with_name(path.name + ".new")
+    write(partial, data)
+    os.replace(partial, path)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Make names in a folder durable."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Masked aggregation between processes: one server, parties that stay to the end."""

@@ -1,0 +1,183 @@
+"""What server, parties and analyst of a masked round agree on, all of it from the study file.
+
+One round releases one curve once. Every party adds 1/h of the noise of that very question to
+its own sums, h = minimum_parties - colluding_parties, and masks them
+(:mod:`noisewise.federated.masking`). What can be unmasked is the sum of at least minimum_parties
+vectors, so at least h honest shares of noise are in it, and epsilon counts on those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.promise import event_of
+from noisewise.federated.domain import Records
+from noisewise.federated.masked import MaskedAggregator
+from noisewise.federated.masking import AggregationError, Session
+from noisewise.federated.masking.session import Advertisement
+from noisewise.federated.network.errors import RefusedError
+from noisewise.federated.network.identity import Signer, is_vouched
+from noisewise.federated.network.measurement import Measurement, curve_domain
+from noisewise.federated.network.study import Study
+from noisewise.federated.noise import SharedMechanism
+from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
+from noisewise.federated.threat import ThreatModel
+from noisewise.privacy.events import Event
+from noisewise.privacy.randomness import Randomness
+
+__all__ = ["RELEASE", "STAGES", "MaskedRound"]
+
+#: The stages, numbered from 1.
+STAGES = ("advertise", "share", "mask", "reveal")
+#: Name of the only release of a masked round.
+RELEASE = "masked"
+
+_ADVERTISEMENT_BYTES, _SIGNATURE_BYTES = 100, 64
+_PURPOSE = "masking keys"
+
+
+@dataclass(frozen=True)
+class MaskedRound:
+    """One round of a study with route "masks"."""
+
+    study: Study
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        """The question, with the whole epsilon of the round."""
+        study = self.study
+        (curve,) = study.curves
+        kinds = {"ecdf": EcdfQuestion, "histogram": HistogramQuestion, "roc": RocQuestion}
+        domain = curve_domain(study, curve)
+        question = kinds[curve](domain, study.epsilon, study.delta, study.relation.name)
+        return Measurement.of(study, question)
+
+    @property
+    def question(self) -> Question:
+        """The question as it travels."""
+        return self.measurement.question
+
+    @cached_property
+    def aggregator(self) -> MaskedAggregator:
+        """The protocol as it runs in one process."""
+        study = self.study
+        return MaskedAggregator(
+            threshold=study.minimum_parties,
+            colluding=study.colluding,
+            noiseless=study.noiseless_test,
+            parties=len(study.parties),
+        )
+
+    @cached_property
+    def session(self) -> Session:
+        """The public parameters. A party takes part once in a round, with new keys."""
+        name = hashlib.sha256(b"noisewise/masked-round/1/" + self.study.fingerprint.encode())
+        sums = self.question.measure(np.zeros(self.question.domain.cells, np.int64)).size
+        study = self.study
+        return Session(name.digest(), len(study.parties), study.minimum_parties, sums + 1)
+
+    def number_of(self, party: str) -> int:
+        """Return a party's number, from 1, in the order of the study file."""
+        return [member.name for member in self.study.parties].index(party) + 1
+
+    def name_of(self, number: int) -> str:
+        """Return the name of a party."""
+        return self.study.parties[number - 1].name
+
+    # ------------------------------------------------------------------ noise
+
+    def mechanism(self, arrived: int) -> SharedMechanism:
+        """Return the noise of so many vectors: what was added, and what survives."""
+        noise = self.aggregator.noise_for(len(self.study.parties), arrived)
+        return noise.apply(self.question.planned, self.measurement.question.budget)  # type: ignore[attr-defined]
+
+    @property
+    def event(self) -> Event:
+        """What the release costs: the noise of the honest among the fewest allowed parties."""
+        budget = self.question.budget  # type: ignore[attr-defined]
+        return event_of(self.mechanism(self.study.minimum_parties), budget)
+
+    def vector(self, records: Records, rng: Randomness) -> IntArray:
+        """Return a party's sums with its share of the noise, and its number of records.
+
+        That number travels under the same masks, so that only the total is seen; 0 if the
+        number of records is private.
+        """
+        sums = self.question.statistic(records)
+        if not self.study.noiseless_test:
+            sums = sums + self.mechanism(self.study.minimum_parties).draw_share(rng)
+        public = self.study.relation.count_is_public
+        return np.append(sums, len(records) if public else 0)
+
+    def threat(self, arrived: int) -> ThreatModel:
+        """Return who must be trusted for what."""
+        parties = len(self.study.parties)
+        noise = self.aggregator.noise_for(parties, arrived)
+        said = self.aggregator.threat_for(parties, noise)
+        (server,) = self.study.servers
+        return replace(
+            said,
+            protocol=f"{said.protocol}, over TLS with signed requests",
+            adversary="semi-honest: parties and server follow the protocol but remember "
+            "everything; masking keys carry their party's signature, so the server cannot put "
+            "its own in their place",
+            result_goes_to=f"server {server.name}, and the registered analysts",
+            drop_outs=f"{said.drop_outs}; {arrived} of {parties} parties are in this result",
+            hardness=f"{said.hardness}; Ed25519 and TLS keep their promises",
+        )
+
+    # ------------------------------------------------------------------- keys
+
+    def seal_advertisement(self, message: Advertisement, signer: Signer) -> bytes:
+        """Return an advertisement with its party's signature."""
+        data = message.to_bytes()
+        return data + signer.vouch(_PURPOSE, self.study.fingerprint, data)
+
+    def open_advertisements(self, data: bytes) -> list[Advertisement]:
+        """Return advertisements whose signatures are those of the parties they name.
+
+        Raises
+        ------
+        AggregationError
+            If one is malformed or not signed by its party.
+        """
+        width = _ADVERTISEMENT_BYTES + _SIGNATURE_BYTES
+        if len(data) % width:
+            raise AggregationError("a list of advertisements was cut")
+        found = []
+        for start in range(0, len(data), width):
+            content = data[start : start + _ADVERTISEMENT_BYTES]
+            message = Advertisement.from_bytes(content)
+            name = self.name_of(self.session.check_party(message.sender))
+            genuine = is_vouched(
+                self.study.party_keys[name],
+                data[start + _ADVERTISEMENT_BYTES : start + width],
+                purpose=_PURPOSE,
+                study=self.study.fingerprint,
+                name=name,
+                data=content,
+            )
+            if not genuine:
+                raise AggregationError(
+                    f"the masking keys of party {name!r} do not carry its signature: somebody "
+                    "may have put others in their place"
+                )
+            found.append(message)
+        return found
+
+    def check_question(self, question: Question) -> None:
+        """Refuse any other question than the study's, up to what is decided after the noise."""
+        asked = Measurement.of(self.study, question)
+        if asked.digest != self.measurement.digest:
+            raise RefusedError(
+                f"study {self.study.name!r} releases its curve once, with epsilon "
+                f"{self.study.epsilon:g} and the default mechanism: ask for exactly that "
+                f"(noisewise collect --epsilon {self.study.epsilon:g})",
+                422,
+                "other-question",
+            )
