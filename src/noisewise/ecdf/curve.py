@@ -6,7 +6,7 @@ samples as wanted, at no further cost. Names follow ``scipy.stats.ecdf``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,8 +16,9 @@ from numpy.typing import ArrayLike
 from noisewise.ecdf.bands import critical_values, population_margin, ratio_deviations
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
-from noisewise.ecdf.promise import state
+from noisewise.ecdf.promise import compose, state
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
@@ -99,6 +100,8 @@ class PrivateECDF:
         How `counts` were made monotone.
     randomness : str
         Where the noise came from.
+    spent : tuple of Statement
+        Of releases that chose the mechanism.
     """
 
     grid: Grid
@@ -109,6 +112,8 @@ class PrivateECDF:
     relation: Relation
     smoothing: str
     randomness: str
+    # A keyword, so that classes derived from this one may add fields without a default.
+    spent: tuple[Statement, ...] = field(default=(), kw_only=True)
 
     # --------------------------------------------------------------------- values
 
@@ -228,6 +233,9 @@ class PrivateECDF:
     def variance(self) -> FloatArray:
         """Return the variance of the noise of each value, before smoothing.
 
+        If blocks of bins were measured (mechanism "adaptive"), values inside a block have an
+        error of interpolation besides, which the band allows for.
+
         If the number of records is private, the values are ratios of two noisy counts and
         this is the delta method's approximation.
         """
@@ -270,6 +278,9 @@ class PrivateECDF:
         part = level if target == "sample" else (1 + level) / 2
         factors = critical_values(self.mechanism, part, simultaneous=simultaneous, draws=draws)
         low, high, records = self._limits(factors)
+        if isinstance(self.mechanism.strategy, CoarseTree):
+            # Inside a block only monotony is known.
+            low, high = self.mechanism.strategy.between(low, high)
         if target == "population":
             margin = population_margin(records, part)
             low, high = low - margin, high + margin
@@ -353,7 +364,7 @@ class PrivateECDF:
         """
         if delta is None and self.budget.rho is not None:
             delta = 1e-6
-        return state(
+        curve = state(
             self.mechanism,
             self.budget,
             self.relation,
@@ -362,6 +373,7 @@ class PrivateECDF:
             assumptions=("bounds and thresholds were chosen without looking at the data",),
             delta=delta,
         )
+        return compose([*self.spent, curve], curve.delta) if self.spent else curve
 
     def __repr__(self) -> str:
         return (
