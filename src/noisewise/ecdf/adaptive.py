@@ -40,10 +40,8 @@ from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.privacy.discrete import discrete_laplace, exact_scale
-from noisewise.privacy.events import Pure
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
 
 __all__ = ["Choice", "bend", "bend_sensitivity_squared", "choose_width", "propose_width"]
 
@@ -70,12 +68,13 @@ class Choice:
     ----------
     mechanism : Mechanism
         For all bins, or for blocks of them; with its reason.
-    spent : tuple of Statement
-        Of the releases made for this choice.
+    looks : dict of str to float
+        What was released for this choice, and its epsilon. Which looks were taken depends on
+        earlier ones, so that only their largest sum, LOOK of the budget, is a guarantee.
     """
 
     mechanism: Mechanism
-    spent: tuple[Statement, ...]
+    looks: dict[str, float]
 
 
 def bend(counts: IntArray, width: int) -> int:
@@ -152,19 +151,11 @@ def choose_width(
         Where noise comes from.
     """
     bins, look = counts.size, LOOK * budget.epsilon
-    spent: list[Statement] = []
+    looks: dict[str, float] = {}
 
     def noisy(value: int, change: int, part: float, what: str) -> int:
         scale = exact_scale(change / part * (1 + 1e-12))
-        spent.append(
-            Statement.derive(
-                Pure(float(change / scale) * (1 + 1e-15)),
-                delta=0.0,
-                mechanism=f"{what}, discrete Laplace noise",
-                relation=relation,
-                randomness=source.description,
-            )
-        )
+        looks[what] = float(change / scale)
         return value + int(discrete_laplace((), scale, source))
 
     def take(value: int, what: str) -> int:
@@ -174,15 +165,17 @@ def choose_width(
 
     number, largest, penalty = int(counts.sum()), 1, PENALTY
     if not relation.count_is_public:
-        number = take(number, "number of records, to choose a width")
+        number = take(number, "number of records")
     if propose_width(bins, number, budget.epsilon, relation) > 1:
         # A record that moves may fill a bin and leave another one empty: a change of one at most.
-        filled = take(int(np.count_nonzero(counts)), "number of bins that hold records") / bins
+        filled = take(int(np.count_nonzero(counts)), "number of filled bins") / bins
+        # As a part of the bins that would be filled if records were spread evenly.
+        filled /= -math.expm1(-max(number, 1) / bins)
         penalty = PENALTY / min(max(filled, LEAST_FILLED), 1.0)
         largest = propose_width(bins, number, budget.epsilon, relation, penalty)
     widths = [width for width in (largest, largest // 4, largest // 16) if width > 1]
     # If n is public, so is the decision not to look, and nothing was spent on it.
-    rest = _rest(budget) if widths or spent else budget
+    rest = _rest(budget) if looks else budget
     fine = plan(bins, relation, rest, mechanism="kary")
     best, least = fine, fine.mean_variance
     said = [f"the noise of all {bins} bins is {math.sqrt(least):.3g} (root mean square)"]
@@ -190,15 +183,15 @@ def choose_width(
     for width, reach in zip(widths, reaches, strict=True):
         # All looks get the same noise, in counts.
         part = look * (1 - 1e-12) * reach / math.fsum(reaches)
-        line = _look(counts, width, relation, part, noisy)
+        squared_line = _look(counts, width, relation, part, noisy)
         coarse = _coarse(bins, width, relation, rest)
         said.append(
             f"that of blocks of {width} bins {math.sqrt(coarse.mean_variance):.3g}, with lines "
-            f"that are off by about {line:.3g}"
+            f"that are off by about {math.sqrt(squared_line):.3g}"
         )
-        if (error := coarse.mean_variance + penalty * line**2) < least:
+        if (error := coarse.mean_variance + penalty * squared_line) < least:
             best, least = coarse, error
-    return Choice(replace(best, reason="; ".join(said)), tuple(spent))
+    return Choice(replace(best, reason="; ".join(said)), looks)
 
 
 def _look(
@@ -208,15 +201,18 @@ def _look(
     epsilon: float,
     noisy: Callable[[int, int, float, str], int],
 ) -> float:
-    """Return by how many counts lines over blocks are off, with noise."""
+    """Return the noisy mean squared distance of the curve from lines over blocks, in counts."""
     change_squared = bend_sensitivity_squared(width, relation)
     # The length in units of 1/unit is an integer, and moves by less than `change` + 1.
     unit = math.isqrt(STEPS**2 // change_squared) + 1
     length = math.isqrt(unit**2 * bend(counts, width))
     change = math.isqrt(unit**2 * change_squared - 1) + 1
     what = f"distance of the curve from lines over {width} bins"
-    found = noisy(length, change, epsilon, what)
-    return max(found, 0) / (unit * width * math.sqrt(counts.size))
+    found = max(0, noisy(length, change, epsilon, what))
+    # Less the variance of the noise, so that the square is right on average (or too large, by
+    # what is cut off at zero).
+    square = max(0.0, float(found**2) - 2 * (change / epsilon) ** 2)
+    return square / (unit * width) ** 2 / counts.size
 
 
 def _rest(budget: Budget) -> Budget:

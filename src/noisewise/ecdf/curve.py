@@ -18,7 +18,7 @@ from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
-from noisewise.ecdf.promise import compose, state
+from noisewise.ecdf.promise import state
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
@@ -100,8 +100,8 @@ class PrivateECDF:
         How `counts` were made monotone.
     randomness : str
         Where the noise came from.
-    spent : tuple of Statement
-        Of releases that chose the mechanism.
+    looks : tuple of str
+        What was released before, within the budget, to choose the mechanism.
     """
 
     grid: Grid
@@ -113,7 +113,7 @@ class PrivateECDF:
     smoothing: str
     randomness: str
     # A keyword, so that classes derived from this one may add fields without a default.
-    spent: tuple[Statement, ...] = field(default=(), kw_only=True)
+    looks: tuple[str, ...] = field(default=(), kw_only=True)
 
     # --------------------------------------------------------------------- values
 
@@ -364,16 +364,16 @@ class PrivateECDF:
         """
         if delta is None and self.budget.rho is not None:
             delta = 1e-6
-        curve = state(
+        return state(
             self.mechanism,
             self.budget,
             self.relation,
             randomness=self.randomness,
             what=f"empirical distribution function on {self.grid.bins} thresholds",
+            looks=self.looks,
             assumptions=("bounds and thresholds were chosen without looking at the data",),
             delta=delta,
         )
-        return compose([*self.spent, curve], curve.delta) if self.spent else curve
 
     def __repr__(self) -> str:
         return (

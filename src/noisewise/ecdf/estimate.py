@@ -22,7 +22,6 @@ from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tr
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
 
 __all__ = ["dp_ecdf", "smooth_counts"]
 
@@ -132,11 +131,11 @@ def dp_ecdf(
                 "is private, use neighbors='add-remove'."
             )
 
-    spent: tuple[Statement, ...] = ()
+    looks: tuple[str, ...] = ()
     counts = grid.count(x) if adaptive else None
     if counts is not None:
         choice = choose_width(counts, relation, budget, source)
-        chosen, spent = choice.mechanism, choice.spent
+        chosen, looks = choice.mechanism, tuple(choice.looks)
 
     def statistic(part: Any) -> IntArray:
         return chosen.strategy.measure(grid.count(part) if counts is None else counts)
@@ -152,7 +151,7 @@ def dp_ecdf(
         relation=relation,
         smoothing="none" if smooth is None else smooth,
         randomness=source.description,
-        spent=spent,
+        looks=looks,
     )
 
 
