@@ -137,7 +137,7 @@ class Store:
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
-        defaults = {k: v for k, v in PrivateClassifier(**settings).get_params().items()}
+        defaults = PrivateClassifier(**settings).get_params()
         for given in ("epsilon", "delta", "schema", "classes", "random_state", "verbose"):
             defaults.pop(given)
         self.settings = json.loads(json.dumps(defaults))
