@@ -12,7 +12,7 @@ from noisewise.ecdf.aggregation import Aggregator, LocalSum, agree
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid, as_records
-from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms import MECHANISMS, plan
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
@@ -111,6 +111,7 @@ def dp_ecdf(
     if smooth is not None:
         _validate.choice("smooth", smooth, SMOOTHINGS)
     source = resolve(rng)
+    _validate.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
     adaptive = mechanism == "adaptive"
     if adaptive:
         _check_adaptive(budget, aggregator, objective, base)
