@@ -57,6 +57,16 @@ def test_correct_training_is_not_accused(variant):
     assert findings.false_alarm_probability < 1e-4
 
 
+def test_weight_averaging_is_told_from_stale_gradients():
+    """At these weights many units open within the first step; it was accused once."""
+    tests = ("P", "E3", "E7")
+    right = findings_of({"average": 0.9}, seed=116, tests=tests)
+    assert right.ok, str(right)
+    assert "E7" in right.ran
+    wrong = findings_of({"average": 0.9, "bug": "stale-gradients"}, seed=116, tests=(*tests, "E5"))
+    assert not wrong.ok
+
+
 @pytest.mark.parametrize(
     ("bug", "name"),
     [
