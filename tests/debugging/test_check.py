@@ -23,6 +23,10 @@ from noisewise.privacy import epsilon
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def mlp():
     layers = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)]
     return nn.Sequential(*layers)
@@ -50,7 +54,15 @@ def findings_of(settings, declared=None, effort="quick", **changed):
     return check(train, mlp, cross_entropy, **arguments)
 
 
-@pytest.mark.parametrize("variant", CORRECT, ids=lambda v: v.name)
+# Combinations of what the others have one by one.
+COMBINED = ("momentum and weight decay", "weight decay", "Adam, automatic clipping", "momentum")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [slow(v) if v.name in COMBINED else v for v in CORRECT],
+    ids=lambda v: v.name,
+)
 def test_correct_training_is_not_accused(variant):
     findings = findings_of(variant.settings, variant.declared)
     assert findings.ok, str(findings)
@@ -163,7 +175,7 @@ def test_a_cnn_can_be_checked(bug):
     assert findings.ok == (bug is None), str(findings)
 
 
-@pytest.mark.parametrize("bug", [None, "reseed-each-tensor"])
+@pytest.mark.parametrize("bug", [None, slow("reseed-each-tensor")])
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
@@ -172,13 +184,19 @@ def test_a_transformer_can_be_checked(bug):
     assert "whole numbers" in findings.skipped["E9"]
 
 
-@pytest.mark.parametrize("bug", [None, "factor-1.3"])
-def test_regression_and_soft_labels_can_be_checked(bug):
-    for loss, target in ((mse_loss, torch.randn(2, 4)), (cross_entropy, torch.eye(4)[:2])):
-        train = Training(mlp, loss, bug=bug)
-        findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
-        assert findings.ok == (bug is None), str(findings)
-        assert "T2" in findings.ran
+@pytest.mark.parametrize(
+    ("kind", "bug"),
+    [("numbers", None), ("soft", "factor-1.3"), slow("numbers", "factor-1.3"), slow("soft", None)],
+)
+def test_regression_and_soft_labels_can_be_checked(kind, bug):
+    loss, target = {
+        "numbers": (mse_loss, torch.randn(2, 4)),
+        "soft": (cross_entropy, torch.eye(4)[:2]),
+    }[kind]
+    train = Training(mlp, loss, bug=bug)
+    findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
+    assert findings.ok == (bug is None), str(findings)
+    assert "T2" in findings.ran
 
 
 @pytest.mark.parametrize(
@@ -186,12 +204,15 @@ def test_regression_and_soft_labels_can_be_checked(bug):
     [
         (PRINTED_004, {"records-interact", "wrong-norm"}),
         (PRINTED_000, {"divides-by-actual-batch-size", "clipped-per-layer"}),
-        (replace(REPAIRED, scale="batch"), {"records-interact"}),
-        (replace(REPAIRED, product="from k"), {"wrong-norm"}),
-        (replace(REPAIRED, noise="each"), {"clipped-per-layer"}),
-        (replace(REPAIRED, divisor="drawn"), {"divides-by-actual-batch-size", "empty-batch-fails"}),
-        (replace(REPAIRED, empty="again"), {"empty-batches-avoided"}),
         (REPAIRED, set()),
+        slow(replace(REPAIRED, scale="batch"), {"records-interact"}),
+        slow(replace(REPAIRED, product="from k"), {"wrong-norm"}),
+        slow(replace(REPAIRED, noise="each"), {"clipped-per-layer"}),
+        slow(
+            replace(REPAIRED, divisor="drawn"),
+            {"divides-by-actual-batch-size", "empty-batch-fails"},
+        ),
+        slow(replace(REPAIRED, empty="again"), {"empty-batches-avoided"}),
     ],
     ids=str,
 )
