@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from noisewise.debugging import TESTS, Claim, PrivacyBugError, assert_private, check
-from noisewise.debugging.mutants import BUGS, CORRECT, FRESH, UNSEEN, Training
+from noisewise.debugging.mutants import BUGS, CORRECT, FRESH, LATEST, UNSEEN, Training
 from noisewise.privacy import epsilon
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
@@ -126,6 +126,13 @@ def test_bugs_written_after_the_second_freeze_are_found():
     """When they were written one was missed; a test was added for it."""
     missed = [m.bug for m in FRESH if findings_of({"bug": m.bug}, effort="default").ok]
     assert missed == []
+
+
+@pytest.mark.slow
+def test_most_bugs_written_after_the_third_freeze_are_found():
+    """Nothing was added for the two that are missed: what is missed is written here."""
+    missed = [m.bug for m in LATEST if findings_of({"bug": m.bug}, effort="default").ok]
+    assert missed == ["half-precision", "seed-shared-with-sampler"]
 
 
 def test_records_that_are_never_drawn_are_noticed():
