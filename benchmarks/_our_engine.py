@@ -85,7 +85,12 @@ ESTIMATORS: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
     "Factored": (network, factored),
     "InputScaled": (bounded_network, lipschitz(InputScaled)),
     "Propagated": (bounded_network, lipschitz(Propagated)),
+}
+
+# With a clip of the loss; the second has no setting where its sensitivity is any given C.
+LOSS_CLIPPED: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
     "Propagated, loss clipped": (bounded_network, loss_clipped(Propagated)),
+    "InputScaled, loss clipped": (bounded_network, loss_clipped(InputScaled)),
 }
 
 # Paper 004's rule as our engine runs it, for study only: it states no epsilon.
@@ -96,7 +101,7 @@ STUDIED: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
 
 def engine_training(name: str, noise: str = "optimal") -> Callable[..., dict[str, Tensor]]:
     """Return a training function that uses `make_private` and its loader."""
-    build, choose = {**ESTIMATORS, **STUDIED}[name]
+    build, choose = {**ESTIMATORS, **LOSS_CLIPPED, **STUDIED}[name]
 
     def train(
         *,
