@@ -211,7 +211,7 @@ def test_the_threat_model_says_what_is_not_promised():
     for servers in (2, 3):
         said = FunctionSharing(servers=servers).threat
         assert "semi-honest" in said.adversary
-        assert any("malicious owner" in sentence for sentence in said.not_promised)
+        assert any("malicious" in sentence for sentence in said.not_promised)
         assert f"each of {servers} contributors adds a full share" in said.noise
 
 

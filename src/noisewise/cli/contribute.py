@@ -33,7 +33,9 @@ def contribute(
     r"""Share this party's records with the servers of a study, then go offline.
 
     Records become shares on this machine; every server gets one of them, and one alone says
-    nothing. If this command is interrupted, run it again: it goes on where it was.
+    nothing. (In a study with route "masks" this command runs until the round is over: its sums,
+    with its part of the noise, leave under masks that cancel with those of the others.) If it is
+    interrupted, run it again: it goes on where it was.
 
     \b
     noisewise contribute --data mine.parquet --column score --label y --config north.toml

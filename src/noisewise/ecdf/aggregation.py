@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.privacy.randomness import Randomness
 
-__all__ = ["Aggregator", "Agreement", "LocalSum", "StatedAggregator", "agree"]
+__all__ = ["Aggregator", "Agreement", "LocalSum", "Noise", "StatedAggregator", "Statistic", "agree"]
+
+#: Maps some records to the sum of their contributions.
+Statistic: TypeAlias = Callable[[Any], IntArray]
+#: Draws the noise of a sum.
+Noise: TypeAlias = Callable[[Randomness], IntArray]
 
 
 class Aggregator(Protocol):
@@ -25,13 +30,7 @@ class Aggregator(Protocol):
         """Number of records, asked for only if it is public."""
         ...
 
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Return the sum of `statistic` over all records, plus `noise`, and nothing else.
 
         Parameters
@@ -68,7 +67,7 @@ class Agreement:
     """
 
     mechanism: Mechanism
-    noise: Callable[[Randomness], IntArray]
+    noise: Noise
     assumptions: tuple[str, ...] = ()
 
 
@@ -118,12 +117,6 @@ class LocalSum:
         """Number of records."""
         return len(data)
 
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Return the sum plus noise."""
         return statistic(data) + noise(rng)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.aggregation import Agreement, Noise, Statistic
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.errors import UnsoundError
@@ -53,13 +53,7 @@ class Aggregator(Protocol):
         """Return who adds which noise to a curve of noisewise.ecdf, and the threat model."""
         ...
 
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Sum `statistic` over the parties in `data`; each contributor of noise adds a draw."""
         ...
 
@@ -101,12 +95,7 @@ class AcrossParties(ABC):
         """Who must be trusted for what."""
 
     @abstractmethod
-    def add_up(
-        self,
-        vectors: Sequence[IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def add_up(self, vectors: Sequence[IntArray], noise: Noise, rng: Randomness) -> IntArray:
         """Return the sum of the parties' vectors with one draw from every contributor of noise."""
 
     def noise_for(self, parties: int) -> SharedNoise:
@@ -144,13 +133,7 @@ class AcrossParties(ABC):
         shared = noise.apply(mechanism, budget)
         return Agreement(shared, shared.draw_share, self.threat_for(parties, noise).sentences)
 
-    def noisy_sum(
-        self,
-        data: Any,
-        statistic: Callable[[Any], IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Sum any statistic of the parties' records; `noise` is what one contributor adds."""
         return self.add_up([np.asarray(statistic(party), np.int64) for party in data], noise, rng)
 
@@ -167,12 +150,7 @@ class SummedInOnePlace(AcrossParties):
         """Added once, in full."""
         return SharedNoise()
 
-    def add_up(
-        self,
-        vectors: Sequence[IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def add_up(self, vectors: Sequence[IntArray], noise: Noise, rng: Randomness) -> IntArray:
         """Return the sum of the parties' vectors with one draw of noise."""
         return self.total(vectors) + noise(rng)
 

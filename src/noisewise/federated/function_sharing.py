@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise.ecdf.aggregation import Noise
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.federated.aggregator import AcrossParties
 from noisewise.federated.domain import Domain, Records
@@ -139,12 +140,7 @@ class FunctionSharing(AcrossParties):
             noiseless=self.noiseless,
         )
 
-    def add_up(
-        self,
-        vectors: Sequence[IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def add_up(self, vectors: Sequence[IntArray], noise: Noise, rng: Randomness) -> IntArray:
         """Share the parties' vectors between the servers, each of which adds a draw of noise.
 
         Keys for single records need :meth:`ask`, which knows the cells.

@@ -6,13 +6,13 @@ result (:mod:`noisewise.federated.masking`). One server learns the noisy total a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Agreement
+from noisewise.ecdf.aggregation import Agreement, Noise
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.federated.aggregator import AcrossParties
@@ -191,12 +191,7 @@ class MaskedAggregator(AcrossParties):
             raise AggregationError("simulated drop-outs would not be seen by this caller")
         return super().agree(data, mechanism, budget)
 
-    def add_up(
-        self,
-        vectors: Sequence[IntArray],
-        noise: Callable[[Randomness], IntArray],
-        rng: Randomness,
-    ) -> IntArray:
+    def add_up(self, vectors: Sequence[IntArray], noise: Noise, rng: Randomness) -> IntArray:
         """Every party adds a draw of noise to its vector and masks it."""
         source, *own = rng.spawn(len(vectors) + 1)
         noisy = {

@@ -61,15 +61,18 @@ class Route(Protocol):
 
 
 @dataclass(frozen=True)
-class VectorRoute:
-    """Secret-shared histograms."""
-
+class _OfStudy:
     study: Study
 
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
         """What is shared."""
         return domains_of(self.study)
+
+
+@dataclass(frozen=True)
+class VectorRoute(_OfStudy):
+    """Secret-shared histograms."""
 
     @property
     def description(self) -> str:
@@ -113,15 +116,8 @@ class VectorRoute:
 
 
 @dataclass(frozen=True)
-class FunctionRoute:
+class FunctionRoute(_OfStudy):
     """Point-function keys, one pair for each record and domain."""
-
-    study: Study
-
-    @cached_property
-    def domains(self) -> tuple[Domain, ...]:
-        """What is shared."""
-        return domains_of(self.study)
 
     @property
     def description(self) -> str:

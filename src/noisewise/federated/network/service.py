@@ -31,11 +31,10 @@ from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import Manifest, unframe
 from noisewise.federated.network.measurement import Measurement
-from noisewise.federated.network.releases import Releases, open_ledger
+from noisewise.federated.network.releases import Releases
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ServerSettings
-from noisewise.federated.network.store import Store
-from noisewise.privacy.ledger import Ledger
+from noisewise.federated.network.state import ServerState
 
 __all__ = ["Service"]
 
@@ -54,25 +53,22 @@ class Service:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        study = settings.study
-        self._study = study
-        route = route_of(study)
-        self._store = Store(settings.state, {"study": study.fingerprint, "server": settings.name})
-        self._ledger: Ledger | None = None
+        self._study = settings.study
+        route = route_of(self._study)
+        self._state = ServerState(settings)
         try:
-            self._ledger = open_ledger(settings.state, study)
-            self._releases = Releases(study, settings.name, self._store, route, self._ledger)
+            self._releases = Releases(
+                self._study, settings.name, self._state.store, route, self._state.ledger
+            )
         except BaseException:
             self.close()
             raise
-        self._intake = Intake(study, settings.name, route, settings.limits)
-        self._access = Access(settings, self._store)
+        self._intake = Intake(self._study, settings.name, route, settings.limits)
+        self._access = Access(settings, self._state.store)
 
     def close(self) -> None:
         """Finish what is being written and let go of the state."""
-        self._store.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        self._state.close()
 
     def application(self) -> web.Application:
         """Return the web application."""
@@ -84,7 +80,7 @@ class Service:
                 web.get("/v1/health", self._access.health),
                 web.put(one, self._access.signed(party, self._begin)),
                 web.put(one + "/{piece}", self._access.signed(party, self._proceed)),
-                web.get(one, self._access.signed(party, self._state)),
+                web.get(one, self._access.signed(party, self._status)),
                 web.delete(one, self._access.signed(party, self._withdraw)),
                 web.get("/v1/contributions", self._access.signed(analyst, self._list)),
                 web.get("/v1/progress", self._access.signed(analyst, self._progress)),
@@ -120,7 +116,7 @@ class Service:
         )
         return web.json_response({"complete": not missing, "missing": missing})
 
-    async def _state(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+    async def _status(self, request: web.Request, sender: str, body: bytes) -> web.Response:
         identifier = _identifier(request)
         state = await self._access.do(
             request, lambda connection: self._intake.state(connection, identifier, sender)

@@ -44,11 +44,11 @@ from noisewise.federated.network.masks.stages import (
     Waiting,
     split_sealed,
 )
-from noisewise.federated.network.releases import charge_once, check_paid, open_ledger
+from noisewise.federated.network.releases import charge_once, check_paid
 from noisewise.federated.network.settings import ServerSettings
-from noisewise.federated.network.store import Connection, Store
+from noisewise.federated.network.state import ServerState
+from noisewise.federated.network.store import Connection
 from noisewise.federated.sharing.additive import Words, as_signed
-from noisewise.privacy.ledger import Ledger
 
 __all__ = ["MaskedService"]
 
@@ -72,13 +72,11 @@ class MaskedService:
                 f"a masked vector of this study has {longest} bytes, more than largest_request = "
                 f"{settings.limits.largest_request}: raise it under [limits]"
             )
-        study = settings.study
-        self._store = Store(settings.state, {"study": study.fingerprint, "server": settings.name})
-        self._ledger: Ledger | None = None
         self._stages = Stages(self._round)
         self._lock = threading.Lock()
+        self._state = ServerState(settings)
+        self._store, self._ledger = self._state.store, self._state.ledger
         try:
-            self._ledger = open_ledger(settings.state, study)
             self._check_ledger()
         except BaseException:
             self.close()
@@ -87,9 +85,7 @@ class MaskedService:
 
     def close(self) -> None:
         """Finish what is being written and let go of the state."""
-        self._store.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        self._state.close()
 
     def application(self) -> web.Application:
         """Return the web application."""
