@@ -151,7 +151,9 @@ def ours(model: nn.Module, estimator: Any, expected: int, chunk: int | None = No
     def step(x: Tensor, y: Tensor) -> None:
         groups = engine.sum(x, y).groups
         bounds, sizes = [g.sensitivity for g in groups], [g.size for g in groups]
-        noisy = add_noise(groups, NoisePlan(bounds, sizes, NOISE, "optimal"), rng, expected)
+        plan = NoisePlan(bounds, sizes, NOISE, "optimal")
+        types = {name: p.dtype for name, p in engine.parameters.items()}
+        noisy = add_noise(groups, plan, rng, expected, types)
         for name, parameter in engine.parameters.items():
             parameter.grad = noisy[name]
         optimizer.step()

@@ -11,6 +11,8 @@ import os
 import time
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from benchmarks import table
 from benchmarks.mutants import cases
@@ -21,15 +23,25 @@ SETTINGS = (
     ("MLP", "quick"),
     ("MLP", "default"),
     ("MLP", "thorough"),
+    ("MLP for images", "default"),
     ("CNN", "default"),
+    ("CNN", "thorough"),
     ("transformer", "default"),
+    ("transformer", "thorough"),
 )
+
+
+def images() -> nn.Module:
+    """Three layers for images of 28 x 28 pixels."""
+    hidden = [nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(32, 10))
 
 
 def one(case: str, effort: str) -> tuple[str, ...]:
     """Check a correct training and return the row of the table."""
     torch.manual_seed(0)
-    model, loss, example = cases()[case]
+    large = (images, functional.cross_entropy, (torch.randn(2, 784), torch.tensor([0, 9])))
+    model, loss, example = {**cases(), "MLP for images": large}[case]
     size = sum(p.numel() for p in model().parameters())
     began = time.process_time()
     findings = check(Training(model, loss), model, loss, example=example, effort=effort)

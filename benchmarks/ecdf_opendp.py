@@ -118,6 +118,7 @@ def main() -> None:
 
     candidates: dict[str, Callable[[], np.ndarray]] = {
         "noisewise": ours(),
+        "noisewise, adaptive": ours(mechanism="adaptive"),
         "noisewise, shrunken": ours(smooth="shrink"),
         "noisewise, not smoothed": ours(smooth=None),
         f"noisewise, delta {delta:g}": ours(delta=delta),

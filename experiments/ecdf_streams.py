@@ -21,36 +21,35 @@ from ecdf_tables import IMAGES, Parts, add_seconds, save_table
 
 from noisewise.ecdf import StreamingCounter
 
+RUNS_OF_A_PART = 10
 
-def squared_errors(items: np.ndarray, runs: int, options: dict[str, Any]) -> np.ndarray:
+
+def squared_errors(items: np.ndarray, seeds: range, options: dict[str, Any]) -> np.ndarray:
     truth = np.cumsum(items)
     squares = np.zeros(items.size)
-    for seed in range(runs):
+    for seed in seeds:
         counter = StreamingCounter(epsilon=1.0, rng=seed, **options)
         released = [
             counter.extend(items[start : start + 2**16]) for start in range(0, items.size, 2**16)
         ]
         squares += (np.concatenate(released) - truth) ** 2
-    return squares / runs
+    return squares / len(seeds)
 
 
 def summary(
-    items: np.ndarray, runs: int, options: dict[str, Any], edges: np.ndarray, shown: list[int]
+    items: np.ndarray, seeds: range, options: dict[str, Any], edges: np.ndarray, shown: list[int]
 ) -> dict[str, list[float]]:
-    """Root mean squared errors: between the edges, and in the tenth before each time shown."""
-    squares = squared_errors(items, runs, options)
+    """Mean squared errors: between the edges, and in the tenth before each time shown."""
+    squares = squared_errors(items, seeds, options)
     pooled = np.add.reduceat(squares, edges - 1) / np.diff(np.append(edges, items.size + 1))
-    near = [float(np.sqrt(squares[int(0.9 * t) : t].mean())) for t in shown]
-    return {
-        "curve": np.sqrt(pooled).tolist(),
-        "shown": [*near, float(np.sqrt(squares.mean()))],
-    }
+    near = [float(squares[int(0.9 * t) : t].mean()) for t in shown]
+    return {"curve": pooled.tolist(), "shown": [*near, float(squares.mean())]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=int, default=10**6)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=100)
     add_seconds(parser)
     arguments = parser.parse_args()
     parts = Parts(f"ecdf-streams-{arguments.items}-{arguments.runs}", arguments.seconds)
@@ -69,11 +68,21 @@ def main() -> None:
     figure, ax = plt.subplots(figsize=(6.8, 4.4), layout="constrained")
     rows: list[list[object]] = []
     for name, options in variants.items():
-        found = parts.get(name, partial(summary, items, arguments.runs, options, edges, shown))
+        seeds = range(arguments.runs)
+        blocks = [seeds[i : i + RUNS_OF_A_PART] for i in range(0, len(seeds), RUNS_OF_A_PART)]
+        found = [
+            parts.get(f"{name} {block}", partial(summary, items, block, options, edges, shown))
+            for block in blocks
+        ]
+        sizes = [len(block) for block in blocks]
+        curve, near = (
+            np.sqrt(np.average([part[key] for part in found], axis=0, weights=sizes))
+            for key in ("curve", "shown")
+        )
         style = "--" if "thesis" in name else "-"
-        ax.loglog(edges, found["curve"], label=name, linestyle=style)
-        rows.append([name, *found["shown"]])
-        print(f"{name:40s} " + "  ".join(f"{v:.1f}" for v in found["shown"]), flush=True)
+        ax.loglog(edges, curve, label=name, linestyle=style)
+        rows.append([name, *near.tolist()])
+        print(f"{name:40s} " + "  ".join(f"{v:.1f}" for v in near), flush=True)
     ax.set(
         xlabel="items so far", ylabel="root mean squared error", title="running counts, epsilon 1"
     )

@@ -52,6 +52,8 @@ def assert_private(request: pytest.FixtureRequest) -> Callable[..., Findings]:
     effort = request.config.getoption("--privacy-effort")
 
     def run(train: Any, model_fn: Any, loss_fn: Any, **arguments: Any) -> Findings:
+        # A failure shows the test and the findings, not these lines.
+        __tracebackhide__ = True
         if effort is not None:
             arguments.setdefault("effort", effort)
         findings = check(train, model_fn, loss_fn, **arguments)

@@ -1,12 +1,18 @@
 """Figures for reports."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from noisewise.analysis.calibration import private_reliability
 from noisewise.analysis.clipping_bias import BiasSeries
-from noisewise.analysis.figures import evaluation_figures, training_figures
+from noisewise.analysis.figures import (
+    evaluation_figures,
+    prediction_histogram,
+    training_figures,
+)
+from noisewise.ecdf import private_calibration
 from noisewise.gradients import Clipped
 
 
@@ -36,8 +42,22 @@ def test_evaluation_shows_only_what_was_released():
     (first, caption), (second, _) = evaluation_figures(found)
     assert f"ECE {found.ece:.3f}" in caption
     bars = second.axes[0].containers[0]
-    total = sum(bar.get_height() for bar in bars)
-    assert abs(total - 1) < 1e-9
+    area = sum(bar.get_height() * bar.get_width() for bar in bars)
+    assert abs(area - 1) < 1e-9
     lines = sorted(line.get_xdata()[0] for line in second.axes[0].lines)
     np.testing.assert_allclose(lines, sorted([found.accuracy, found.confidence]))
     assert first.axes[0].get_xlabel() == "confidence"
+
+
+def test_the_histogram_of_predictions_is_read_off_the_calibration():
+    generator = np.random.default_rng(2)
+    predictions = generator.beta(1, 3, 5000)
+    labels = (generator.random(5000) < predictions).astype(int)
+    found = private_calibration(labels, predictions, epsilon=5.0, rng=0)
+    axes = prediction_histogram(found).axes[0]
+    bars = axes.containers[0]
+    assert abs(sum(bar.get_height() * bar.get_width() for bar in bars) - 1) < 1e-9
+    assert [bar.get_x() for bar in bars] == pytest.approx(found.edges[:-1])
+    happened, predicted = (line.get_xdata()[0] for line in axes.lines)
+    assert happened == pytest.approx(labels.mean(), abs=0.02)
+    assert predicted == pytest.approx(predictions.mean(), abs=0.02)

@@ -12,7 +12,7 @@ import copy
 
 import pytest
 import torch
-from our_engine import ESTIMATORS, network
+from benchmarks._our_engine import ESTIMATORS, LOSS_CLIPPED, network
 from torch import Tensor, nn
 
 from noisewise.auditing import AuditResult, ViolatedClaimError, audit
@@ -53,7 +53,7 @@ def whitened(model: nn.Module, estimator: object, record: tuple[Tensor, Tensor])
 
 def attack(name: str, repeats: int = 2500) -> tuple[AuditResult, float]:
     """Audit an estimator with the strongest of some random canaries."""
-    build, choose = ESTIMATORS[name]
+    build, choose = {**ESTIMATORS, **LOSS_CLIPPED}[name]
     torch.manual_seed(3)
     model = build()
     data = (torch.randn(15, 8), torch.randint(4, (15,)))
@@ -112,6 +112,8 @@ def test_a_run_with_a_budget_is_not_used_up_by_an_audit() -> None:
         ("Clipped, global", 0.0),
         ("InputScaled", 0.0),
         ("Propagated", 0.0),
+        ("InputScaled, loss clipped", 0.0),
+        ("Propagated, loss clipped", 0.0),
     ],
 )
 def test_every_estimator_keeps_its_claim(name: str, share: float) -> None:

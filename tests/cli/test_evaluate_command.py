@@ -53,7 +53,7 @@ def test_both_formats_give_a_report_and_a_statement_that_verifies(
     # One file: no script, nothing to fetch; pictures inside; no true curve.
     assert "<script" not in page
     assert not re.search(r"""(src|href)=["']http""", page)
-    assert page.count("data:image/svg+xml;base64,") == 4
+    assert page.count("data:image/svg+xml;base64,") == 5
     assert "NOT PRIVATE" not in page
     HTMLParser().feed(page)
     assert "AUC" in result.output

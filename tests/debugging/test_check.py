@@ -8,18 +8,23 @@ re-seedings, and never with the seeds that are written here.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from published_algorithms import lipschitz_training, network
+from benchmarks._published import PRINTED_000, PRINTED_004, REPAIRED, network
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from noisewise.debugging import TESTS, Claim, PrivacyBugError, assert_private, check
-from noisewise.debugging.mutants import BUGS, CORRECT, FRESH, UNSEEN, Training
+from noisewise.debugging.mutants import BUGS, CORRECT, FRESH, LATEST, UNSEEN, Training
 from noisewise.privacy import epsilon
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def mlp():
@@ -49,11 +54,29 @@ def findings_of(settings, declared=None, effort="quick", **changed):
     return check(train, mlp, cross_entropy, **arguments)
 
 
-@pytest.mark.parametrize("variant", CORRECT, ids=lambda v: v.name)
+# Combinations of what the others have one by one.
+COMBINED = ("momentum and weight decay", "weight decay", "Adam, automatic clipping", "momentum")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [slow(v) if v.name in COMBINED else v for v in CORRECT],
+    ids=lambda v: v.name,
+)
 def test_correct_training_is_not_accused(variant):
     findings = findings_of(variant.settings, variant.declared)
     assert findings.ok, str(findings)
     assert findings.false_alarm_probability < 1e-4
+
+
+def test_weight_averaging_is_told_from_stale_gradients():
+    """At these weights many units open within the first step; it was accused once."""
+    tests = ("P", "E3", "E7")
+    right = findings_of({"average": 0.9}, seed=116, tests=tests)
+    assert right.ok, str(right)
+    assert "E7" in right.ran
+    wrong = findings_of({"average": 0.9, "bug": "stale-gradients"}, seed=116, tests=(*tests, "E5"))
+    assert not wrong.ok
 
 
 @pytest.mark.parametrize(
@@ -99,9 +122,24 @@ def test_bugs_written_after_the_first_freeze_are_found():
 
 
 @pytest.mark.slow
-def test_most_bugs_written_after_the_second_freeze_are_found():
+def test_bugs_written_after_the_second_freeze_are_found():
+    """When they were written one was missed; a test was added for it."""
     missed = [m.bug for m in FRESH if findings_of({"bug": m.bug}, effort="default").ok]
-    assert missed == ["incomplete-batch-dropped"]
+    assert missed == []
+
+
+@pytest.mark.slow
+def test_most_bugs_written_after_the_third_freeze_are_found():
+    """Nothing was added for the two that are missed: what is missed is written here."""
+    missed = [m.bug for m in LATEST if findings_of({"bug": m.bug}, effort="default").ok]
+    assert missed == ["half-precision", "seed-shared-with-sampler"]
+
+
+def test_records_that_are_never_drawn_are_noticed():
+    tests = ("P", "E3", "E4")
+    findings = findings_of({"bug": "incomplete-batch-dropped"}, effort="default", tests=tests)
+    assert findings.bugs == ["records-never-drawn"]
+    assert "4 of 24 records (numbers 20, 21, 22, 23)" in findings.findings[0].sentence
 
 
 def test_batches_that_are_cut_off_are_noticed():
@@ -144,7 +182,7 @@ def test_a_cnn_can_be_checked(bug):
     assert findings.ok == (bug is None), str(findings)
 
 
-@pytest.mark.parametrize("bug", [None, "reseed-each-tensor"])
+@pytest.mark.parametrize("bug", [None, slow("reseed-each-tensor")])
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
@@ -153,27 +191,44 @@ def test_a_transformer_can_be_checked(bug):
     assert "whole numbers" in findings.skipped["E9"]
 
 
-@pytest.mark.parametrize("bug", [None, "factor-1.3"])
-def test_regression_and_soft_labels_can_be_checked(bug):
-    for loss, target in ((mse_loss, torch.randn(2, 4)), (cross_entropy, torch.eye(4)[:2])):
-        train = Training(mlp, loss, bug=bug)
-        findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
-        assert findings.ok == (bug is None), str(findings)
-        assert "T2" in findings.ran
+@pytest.mark.parametrize(
+    ("kind", "bug"),
+    [("numbers", None), ("soft", "factor-1.3"), slow("numbers", "factor-1.3"), slow("soft", None)],
+)
+def test_regression_and_soft_labels_can_be_checked(kind, bug):
+    loss, target = {
+        "numbers": (mse_loss, torch.randn(2, 4)),
+        "soft": (cross_entropy, torch.eye(4)[:2]),
+    }[kind]
+    train = Training(mlp, loss, bug=bug)
+    findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
+    assert findings.ok == (bug is None), str(findings)
+    assert "T2" in findings.ran
 
 
 @pytest.mark.parametrize(
-    ("input_norm", "names"),
+    ("train", "names"),
     [
-        ("batch", {"records-interact", "clipped-per-layer"}),
-        ("own", {"divides-by-actual-batch-size", "clipped-per-layer", "empty-batches-avoided"}),
+        (PRINTED_004, {"records-interact", "wrong-norm"}),
+        (PRINTED_000, {"divides-by-actual-batch-size", "clipped-per-layer"}),
+        (REPAIRED, set()),
+        slow(replace(REPAIRED, scale="batch"), {"records-interact"}),
+        slow(replace(REPAIRED, product="from k"), {"wrong-norm"}),
+        slow(replace(REPAIRED, noise="each"), {"clipped-per-layer"}),
+        slow(
+            replace(REPAIRED, divisor="drawn"),
+            {"divides-by-actual-batch-size", "empty-batch-fails"},
+        ),
+        slow(replace(REPAIRED, empty="again"), {"empty-batches-avoided"}),
     ],
+    ids=str,
 )
-def test_published_algorithms_are_found_out(input_norm, names):
-    train = lipschitz_training(input_norm)
+def test_published_algorithms_are_found_out(train, names):
     tests = ("P", "E2", "E3", "E4")
-    findings = check(train, network, cross_entropy, example=EXAMPLE, tests=tests)
+    example = (torch.zeros(3, 8), torch.tensor([0, 1, 7]))
+    findings = check(train, network, cross_entropy, example=example, tests=tests)
     assert names <= set(findings.bugs), str(findings)
+    assert bool(findings.bugs) == bool(names), str(findings)
 
 
 def test_micro_batches_and_workers_are_compared_when_named():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from our_engine import ESTIMATORS, engine_training
+from benchmarks._our_engine import ESTIMATORS, engine_training
 from torch.nn.functional import cross_entropy
 
 from noisewise.debugging import check
@@ -25,15 +25,9 @@ def test_records_that_are_dropped_instead_of_clipped_raise_no_alarm():
     assert "dropped, not clipped" in findings.skipped["T2"]
 
 
-# InputScaled has no clipping norm, and its sensitivity is not proportional to the loss clip that
-# stands in for one (smaller bounds take over as the clip grows), so the finder's first premise,
-# noise in proportion to C, does not apply to it. It is audited in tests/auditing instead.
-WITH_CLIP = [name for name in ESTIMATORS if name != "InputScaled"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_CLIP)
-def test_every_estimator_of_ours_with_a_clip_passes(name):
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_of_ours_passes(name):
     findings = findings_of(name, "default")
     assert findings.ok, str(findings)
     assert {"E1", "E2", "E3", "E4", "E5", "E7", "E9"} <= set(findings.ran)

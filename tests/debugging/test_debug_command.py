@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
-from noisewise.cli.debug import debug
+from noisewise.cli.debug import _options, debug
 from noisewise.debugging import TrainingFailedError, check
 from noisewise.debugging.command import CommandTraining, load_object, read_state
+from noisewise.debugging.guessing import guess_example
 from noisewise.debugging.mutants import Training
+from noisewise.debugging.preloaded import can_be_preloaded, shared
 
 pytest_plugins = ["pytester"]
 FOLDER = Path(__file__).parents[2] / "examples" / "debug_a_script"
@@ -65,10 +68,101 @@ def test_a_script_gives_the_same_weights_as_its_function(tmp_path):
         "init": init,
     }
     expected = run(**arguments)
-    got = CommandTraining(FULL)(**arguments)
-    assert set(got) == set(expected)
-    for name, value in got.items():
-        torch.testing.assert_close(value, expected[name])
+    for fresh in (True, False):
+        command = CommandTraining(FULL, fresh=fresh)
+        assert (command.preloaded is None) == fresh
+        got = command(**arguments)
+        assert set(got) == set(expected)
+        for name, value in got.items():
+            torch.testing.assert_close(value, expected[name])
+
+
+UNSEEDED = """
+import random, sys, time
+import numpy as np
+import torch
+
+if sys.argv[1] == "fail":
+    raise OSError("the disk is gone")
+if sys.argv[1] == "exit":
+    sys.exit("no such dataset")
+if sys.argv[1] == "sleep":
+    time.sleep(60)
+noise = [random.random(), np.random.rand(), float(torch.rand(()))]
+torch.save({"a": torch.tensor(noise), "b": torch.tensor(len(sys.modules["__main__"].__name__))},
+           sys.argv[2])
+"""
+
+
+def test_forks_of_an_interpreter_behave_like_new_ones(tmp_path):
+    script = tmp_path / "unseeded.py"
+    script.write_text(UNSEEDED)
+    server = shared()
+    states = []
+    for run in range(2):
+        out = str(tmp_path / f"{run}.pt")
+        assert server.run([str(script), "draw", out], 60) == (0, "")
+        states.append(torch.load(out, weights_only=True)["a"])
+    first, second = states
+    # Python and numpy seed themselves from the system, torch has a constant seed of its own.
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    assert first[2] == second[2]
+    code, log = server.run([str(script), "fail"], 60)
+    assert code == 1
+    assert log.endswith("OSError: the disk is gone\n")
+    assert server.run([str(script), "exit"], 60) == (1, "no such dataset\n")
+    assert server.run([str(script), "sleep"], 0.2)[0] is None
+    assert server.run([str(script), "draw", str(tmp_path / "x.pt")], 60)[0] == 0
+
+
+def test_only_plain_scripts_for_this_interpreter_are_forked(tmp_path):
+    assert can_be_preloaded([sys.executable, "train.py", "--clip", "1"])
+    assert not can_be_preloaded([sys.executable, "-m", "train"])
+    assert not can_be_preloaded(["no-such-python", "train.py"])
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    assert not can_be_preloaded([str(other), "train.py"])
+
+
+def test_records_are_read_off_the_model(tmp_path):
+    place = tmp_path / "models.py"
+    place.write_text("x = 1\n")
+    conv = nn.Sequential(nn.Conv2d(3, 4, 5), nn.Flatten(), nn.Linear(4 * 28 * 28, 7))
+    texts = nn.Sequential(nn.Embedding(11, 6), nn.Flatten(), nn.Linear(48, 4))
+    shapes = [((8,), small()), ((3, 32, 32), conv), ((8,), texts)]
+    for shape, model in shapes:
+        (x, y), seen = guess_example(f"{place}:build", lambda m=model: m, "cross-entropy")
+        assert x.shape[1:] == shape
+        assert y.dtype == torch.long
+        assert cross_entropy(model(x), y).isfinite()
+        assert "read off the model" in seen
+    (x, y), _ = guess_example(f"{place}:build", small, "mse")
+    assert y.shape == small()(x).shape
+    for model, loss in ((nn.Identity(), "mse"), (small(), "mine.py:loss")):
+        with pytest.raises(ValueError, match="--example"):
+            guess_example(f"{place}:build", lambda m=model: m, loss)
+    place.write_text("import torch\ndef example():\n    return torch.ones(2, 9), torch.ones(2)\n")
+    (x, _), seen = guess_example(f"{place}:build", small, "mse")
+    assert x.shape == (2, 9)
+    assert "example()" in seen
+
+
+def test_arguments_to_be_varied_are_placeholders_of_their_own():
+    command = "run {clip} {batch_size} {data} {init} {out} {pieces}"
+    with pytest.raises(ValueError, match="unknown placeholder"):
+        CommandTraining(command)
+    assert CommandTraining(command, usual={"pieces": 2}).accepts == {
+        "clip",
+        "batch_size",
+        "data",
+        "init",
+    }
+    with pytest.raises(ValueError, match=r"no \{workers\}"):
+        CommandTraining(command, usual={"pieces": 2, "workers": 1})
+    assert _options("pieces=2,8") == ("pieces", (2, 8))
+    with pytest.raises(ValueError, match="must look like"):
+        _options("pieces")
 
 
 def test_missing_and_unknown_placeholders_are_explained():
@@ -136,8 +230,7 @@ def test_a_report_names_the_bug_and_escapes_it(tmp_path):
 
 def test_the_fixture_fails_a_test_of_leaking_code(pytester):
     pytester.makeconftest('pytest_plugins = ["noisewise.pytest_plugin"]')
-    pytester.makepyfile(
-        """
+    source = """
         import torch
         from torch import nn
         from torch.nn.functional import cross_entropy
@@ -155,7 +248,7 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
             train = Training(build, cross_entropy, bug="no-noise")
             assert_private(train, build, cross_entropy, example=EXAMPLE)
         """
-    )
+    pytester.makepyfile(textwrap.dedent(source))
     result = pytester.runpytest_inprocess("--privacy-effort=quick", "--privacy-report=pages")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*no noise is added*"])
@@ -164,14 +257,26 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
 
 @pytest.mark.slow
 def test_a_whole_check_through_a_script():
-    findings = check(
-        CommandTraining(FULL),
-        small,
-        cross_entropy,
-        example=(torch.zeros(2, 8), torch.tensor([0, 2])),
-        effort="quick",
-    )
-    assert {"clipped-per-batch", "noise-ignores-clip"} <= set(findings.bugs)
+    """The command of the documentation, as it stands there, with no word about records."""
+    arguments = ["--model", f"{FOLDER / 'model.py'}:build", "--command", FULL, "--json"]
+    result = CliRunner().invoke(command_line(), [*arguments, "--effort", "quick"])
+    assert result.exit_code == 1, result.output
+    assert {"clipped-per-batch", "noise-ignores-clip"} <= set(json.loads(result.output)["bugs"])
+
+
+def test_noise_that_cannot_be_switched_off_is_no_reason_to_accuse():
+    full = Training(small, cross_entropy)
+
+    def train(*, clip, batch_size, data, init, seed, steps, lr):
+        given = {"clip": clip, "batch_size": batch_size, "data": data, "init": init}
+        return full(noise_multiplier=1.3, seed=seed, steps=steps, lr=lr, **given)
+
+    example = (torch.zeros(2, 8), torch.tensor([0, 2]))
+    findings = check(train, small, cross_entropy, example=example, effort="quick")
+    assert findings.ok
+    assert "cannot be switched off" in findings.skipped["E3"]
+    assert "cannot be switched off" in findings.skipped["T2"]
+    assert findings.ran == ["P"]
 
 
 NUMPY = (

@@ -288,6 +288,15 @@ def test_ece_alone_and_plots() -> None:
     assert found.plot().get_ylabel() == "share of positives"
 
 
+@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ece_of_a_single_record_is_a_number_between_0_and_1(neighbors: str, seed: int) -> None:
+    found = private_calibration([1], [0.3], epsilon=0.1, neighbors=neighbors, rng=seed)
+    low, high = found.ece_interval()
+    assert 0 <= low <= high <= 1
+    assert 0 <= found.ece <= 1
+
+
 # ---------------------------------------------------------------------- bad input
 
 

@@ -20,8 +20,9 @@ from noisewise.analysis.calibration import (
 if TYPE_CHECKING:
     from noisewise.analysis.calibration import PrivateReliability
     from noisewise.analysis.clipping_bias import BiasSeries
+    from noisewise.ecdf import PrivateCalibration
 
-__all__ = ["evaluation_figures", "training_figures"]
+__all__ = ["evaluation_figures", "prediction_histogram", "training_figures"]
 
 Captioned = list[tuple[Figure, str]]
 
@@ -66,16 +67,11 @@ def evaluation_figures(found: PrivateReliability, level: float = 0.95) -> Captio
     first, left = _square()
     found.reliability.plot(left)
     left.set(xlabel="confidence", ylabel="accuracy")
-    second, right = _square()
-    edges = found.reliability.edges
-    counts = np.maximum(found.reliability.counts, 0.0)
-    share = counts / max(counts.sum(), 1.0)
-    right.bar(edges[:-1], share, np.diff(edges), align="edge", color="0.75", edgecolor="white")
-    right.axvline(found.accuracy, color="#2b6a99", label=f"accuracy {found.accuracy:.1%}")
-    label = f"mean confidence {found.confidence:.1%}"
-    right.axvline(found.confidence, color="#c1440e", linestyle="--", label=label)
-    right.set(xlabel="confidence", ylabel="share of records", xlim=(0, 1))
-    right.legend(loc="upper left", fontsize="small")
+    second = _histogram(
+        found.reliability,
+        {"accuracy": found.accuracy, "mean confidence": found.confidence},
+        "confidence",
+    )
     low, high = found.reliability.ece_interval(level)
     return [
         (
@@ -85,6 +81,36 @@ def evaluation_figures(found: PrivateReliability, level: float = 0.95) -> Captio
         ),
         (second, "Private distribution of the confidence"),
     ]
+
+
+def prediction_histogram(found: PrivateCalibration) -> Figure:
+    """Draw where a binary classifier's predictions lie, beside how often the event happened.
+
+    Read off the groups of a private calibration, so it costs nothing more.
+    """
+    counts = np.maximum(found.counts, 0.0)
+    total = max(float(counts.sum()), 1.0)
+    lines = {
+        "share of positives": float(counts @ found.prob_true) / total,
+        "mean prediction": float(counts @ found.prob_pred) / total,
+    }
+    return _histogram(found, lines, "predicted probability")
+
+
+def _histogram(found: PrivateCalibration, lines: dict[str, float], label: str) -> Figure:
+    """Groups may differ in width, so their density is drawn; and two lines."""
+    figure, axes = _square()
+    widths = np.diff(found.edges)
+    counts = np.maximum(found.counts, 0.0)
+    density = counts / max(float(counts.sum()), 1.0) / np.maximum(widths, 1e-12)
+    axes.bar(found.edges[:-1], density, widths, align="edge", color="0.75", edgecolor="white")
+    styles = [("#2b6a99", "-"), ("#c1440e", "--")]
+    for (name, value), (colour, style) in zip(lines.items(), styles, strict=True):
+        axes.axvline(value, color=colour, linestyle=style, label=f"{name} {value:.1%}")
+    room = 1.25 * max(float(density.max()), 1e-12)  # for the legend
+    axes.set(xlabel=label, ylabel="density", xlim=(0, 1), ylim=(0, room))
+    axes.legend(loc="upper center", fontsize="small")
+    return figure
 
 
 def _square() -> tuple[Figure, Any]:

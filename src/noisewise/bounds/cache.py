@@ -149,11 +149,13 @@ class NormCache:
             self.reused += 1
             return entry.current
         allowance = self.tolerance * entry.certified.value
-        if entry.restless >= _PATIENCE and entry.restless % 8 and _is_new(weight, entry):
-            # It moved too far every time of late (noise does that): do not measure how far.
-            return self._compute(key, weight, options, compute, state)
-        with one_thread(weight.shape):
-            moved = drift(weight.detach(), entry, options, allowance)
+        moved = 0.0
+        if entry.scale != 1.0 or _is_new(weight, entry):
+            if entry.scale == 1.0 and entry.restless >= _PATIENCE and entry.restless % 8:
+                # It moved too far every time of late (noise does that): do not measure how far.
+                return self._compute(key, weight, options, compute, state)
+            with one_thread(weight.shape):
+                moved = drift(weight.detach(), entry, options, allowance)
         if moved == 0.0:
             self.reused += 1
             entry.current = entry.certified
@@ -166,7 +168,7 @@ class NormCache:
             if entry.scale != 1.0 and moved <= _ROUNDING * entry.certified.value:
                 # Only rounding moved it: the bound holds for this very weight, which is quicker
                 # to recognise than a rescaled anchor.
-                entry.anchor, entry.scale = weight.detach().clone(), 1.0
+                entry.anchor, entry.scale = _copy(weight, entry.anchor), 1.0
                 entry.certified = entry.current
         else:
             return self._compute(key, weight, options, compute, state)
@@ -185,7 +187,7 @@ class NormCache:
         bound = compute(weight, **options)
         entries = self._entries
         reference = weakref.ref(weight, lambda _: entries.pop(key, None))
-        anchor = weight.detach().clone()
+        anchor = _copy(weight, None if former is None else former.anchor)
         restless = 0 if former is None else former.restless + 1
         entries[key] = _Entry(reference, anchor, 1.0, bound, state, bound, restless)
         self.computed += 1
@@ -211,7 +213,18 @@ def _settle_rounding(weight: Tensor, entry: _Entry) -> None:
         return
     value = up(entry.certified.value + up(moved))
     entry.certified = entry.current = NormBound(value, entry.certified.method)
-    entry.anchor, entry.scale = weight.detach().clone(), 1.0
+    entry.anchor, entry.scale = _copy(weight, entry.anchor), 1.0
+
+
+def _copy(weight: Tensor, into: Tensor | None) -> Tensor:
+    """Copy a weight, into the memory of an anchor that is no longer needed where it fits."""
+    weight = weight.detach()
+    alike = into is not None and (into.shape, into.dtype, into.device) == (
+        weight.shape,
+        weight.dtype,
+        weight.device,
+    )
+    return into.copy_(weight) if into is not None and alike else weight.clone()
 
 
 def _is_new(weight: Tensor, entry: _Entry) -> bool:
@@ -222,10 +235,8 @@ def _is_new(weight: Tensor, entry: _Entry) -> bool:
 def _distance(weight: Tensor, entry: _Entry) -> tuple[Tensor, float]:
     """Return ``D = weight - scale * anchor`` as computed, and a bound on the exact ||D||_F.
 
-    The bound is zero only if nothing changed, and infinite if something is not finite.
+    The bound is infinite if something is not finite.
     """
-    if entry.scale == 1.0 and torch.equal(weight, entry.anchor):
-        return weight, 0.0
     wide = torch.float64
     if weight.device.type == "mps":
         wide = torch.float32

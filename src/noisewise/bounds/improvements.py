@@ -14,6 +14,7 @@ Each is a valid bound by itself and is used only as a minimum with the plain one
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,12 +46,13 @@ class Improvements:
 
 @dataclass(frozen=True)
 class Head:
-    """The matrix whose outputs are the logits, as the loss sees it."""
+    """The matrix whose outputs are the logits, as the loss sees it, at the weights of one step."""
 
     position: int
     matrix: Tensor
     bias: Tensor | None
 
+    @cached_property
     def centred_norm(self) -> float:
         """Norm of the matrix after its mean row is taken away."""
         matrix = wide(self.matrix)

@@ -139,7 +139,7 @@ class _Pass:
         seen = Signal(output.shape, output.norm if self.use.bounded_logits else math.inf)
         if self.use.bounded_logits and self.use.centred and rule.shift_invariant and self.head:
             entering = self.calls[self.head.position].norm
-            centred = total(product(self.head.centred_norm(), entering), self.head.centred_bias())
+            centred = total(product(self.head.centred_norm, entering), self.head.centred_bias())
             seen = Signal(output.shape, min(seen.norm, centred))
         # Losses whose very constant is the range of the output (squares) need it in any case.
         constant = rule.lipschitz(loss, seen)
@@ -186,7 +186,7 @@ class _Pass:
                 and not isinstance(self.loss, float)
                 and self.loss[0].shift_invariant
             ):
-                ways.append(product(self.head.centred_norm(), cotangent))
+                ways.append(product(self.head.centred_norm, cotangent))
         if position in self.dense:
             ways.append(self.balance.cotangent(position, rule.matrix(call), cotangent))
         return ways

@@ -100,6 +100,8 @@ def _true_ranking(rows: Any, axes: Any, other: Any) -> None:
 def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
+    from noisewise.analysis.figures import prediction_histogram
+
     calibration = found.calibration
     assert calibration is not None
     page.heading("Calibration")
@@ -120,6 +122,7 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
     other.set(xlabel="score", ylabel="share of records below", ylim=(-0.01, 1.01))
     page.figures(
         (figure, "Reliability; bars are two standard errors of the noise"),
+        (prediction_histogram(calibration), "Where the predictions lie, by calibration group"),
         (scores, "Distribution of the scores"),
     )
     frame = calibration.to_frame()

@@ -147,8 +147,11 @@ def train_private(
     return Trained(model, seconds, float(model.score(data.x_test, data.y_test)))
 
 
-def train_plain(data: Data, like: Any, epochs: int = 20) -> Trained:
-    """Train the same network without privacy, for the comparison only."""
+def train_plain(data: Data, like: Any) -> Trained:
+    """Train the same network without privacy, for the comparison only.
+
+    Twenty epochs, and on small tables as many as it takes to be trained at all.
+    """
     import time
 
     import torch
@@ -170,7 +173,7 @@ def train_plain(data: Data, like: Any, epochs: int = 20) -> Trained:
         y, loss = torch.from_numpy(codes.astype(np.int64)), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(epochs):
+    for _ in range(max(20, -(-1000 * 512 // len(x)))):
         for batch in torch.split(torch.randperm(len(x), generator=generator), 512):
             optimizer.zero_grad()
             loss(network(x[batch]), y[batch]).backward()

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisewise.debugging.preloaded import Preloaded, can_be_preloaded, shared
 from noisewise.debugging.trainer import ARGUMENTS, Data, StateDict, TrainingFailedError
 from noisewise.errors import MissingExtraError
 from noisewise.privacy import _validate
@@ -37,7 +38,8 @@ PLACEHOLDERS = {
     "data": "file with x and y; without it nothing can be tested",
     "init": "file with the weights to start from; without it nothing can be tested",
     "out": "file for the weights at the end; without it nothing can be tested",
-    "noise_multiplier": "sigma; without it E1, E5, E6, E8, T3 and T4 are skipped",
+    "noise_multiplier": "sigma; without it E1, E5, E6, E8, T3 and T4 are skipped, and all others "
+    "too if the script adds noise by itself",
     "seed": "seed; without it every run must draw new noise by itself",
     "steps": "number of steps; without it E5 (over steps), E7 and overlaps in E4 are skipped",
     "lr": "learning rate; without it T4 is skipped",
@@ -57,25 +59,41 @@ class CommandTraining:
         File format of data and weights, one of `FORMATS`.
     timeout
         Seconds after which a run counts as failed.
+    fresh
+        Start a new interpreter for every run, even where a fork would do (see `preloaded`).
+    usual
+        Values of further placeholders, where a test does not vary them.
     """
 
     template: str
     form: str = "pt"
     timeout: float = 600.0
+    fresh: bool = False
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _validate.choice("form", self.form, FORMATS)
         found = self.placeholders
         missing = [name for name in _NEEDED if name not in found]
-        unknown = sorted(found - set(PLACEHOLDERS))
+        unknown = sorted(found - set(PLACEHOLDERS) - set(self.usual))
         if unknown:
             raise ValueError(
                 f"unknown placeholder {{{unknown[0]}}} in the command; known are "
                 + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
             )
+        for name in self.usual:
+            if name not in found:
+                raise ValueError(f"{name} is to be varied, but the command has no {{{name}}}")
         if missing:
             what = "; ".join(f"{{{name}}}: {PLACEHOLDERS[name]}" for name in missing)
             raise ValueError(f"the command lacks {what}")
+
+    @property
+    def preloaded(self) -> Preloaded | None:
+        """The process that runs the script, if it can be run without a new interpreter."""
+        if self.fresh or not can_be_preloaded(shlex.split(self.template)):
+            return None
+        return shared()
 
     @property
     def placeholders(self) -> set[str]:
@@ -99,23 +117,34 @@ class CommandTraining:
             place = {k: Path(folder) / f"{k}.{self.form}" for k in ("data", "init", "out")}
             _write(place["data"], {"x": data[0], "y": data[1]})
             _write(place["init"], init)
+            given = {**self.usual, **arguments}
             words = [
-                word.format(**arguments, **{k: str(v) for k, v in place.items()})
+                word.format(**given, **{k: str(v) for k, v in place.items()})
                 for word in shlex.split(self.template)
             ]
-            try:
-                done = subprocess.run(
-                    words, capture_output=True, text=True, timeout=self.timeout, check=False
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise TrainingFailedError(f"{words[0]} could not run: {error}") from error
-            if done.returncode != 0 or not place["out"].exists():
-                end = (done.stderr or done.stdout).strip().splitlines()[-3:]
+            code, said = self._run(words)
+            if code != 0 or not place["out"].exists():
                 raise TrainingFailedError(
-                    f"the command ended with code {done.returncode}"
-                    f"{'' if place['out'].exists() else ' and wrote no {out}'}: {' / '.join(end)}"
+                    f"the command ended with code {code}"
+                    f"{'' if place['out'].exists() else ' and wrote no {out}'}: "
+                    + " / ".join(said.strip().splitlines()[-3:])
                 )
             return read_state(place["out"])
+
+    def _run(self, words: list[str]) -> tuple[int, str]:
+        """Return the exit code and what was printed."""
+        if self.preloaded is not None:
+            code, said = self.preloaded.run(words[1:], self.timeout)
+            if code is None:
+                raise TrainingFailedError(f"{words[1]} took more than {self.timeout:g} s")
+            return code, said
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=self.timeout, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise TrainingFailedError(f"{words[0]} could not run: {error}") from error
+        return done.returncode, done.stderr or done.stdout
 
 
 def read_state(path: Path) -> StateDict:

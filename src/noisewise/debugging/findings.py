@@ -128,15 +128,23 @@ class Findings:
         grid.add_column("result", no_wrap=True)
         grid.add_column("what was seen", overflow="fold")
         colours = {"passed": "green", "failed": "bold red", "explained": "cyan"}
+        before = ""
         for result in self.results:
             colour = colours.get(result.status, "yellow")
-            seen = f"{result.title}: {result.summary}"
+            again = result.status == "skipped" and result.summary == before
+            before = result.summary
+            seen = f"{result.title}: " if result.title != result.test else ""
+            seen += "for the same reason" if again else result.summary
             grid.add_row(result.test, f"[{colour}]{result.status}[/]", escape(seen))
         console.print(grid)
         for note in self.notes:
             console.print(f"[cyan]note[/] {escape(note)}")
         if self.ok:
-            console.print("[bold green]No bug found.[/] Tests that were skipped prove nothing.")
+            style = "yellow" if len(self.skipped) > len(self.ran) else "green"
+            console.print(
+                f"[bold {style}]No bug found.[/] {len(self.ran)} of {len(self.results)} tests ran; "
+                "those that were skipped prove nothing."
+            )
         for finding in self.findings:
             console.print(
                 f"[bold red]{escape(finding.name)}[/] ({finding.test}, "

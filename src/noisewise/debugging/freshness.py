@@ -8,7 +8,7 @@ import numpy as np
 
 from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.noise import SCALE, Measurement, measure, reading
+from noisewise.debugging.noise_readings import SCALE, Measurement, measure, reading
 from noisewise.debugging.statistics import LEVEL, correlation, variance_ratio
 
 __all__ = ["freshness", "invariance"]

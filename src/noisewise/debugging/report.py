@@ -45,9 +45,10 @@ def write(findings: Findings, path: Path) -> Path:
         )
     parts.append("<h2>Tests</h2><table><tr><th>test</th><th>result</th><th>what was seen</th></tr>")
     for result in findings.results:
+        title = f"{html.escape(result.title)}: " if result.title != result.test else ""
         parts.append(
             f"<tr><td>{result.test}</td><td class='{result.status}'>{result.status}</td>"
-            f"<td>{html.escape(result.title)}: {html.escape(result.summary)}</td></tr>"
+            f"<td>{title}{html.escape(result.summary)}</td></tr>"
         )
     parts.append("</table>")
     parts += [f"<p>Note: {html.escape(note)}</p>" for note in findings.notes]

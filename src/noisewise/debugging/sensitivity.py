@@ -18,7 +18,7 @@ from torch import Tensor
 
 from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.noise import measure
+from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import StateDict, TrainingFailedError
 
@@ -64,7 +64,8 @@ def canaries(bench: Bench) -> None:
                 clip = bench.reachable(level * norm)
                 row = bench.single(x[0], y[0], clip, state)
                 ratio = float(np.linalg.norm(row)) / clip
-                rows.append((row, clip))
+                # Noise is measured at the first weights, so it is held against these alone.
+                rows += [(row, clip)] if factor == 1.0 else []
                 details.append(
                     {"ratio": ratio, "row": row, "clip": clip, "gradient": gradient, "norm": norm}
                 )
@@ -360,6 +361,13 @@ def _clipping_mistake(bench: Bench, details: list[dict[str, Any]]) -> tuple[str,
                 if r > d["clip"]
             ):
                 return "norm-omits-tensor", f"the norm that is clipped leaves out {name}."
+        # Contributions may be parallel to the gradient although every layer is bounded alone.
+        worst = max(strong, key=lambda d: float(d["ratio"]))
+        lengths = [
+            float(np.linalg.norm(worst["row"][part])) / worst["clip"] for part in slices.values()
+        ]
+        if max(lengths) < 1.01 and sum(length > 0.9 for length in lengths) > 1:
+            return "clipped-per-layer", _per_layer(len(slices))
         return "wrong-norm", "gradients are scaled by something other than C over their norm."
     if all(np.max(np.abs(d["row"])) <= d["clip"] * 1.001 for d in strong):
         norms = [
@@ -368,12 +376,16 @@ def _clipping_mistake(bench: Bench, details: list[dict[str, Any]]) -> tuple[str,
             for part in slices.values()
         ]
         if max(norms) < 1.01:
-            return "clipped-per-layer", (
-                f"each tensor is clipped to C on its own, so the whole of {len(slices)} tensors "
-                f"is bounded only by sqrt({len(slices)}) C."
-            )
+            return "clipped-per-layer", _per_layer(len(slices))
         return "elements-clamped", "single elements are clamped to C instead of the norm."
     return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."
+
+
+def _per_layer(tensors: int) -> str:
+    return (
+        f"each tensor is clipped to C on its own, so the whole of {tensors} tensors is bounded "
+        f"only by sqrt({tensors}) C."
+    )
 
 
 def _factor(detail: dict[str, Any]) -> float | None:

@@ -140,8 +140,11 @@ class PrivateCalibration:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error over these groups; noise makes it too large on average."""
-        return float(np.abs(self.residuals).sum() / self.total)
+        """Expected calibration error over these groups; noise makes it too large on average.
+
+        At most 1, as the true one is: with few records noise alone would exceed it.
+        """
+        return min(1.0, float(np.abs(self.residuals).sum() / self.total))
 
     def ece_interval(
         self, level: float = 0.95, *, draws: int = 10_000, seed: int = 0
@@ -170,7 +173,8 @@ class PrivateCalibration:
             margin = limit("count", True)
             most, least = self.total + margin, max(self.total - margin, 1.0)
         found = float(np.abs(self.residuals).sum())
-        return max(0.0, (found - slack) / most), min(1.0, (found + slack) / least)
+        low, high = (found - slack) / most, (found + slack) / least
+        return min(1.0, max(0.0, low)), min(1.0, high)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each group."""

@@ -6,7 +6,7 @@ samples as wanted, at no further cost. Names follow ``scipy.stats.ecdf``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from noisewise.ecdf.bands import critical_values, population_margin, ratio_deviations
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
 from noisewise.ecdf.promise import state
 from noisewise.privacy import _validate
@@ -101,6 +102,8 @@ class PrivateECDF:
         Where the noise came from.
     assumptions : tuple of str
         What the statement must say beside the usual: the threat model of an aggregator.
+    looks : tuple of str
+        What was released before, within the budget, to choose the mechanism.
     """
 
     grid: Grid
@@ -111,7 +114,9 @@ class PrivateECDF:
     relation: Relation
     smoothing: str
     randomness: str
-    assumptions: tuple[str, ...] = ()
+    # Keywords, so that classes derived from this one may add fields without a default.
+    assumptions: tuple[str, ...] = field(default=(), kw_only=True)
+    looks: tuple[str, ...] = field(default=(), kw_only=True)
 
     # --------------------------------------------------------------------- values
 
@@ -231,6 +236,9 @@ class PrivateECDF:
     def variance(self) -> FloatArray:
         """Return the variance of the noise of each value, before smoothing.
 
+        If blocks of bins were measured (mechanism "adaptive"), values inside a block have an
+        error of interpolation besides, which the band allows for.
+
         If the number of records is private, the values are ratios of two noisy counts and
         this is the delta method's approximation.
         """
@@ -273,6 +281,9 @@ class PrivateECDF:
         part = level if target == "sample" else (1 + level) / 2
         factors = critical_values(self.mechanism, part, simultaneous=simultaneous, draws=draws)
         low, high, records = self._limits(factors)
+        if isinstance(self.mechanism.strategy, CoarseTree):
+            # Inside a block only monotony is known.
+            low, high = self.mechanism.strategy.between(low, high)
         if target == "population":
             margin = population_margin(records, part)
             low, high = low - margin, high + margin
@@ -362,6 +373,7 @@ class PrivateECDF:
             self.relation,
             randomness=self.randomness,
             what=f"empirical distribution function on {self.grid.bins} thresholds",
+            looks=self.looks,
             assumptions=(
                 "bounds and thresholds were chosen without looking at the data",
                 *self.assumptions,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from noisewise.ecdf.adaptive import choose_width
 from noisewise.ecdf.aggregation import Aggregator, LocalSum, agree
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid, as_records
-from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms import MECHANISMS, plan
+from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.mechanisms.thesis import ThesisTree
@@ -58,18 +61,21 @@ def dp_ecdf(
     neighbors : {"replace", "add-remove"}
         Datasets are neighbours if one record is replaced (their number is public), or added
         or removed (their number is private, and gets noise).
-    mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram"}
+    mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram", "adaptive"}
         "auto" takes the least variance in closed form. "thesis" is Eq. 6.3.1 of Barczewski
         (2025) with exact sensitivity; "kary" a tree of counts with least squares; "sqrt" a
         Toeplitz factorisation with Gaussian noise (needs delta > 0 or rho); "circulant" the
-        like for neighbors="replace", with less noise on fine grids.
+        like for neighbors="replace", with less noise on fine grids. "adaptive", for pure
+        budgets, spends a 64th of epsilon to see whether the curve is nearly straight over
+        blocks of bins, and if so measures blocks only: much less error for smooth data, 1.6 %
+        more at worst.
     smooth : {"auto", "l2", "l1", "pava", "shrink", None}
         How the curve is made monotone. "l2" and "l1" are Eq. 6.3.6 for "thesis"; for the
         others "l2" and "pava" are isotonic least squares weighted by the known variances.
-        "auto" is "l2". "shrink", for "kary", first shrinks differences between neighbouring
-        bins towards zero as far as they look like noise: less error if records are spread
-        evenly within short ranges, no more if they are not. None leaves the curve as
-        released.
+        "auto" is "l2" ("shrink" if the mechanism is "adaptive"). "shrink", for "kary", first
+        shrinks differences between neighbouring bins towards zero as far as they look like
+        noise: less error if records are spread evenly within short ranges, no more if they
+        are not. None leaves the curve as released.
     aggregator : Aggregator, optional
         Who adds up the records; by default this machine. Those of
         :mod:`noisewise.federated` put their threat model into the statement.
@@ -105,7 +111,14 @@ def dp_ecdf(
     if smooth is not None:
         _validate.choice("smooth", smooth, SMOOTHINGS)
     source = resolve(rng)
-    chosen = plan(grid.bins, relation, budget, mechanism=mechanism, objective=objective, base=base)
+    _validate.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
+    adaptive = mechanism == "adaptive"
+    if adaptive:
+        _check_adaptive(budget, aggregator, objective, base)
+        smooth = "shrink" if smooth == "auto" else smooth
+    # An adaptive curve is one of a tree of counts as well, of which bins is not known yet.
+    first = "kary" if adaptive else mechanism
+    chosen = plan(grid.bins, relation, budget, mechanism=first, objective=objective, base=base)
     _check_smoothing(chosen, smooth)
     summer: Aggregator = LocalSum() if aggregator is None else aggregator
     if aggregator is None:
@@ -120,8 +133,15 @@ def dp_ecdf(
                 "is private, use neighbors='add-remove'."
             )
 
+    looks: tuple[str, ...] = ()
+    counts = grid.count(x) if adaptive else None
+    if counts is not None:
+        choice = choose_width(counts, relation, budget, source)
+        chosen, looks = choice.mechanism, tuple(choice.looks)
+        agreed = agree(aggregator, x, chosen, budget)
+
     def statistic(part: Any) -> IntArray:
-        return chosen.strategy.measure(grid.count(part))
+        return chosen.strategy.measure(grid.count(part) if counts is None else counts)
 
     measurements = summer.noisy_sum(x, statistic, agreed.noise, source)
     noisy = chosen.strategy.reconstruct(np.asarray(measurements, np.int64), float(records))
@@ -135,7 +155,30 @@ def dp_ecdf(
         smoothing="none" if smooth is None else smooth,
         randomness=source.description,
         assumptions=agreed.assumptions,
+        looks=looks,
     )
+
+
+def _check_adaptive(
+    budget: Budget, aggregator: Aggregator | None, objective: str, base: int
+) -> None:
+    if budget.kind != "pure":
+        raise ValueError(
+            f"mechanism='adaptive' is for pure budgets, got {budget}: give epsilon alone, or use "
+            "mechanism='auto'"
+        )
+    if aggregator is not None:
+        raise ValueError(
+            "mechanism='adaptive' looks at the shape of the whole histogram first, which is no sum "
+            "over records and cannot be asked of an aggregator: use mechanism='auto'"
+        )
+    if objective != "mean":
+        raise ValueError(
+            f"mechanism='adaptive' makes the mean error small, got objective={objective!r}: use "
+            "mechanism='auto' for a small largest variance"
+        )
+    if base != 2:
+        raise ValueError(f"base={base} belongs to mechanism='thesis', got mechanism='adaptive'")
 
 
 def _check_smoothing(mechanism: Mechanism, smooth: str | None) -> None:
@@ -172,9 +215,13 @@ def smooth_counts(noisy: FloatArray, mechanism: Mechanism, smooth: str | None) -
     smooth : {"auto", "l2", "l1", "pava", "shrink", None}
         See :func:`dp_ecdf`.
     """
-    _check_smoothing(mechanism, smooth)
     if smooth is None:
         return noisy
+    if isinstance(mechanism.strategy, CoarseTree):
+        coarse = mechanism.strategy
+        blocks = replace(mechanism, strategy=coarse.tree)
+        return coarse.interpolate(smooth_counts(noisy[coarse.ends], blocks, smooth))
+    _check_smoothing(mechanism, smooth)
     total = max(float(noisy[-1]), 0.0)
     if smooth == "shrink":
         noisy = _shrink(noisy, mechanism)

@@ -44,12 +44,20 @@ def state(
     what: str,
     assumptions: Iterable[str] = (),
     delta: float | None = None,
+    looks: Iterable[str] = (),
 ) -> Statement:
-    """Return the statement of one release of `mechanism`."""
+    """Return the statement of one release of `mechanism`.
+
+    If it was chosen after `looks` at the data, which have a part of the same pure budget, the
+    budget is stated: what was spent on one way through them is a guarantee for no other.
+    """
     said = [*assumptions]
     if relation.count_is_public:
         said.append("the number of records is public")
     event = event_of(mechanism, budget)
+    if before := ", ".join(looks):
+        event = Pure(budget.epsilon)
+        what = f"{before}; then {what}"
     return Statement.derive(
         event,
         accountant="rdp" if isinstance(event, ZeroConcentrated) else "pld",

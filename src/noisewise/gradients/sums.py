@@ -3,6 +3,10 @@
 A sum over records, never a mean; one group after another in a fixed order; each with the
 distance by which adding or removing one record can move it (replacing one moves it by up to
 twice that).
+
+Type of the sums: that of the parameter, float32 at least, for up to `RUN` records. Beyond that
+float64, since rounding a sum of n records to float32 moves it by up to 6e-8 n bounds, and that
+must stay far below the slack; a sum is rounded to the parameter's type after its noise.
 """
 
 from __future__ import annotations
@@ -12,10 +16,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["SLACK", "BoundedSum", "Group"]
+from noisewise.gradients.contractions.base import RUN
+
+__all__ = ["SLACK", "BoundedSum", "Group", "sum_type"]
 
 #: Relative allowance for floating-point rounding on every sensitivity (contract, point 7).
 SLACK = 1e-3
+
+
+def sum_type(parameter: torch.dtype, records: int) -> torch.dtype:
+    """Return the type of a sum over so many records for a parameter of this type."""
+    return torch.float64 if records > RUN else torch.promote_types(parameter, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class Group:
     names : tuple of str
         The parameters.
     gradients : dict of str to Tensor
-        Sums over records, one tensor per parameter.
+        Sums over records, one tensor per parameter, in the type of `sum_type`.
     sensitivity : float
         Largest norm by which one record, added or removed, moves all of `gradients`
         together. Includes the slack for rounding.
@@ -81,17 +92,20 @@ class BoundedSum:
                 "bounded sums can only be added if their groups and sensitivities agree: use the "
                 "same estimator and the same weights for all parts of a batch"
             )
+        records = self.records + other.records
+
+        def joined(a: Tensor, b: Tensor) -> Tensor:
+            return (a.double() + b).to(sum_type(torch.promote_types(a.dtype, b.dtype), records))
+
         groups = tuple(
             Group(
                 a.name,
                 a.names,
-                {n: (a.gradients[n].double() + b.gradients[n]).to(a.gradients[n]) for n in a.names},
+                {n: joined(a.gradients[n], b.gradients[n]) for n in a.names},
                 a.sensitivity,
                 a.size,
             )
             for a, b in zip(self.groups, other.groups, strict=True)
         )
         norms = {k: torch.cat([v, other.norms[k]]) for k, v in self.norms.items()}
-        return BoundedSum(
-            groups, self.records + other.records, self.nonfinite + other.nonfinite, norms
-        )
+        return BoundedSum(groups, records, self.nonfinite + other.nonfinite, norms)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisewise.bounds.norms.precision import full_precision
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import CombinedContraction, Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
@@ -116,6 +117,7 @@ class Tape:
         self.stack: list[str] = []
         self.rows = self.views = 0
         self.open = False
+        self.device = "cpu"
         self.sums: Sums = {}
         self.norms: dict[str, Tensor] = {}
         #: Parameters whose Jacobian is not measured, found while probing.
@@ -227,7 +229,10 @@ class Tape:
         if self.estimator is None:
             return
         self.backward = True
-        contraction = pulled_back(contraction, self.derived)
+        with full_precision(self.device):
+            self._arrive(pulled_back(contraction, self.derived))
+
+    def _arrive(self, contraction: Contraction) -> None:
         by_group: dict[str, set[str]] = {}
         for name in contraction.names:
             group = self.group_of[name]
@@ -293,8 +298,9 @@ class Tape:
 
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
-        for group in list(self.pending):
-            self._settle(group)
+        with full_precision(self.device):
+            for group in list(self.pending):
+                self._settle(group)
 
 
 def joined(uses: list[Contraction]) -> list[Contraction]:

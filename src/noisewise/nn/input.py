@@ -89,15 +89,15 @@ class BoundedInput(nn.Module):
                 f"records must have shape {self.shape}, got a batch of shape {tuple(x.shape)}"
             )
         flat = (-1,) + (1,) * len(self.shape)
-        finite = torch.isfinite(x).flatten(1).all(dim=1).view(flat)
-        x = self._convert(torch.where(finite, x, torch.zeros_like(x)))
+        x = self._convert(_without_nonfinite(x))
         length = torch.linalg.vector_norm(x.flatten(1), dim=1)
         # A little below the norm, so that rounding cannot lift a record above it.
         target = self.norm * (1.0 - 16 * torch.finfo(x.dtype).eps)
         scale = target / length.clamp_min(_floor(x.dtype))
         if self.mode == "clip":
             scale = scale.clamp_max(1.0)
-        bounded: Tensor = x * scale.view(flat)
+        # Already a copy: a second one of a batch of images would take as long as a layer.
+        bounded: Tensor = x * scale.view(flat) if x.requires_grad else x.mul_(scale.view(flat))
         return bounded
 
     def _convert(self, x: Tensor) -> Tensor:
@@ -122,6 +122,14 @@ class BoundedInput(nn.Module):
         """Return the settings, as given."""
         colour = "" if self.colour is None else f", colour={self.colour!r}"
         return f"shape={self.shape}, norm={self.norm:g}, mode={self.mode!r}{colour}"
+
+
+def _without_nonfinite(x: Tensor) -> Tensor:
+    """Replace every record with an entry that is not finite by zeros."""
+    # A sum is not finite if an entry is not, nor if it overflows; the norm would overflow, too,
+    # and the record become zero. One pass, nothing stored.
+    finite = torch.isfinite(x.flatten(1).sum(dim=1)).view(-1, *[1] * (x.dim() - 1))
+    return torch.where(finite, x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def _floor(dtype: torch.dtype) -> float:

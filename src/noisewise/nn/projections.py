@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -297,11 +297,11 @@ def project(model: nn.Module) -> ProjectionReport:
     """
     layers: list[tuple[str, Projectable]] = []
     for name, module in model.named_modules():
-        parameters = list(module.named_parameters(recurse=False))
-        if not isinstance(module, Projectable):
+        # As isinstance would say, which looks through the protocol anew each time.
+        if not callable(getattr(module, "project_", None)) or not hasattr(module, "limit"):
             continue
-        layers.append((name, module))
-        for own, parameter in parameters:
+        layers.append((name, cast("Projectable", module)))
+        for own, parameter in module.named_parameters(recurse=False):
             # The sum is not finite if an entry is not; only then look at every entry.
             if not bool(torch.isfinite(parameter.sum())) and not bool(
                 torch.isfinite(parameter).all()

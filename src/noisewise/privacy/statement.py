@@ -8,13 +8,12 @@ a terminal and as a Markdown card. Printed epsilons are rounded *up*.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata, resources
+from importlib import metadata
 from typing import Any, Protocol
 
 from noisewise._version import __version__
@@ -30,34 +29,17 @@ from noisewise.privacy.events import (
     event_to_dict,
 )
 from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise.privacy.statement_form import (
+    SCHEMA_VERSION,
+    check_shape,
+    digest,
+    statement_schema,
+)
 
-__all__ = ["SCHEMA_VERSION", "Preprocessing", "Statement", "round_up", "statement_schema"]
-
-SCHEMA_VERSION = 1
+__all__ = ["Preprocessing", "Statement", "digest", "round_up", "statement_schema"]
 
 #: An assumption that begins so is known to be false; no epsilon is stated under it.
 NOT_SOUND = "NOT SOUND"
-
-#: The fields of the JSON form, all required, nothing else allowed.
-_FIELDS = (
-    "accountant",
-    "assumptions",
-    "delta",
-    "digest",
-    "epsilon",
-    "format",
-    "history",
-    "mechanism",
-    "noise_multiplier",
-    "randomness",
-    "relation",
-    "sample_rate",
-    "sampler",
-    "steps",
-    "unit",
-    "version",
-    "versions",
-)
 
 
 class Preprocessing(Protocol):
@@ -266,7 +248,7 @@ class Statement:
     @classmethod
     def from_dict(cls, fields: Any) -> Statement:
         """Read a statement from the plain values of :meth:`to_dict`."""
-        _check_shape(fields)
+        check_shape(fields)
         content = {name: value for name, value in fields.items() if name != "digest"}
         if digest(content) != fields["digest"]:
             raise StatementError(
@@ -358,41 +340,6 @@ def round_up(value: float, digits: int = 4) -> str:
     # The nudge keeps 0.1 + 0.2 from becoming 0.3001; it is far below one unit in the last place.
     rounded = math.ceil(value * scale * (1 - 1e-13)) / scale
     return f"{rounded:.{digits}g}"
-
-
-def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a canonical form; it detects changes, it does not authenticate."""
-    text = json.dumps(
-        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def statement_schema() -> dict[str, Any]:
-    """Return the published JSON Schema of statements."""
-    text = resources.files("noisewise.privacy").joinpath("statement.schema.json").read_text("utf-8")
-    schema: dict[str, Any] = json.loads(text)
-    return schema
-
-
-def _check_shape(fields: Any) -> None:
-    if not isinstance(fields, dict) or fields.get("format") != "noisewise-privacy-statement":
-        raise StatementError("this is not a noisewise privacy statement")
-    if fields.get("version") != SCHEMA_VERSION:
-        raise StatementError(
-            f"version must be {SCHEMA_VERSION}, got {fields.get('version')!r}; "
-            "a newer noisewise may read it"
-        )
-    missing = [name for name in _FIELDS if name not in fields]
-    unknown = [name for name in fields if name not in _FIELDS]
-    if missing or unknown:
-        raise StatementError(f"missing fields: {missing}; unknown fields: {unknown}")
-    texts = ("unit", "mechanism", "sampler", "randomness", "relation", "accountant", "digest")
-    wrong = [name for name in texts if not isinstance(fields[name], str)]
-    wrong += [name for name in ("history", "assumptions") if not isinstance(fields[name], list)]
-    wrong += [name for name in ("versions",) if not isinstance(fields[name], dict)]
-    if wrong:
-        raise StatementError(f"fields of the wrong type: {wrong}")
 
 
 def _describe(event: Event) -> str:

@@ -21,10 +21,13 @@ body { font: 16px/1.5 system-ui, "Segoe UI", sans-serif; color: #1b1f24; backgro
   max-width: 60rem; margin: 2rem auto; padding: 0 1.25rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.lead { color: #555; margin-top: 0; }
-table { border-collapse: collapse; margin: .8rem 0; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; margin: .8rem 0; font-variant-numeric: tabular-nums;
+  display: block; overflow-x: auto; }
 th, td { padding: .25rem .8rem; border-bottom: 1px solid #ddd; text-align: right; }
 th:first-child, td:first-child { text-align: left; } th { font-weight: 600; }
-.row { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: .5rem 0; flex: 1 1 26rem; }
+.row { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr)); }
+figure { margin: .5rem 0; }
 figure img { width: 100%; height: auto; } figcaption { color: #555; font-size: .9rem; }
 .warning { border-left: 5px solid #c62828; background: #fdecea; padding: .7rem 1rem; }
 pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .85rem;

@@ -156,7 +156,12 @@ class Distributed:
     # ---------------------------------------------------------------- a step
 
     def noisy(
-        self, groups: Sequence[GroupLike], noise: NoisePlan, rng: Randomness, divisor: float
+        self,
+        groups: Sequence[GroupLike],
+        noise: NoisePlan,
+        rng: Randomness,
+        divisor: float,
+        types: Mapping[str, torch.dtype],
     ) -> dict[str, Tensor]:
         """Add the sums on worker 0, add noise there once, and send the mean to all."""
         tensors = {name: g for group in groups for name, g in group.gradients.items()}
@@ -164,16 +169,16 @@ class Distributed:
         joined = joined.to(self._device)
         dist.reduce(joined, self._source, group=self._group)
         kind = torch.float32
-        if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
+        if torch.float64 in types.values():
             kind = torch.float64
         sent = torch.empty(joined.shape, dtype=kind, device=self._device)
         if self.worker == 0:
-            parts = _split(joined, tensors)
+            parts = _split(joined, tensors, dict.fromkeys(tensors, torch.float64))
             sums = [_Sum({n: parts[n] for n in group.gradients}) for group in groups]
-            mean = add_noise(sums, noise, rng, divisor)
+            mean = add_noise(sums, noise, rng, divisor, types)
             sent.copy_(torch.cat([mean[name].reshape(-1).to(kind) for name in tensors]))
         dist.broadcast(sent, self._source, group=self._group)
-        return _split(sent, tensors)
+        return _split(sent, tensors, types)
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient, or this worker's part of it."""
@@ -255,10 +260,12 @@ def default_team() -> Distributed | None:
     return None
 
 
-def _split(joined: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _split(
+    joined: Tensor, like: Mapping[str, Tensor], types: Mapping[str, torch.dtype]
+) -> dict[str, Tensor]:
     parts, start = {}, 0
     for name, tensor in like.items():
         part = joined[start : start + tensor.numel()].view(tensor.shape)
-        parts[name] = part.to(device=tensor.device, dtype=tensor.dtype)
+        parts[name] = part.to(device=tensor.device, dtype=types[name])
         start += tensor.numel()
     return parts

@@ -299,7 +299,8 @@ class PrivateRun:
             self.account.restore(step + 1)  # worker 0 holds the ledger
         self.next_step = step + 1  # at once: whatever fails below, this step's noise is used up
         rng = self.streams.noise(step)
-        noisy = self.team.noisy(bounded.groups, noise, rng, self.resolved.batch_size)
+        types = {name: p.dtype for name, p in self._engine.parameters.items()}
+        noisy = self.team.noisy(bounded.groups, noise, rng, self.resolved.batch_size, types)
         self._watch.write(self._engine.pull_back(noisy))
         self._released = True
 

@@ -65,6 +65,7 @@ class EngineLike(Protocol):
     """What training needs of :class:`noisewise.gradients.GradientEngine`."""
 
     progress: float
+    parameters: dict[str, Any]
 
     def sum(self, x: Any, y: Any) -> BoundedSumLike:
         """Bounded sum over a batch."""
@@ -109,9 +110,18 @@ class NoisePlan:
 
 
 def add_noise(
-    groups: Sequence[GroupLike], noise: NoisePlan, rng: Randomness, divisor: float
+    groups: Sequence[GroupLike],
+    noise: NoisePlan,
+    rng: Randomness,
+    divisor: float,
+    types: Mapping[str, torch.dtype],
 ) -> dict[str, Tensor]:
-    """Return (sum + noise) / divisor for every tensor of every group."""
+    """Return (sum + noise) / divisor for every tensor of every group, in the types given.
+
+    Noise comes before rounding: two sums that are close may round to numbers further apart. It
+    is drawn in float32 at least, whatever the type of the sum, so that the same seed gives the
+    same noise however the batch was cut.
+    """
     names: list[str] = []
     sums: list[Tensor] = []
     stds: list[float] = []
@@ -120,15 +130,29 @@ def add_noise(
         for name, gradient in group.gradients.items():
             if deviation == 0.0:
                 # No record can move this group: the sum is zero whatever the data.
-                quiet[name] = torch.zeros_like(gradient)
+                quiet[name] = torch.zeros_like(gradient, dtype=types[name])
                 continue
             names.append(name)
             sums.append(gradient)
             stds.append(deviation)
     with torch.no_grad():
-        drawn = rng.normal_for(sums, stds) if sums else []
+        alike = [_like(gradient, types[name]) for name, gradient in zip(names, sums, strict=True)]
+        drawn = rng.normal_for(alike, stds) if sums else []
         noisy = {
-            name: noise_.add_(gradient).div_(divisor)
+            name: _mean(gradient, noise_, divisor).to(types[name])
             for name, gradient, noise_ in zip(names, sums, drawn, strict=True)
         }
     return {**noisy, **quiet}
+
+
+def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:
+    """A tensor of this shape and place that takes no memory."""
+    kind = torch.promote_types(kind, torch.float32)
+    return torch.empty((), dtype=kind, device=gradient.device).expand(gradient.shape)
+
+
+def _mean(gradient: Tensor, noise: Tensor, divisor: float) -> Tensor:
+    """Their sum, over the divisor; in place where the noise is not the narrower one."""
+    wide = torch.promote_types(gradient.dtype, noise.dtype)
+    total = noise.add_(gradient) if noise.dtype == wide else gradient + noise
+    return total.div_(divisor)

@@ -68,7 +68,12 @@ class Team(Protocol):
         ...
 
     def noisy(
-        self, groups: Sequence[GroupLike], noise: NoisePlan, rng: Randomness, divisor: float
+        self,
+        groups: Sequence[GroupLike],
+        noise: NoisePlan,
+        rng: Randomness,
+        divisor: float,
+        types: Mapping[str, torch.dtype],
     ) -> dict[str, Tensor]:
         """Add all workers' sums, add noise once, divide; the same result on every worker."""
         ...
@@ -134,10 +139,15 @@ class Solo:
         return list(values)
 
     def noisy(
-        self, groups: Sequence[GroupLike], noise: NoisePlan, rng: Randomness, divisor: float
+        self,
+        groups: Sequence[GroupLike],
+        noise: NoisePlan,
+        rng: Randomness,
+        divisor: float,
+        types: Mapping[str, torch.dtype],
     ) -> dict[str, Tensor]:
         """Add noise and divide."""
-        return add_noise(groups, noise, rng, divisor)
+        return add_noise(groups, noise, rng, divisor, types)
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient."""

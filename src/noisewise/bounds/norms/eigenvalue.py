@@ -22,21 +22,35 @@ entries adds 2^-24 ||P||_F to the error. (On a GPU single precision may mean les
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from noisewise.bounds.norms.precision import full_float32
 from noisewise.bounds.norms.rounding import UNIT, relative, up
 
-__all__ = ["certify_below", "gram", "gram_iteration", "largest_eigenvalue", "root"]
+__all__ = [
+    "certify_below",
+    "gram",
+    "gram_iteration",
+    "largest_eigenvalue",
+    "root",
+    "single_error",
+    "single_gram",
+]
 
 _BLOCK = 4
-_FEW_ROUNDS = 2
-_MANY_ROUNDS = 8
+_ROUNDS = 2
+_LANCZOS = 16
 _SOLVED = 4
 _SMALL = 128
 _BLOCKED = 192
 _NARROW = range(24, 129)
+_SINGLE = 2.0**-24
+_INNER = 128
+# Twice the bound on a real inner product: without complex numbers there is less to cover.
+_INNER_ERROR = 2.0 * (_INNER + 4) * _SINGLE
 
 
 def gram(A: Tensor) -> tuple[Tensor, float, float]:
@@ -62,11 +76,15 @@ def gram(A: Tensor) -> tuple[Tensor, float, float]:
 
 def _product(A: Tensor) -> Tensor:
     """A* A; for one large matrix only the blocks on and above the diagonal are computed."""
-    size = A.shape[-1]
-    if A.shape[0] != 1 or size < _BLOCKED:
+    if A.shape[0] != 1 or A.shape[-1] < _BLOCKED:
         return A.mH @ A
+    return _blocks(A, lambda left, right: left.mH @ right)
+
+
+def _blocks(A: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Fill a Hermitian matrix from the blocks on and above its diagonal."""
     parts = A.tensor_split(4, dim=-1)
-    P = A.new_empty(1, size, size)
+    P = A.new_empty(1, A.shape[-1], A.shape[-1], dtype=torch.promote_types(A.dtype, torch.float64))
     starts = [0]
     for part in parts:
         starts.append(starts[-1] + part.shape[-1])
@@ -74,11 +92,38 @@ def _product(A: Tensor) -> Tensor:
         below = slice(starts[i], starts[i + 1])
         for j in range(i, len(parts)):
             right = slice(starts[j], starts[j + 1])
-            block = left.mH @ parts[j]
+            block = product(left, parts[j])
             P[:, below, right] = block
             if j > i:
                 P[:, right, below] = block.mH
     return P
+
+
+def single_error(size: int) -> float:
+    """Bound the error of `single_gram` relative to the largest eigenvalue, by the size."""
+    return _INNER_ERROR * size
+
+
+def single_gram(A: Tensor) -> tuple[Tensor, float, float]:
+    """As `gram`, of one matrix in binary32 on the CPU: twice as fast, and less exact.
+
+    Inner products are cut into pieces of `_INNER` terms, whose binary32 sums are added in
+    binary64, so that an entry errs by `_INNER_ERROR` of its absolute sum.
+    """
+    rows, columns = A.shape[-2:]
+    if rows < columns:
+        A = A.mT
+    inner, size = A.shape
+    short = -inner % _INNER
+    if short:
+        A = torch.nn.functional.pad(A, (0, 0, 0, short))
+    pieces = A.reshape(-1, _INNER, size)
+    with full_float32("cpu"):
+        P = _blocks(pieces, lambda left, right: (left.mT @ right).sum(0, dtype=torch.float64)[None])
+    unit = _INNER_ERROR + relative(len(pieces))
+    squares = float(P.diagonal(dim1=-2, dim2=-1).sum())
+    mass = squares * (1.0 + unit + relative(size)) / (1.0 - unit)
+    return P, up(unit * mass), mass
 
 
 def certify_below(P: Tensor, threshold: float) -> Tensor:
@@ -95,25 +140,58 @@ def certificate(threshold: float, size: int, error: float, unit: float) -> float
 
 
 def _guess(P: Tensor) -> float:
-    """Estimate the largest eigenvalue of a batch; nothing is believed of it.
-
-    Power steps in single precision find the few matrices that matter, LAPACK solves those.
-    """
-    batch, size = P.shape[:2]
+    """Estimate the largest eigenvalue of a batch; nothing is believed of it."""
     narrow = P.to(torch.complex64 if P.is_complex() else torch.float32)
-    generator = torch.Generator().manual_seed(size)
-    block = torch.randn(size, _BLOCK, generator=generator).to(narrow).expand(batch, -1, -1)
-    for _ in range(_FEW_ROUNDS if batch > 1 else _MANY_ROUNDS):
+    if P.shape[0] == 1:
+        return _ritz(narrow[0])
+    # Power steps in single precision find the few matrices that matter, LAPACK solves those.
+    batch, size = P.shape[:2]
+    block = _start(size, _BLOCK).to(narrow).expand(batch, -1, -1)
+    for _ in range(_ROUNDS):
         block = narrow @ (narrow @ (narrow @ block))  # stays far inside the range of the type
         parts = torch.view_as_real(block) if block.is_complex() else block
         length = torch.linalg.vector_norm(parts.flatten(1), dim=1)
         block = block / length.clamp_min(1e-30)[:, None, None]
     before = torch.linalg.vector_norm(block, dim=-2).clamp_min(1e-30)
     estimates = (torch.linalg.vector_norm(narrow @ block, dim=-2) / before).amax(dim=1)
-    if batch == 1:
-        return float(estimates)
     best = estimates.topk(min(batch, _SOLVED)).indices
     return float(torch.linalg.eigvalsh(P[best])[..., -1].max())
+
+
+def _ritz(P: Tensor) -> float:
+    """Estimate the largest eigenvalue of one matrix by Lanczos steps.
+
+    Weights that carry noise have crowded spectra, on which power steps are too slow: 24 of them
+    missed by several hundredths where as many of these are within one.
+    """
+    size = P.shape[0]
+    steps = min(size, _LANCZOS)
+    # Moves no eigenvector, and keeps new vectors from drowning in the one before.
+    centred = P.clone()
+    centred.diagonal().sub_(P.diagonal().mean())
+    vector = _start(size, 1).to(P)[:, 0]
+    vector = vector / torch.linalg.vector_norm(vector)
+    basis = P.new_empty(steps, size)
+    projected = P.new_zeros(steps, steps)
+    for step in range(steps):
+        basis[step] = vector
+        found = basis[: step + 1]
+        image = centred @ vector
+        shares = projected[: step + 1, step] = found.conj() @ image
+        vector = torch.addmv(image, found.mT, shares, alpha=-1)
+        length = torch.linalg.vector_norm(vector)
+        if step + 1 < steps:
+            projected[step + 1, step] = length
+        vector = vector / length.clamp_min(1e-30)
+    best = torch.linalg.eigh(projected).eigenvectors[:, -1] @ basis  # of the lower triangle
+    image = P @ best
+    # A Rayleigh quotient is never above the eigenvalue, whatever became of the basis.
+    return float(torch.linalg.vecdot(best, image).real / torch.linalg.vecdot(best, best).real)
+
+
+def _start(size: int, count: int) -> Tensor:
+    """The same random vectors every time, so that certificates do not vary."""
+    return torch.randn(size, count, generator=torch.Generator().manual_seed(size))
 
 
 def largest_eigenvalue(
@@ -140,7 +218,7 @@ def largest_eigenvalue(
         return ceiling, "frobenius"
     unit = UNIT
     if not exact and P.shape[0] > 1 and P.device.type == "cpu" and size in _NARROW:
-        unit = 2.0**-24
+        unit = _SINGLE
         P = P.to(torch.complex64 if P.is_complex() else torch.float32)
         error = up(error + 2.0 * unit * ceiling)
     pending = P

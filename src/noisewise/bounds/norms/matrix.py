@@ -17,7 +17,14 @@ import math
 import torch
 from torch import Tensor
 
-from noisewise.bounds.norms.eigenvalue import gram, gram_iteration, largest_eigenvalue, root
+from noisewise.bounds.norms.eigenvalue import (
+    gram,
+    gram_iteration,
+    largest_eigenvalue,
+    root,
+    single_error,
+    single_gram,
+)
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import check_weight, relative, scale, up
 from noisewise.bounds.norms.threads import one_thread
@@ -25,6 +32,7 @@ from noisewise.privacy import _validate
 
 __all__ = ["spectral_norm"]
 
+_SINGLE_FROM = 192
 METHODS = ("auto", "frobenius", "orthogonal", "gram", "cholesky", "eigenvalue")
 
 
@@ -58,7 +66,8 @@ def spectral_norm(weight: Tensor, *, method: str = "auto", tolerance: float = 0.
             "not the matrix of its reshaped kernel: use conv_norm"
         )
     with one_thread(weight.shape):
-        scaled = scale(weight)
+        single = method in ("auto", "cholesky") and _single_suffices(weight, tolerance)
+        scaled = scale(weight, torch.float32 if single else torch.float64)
         if scaled is None:
             return NormBound(0.0, "zero")
         value, used = _bound(scaled.values, method, tolerance)
@@ -68,7 +77,8 @@ def spectral_norm(weight: Tensor, *, method: str = "auto", tolerance: float = 0.
 def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
     if method == "frobenius" or min(A.shape) == 1:
         return _frobenius(A), "frobenius"
-    P, error, mass = gram(A[None])
+    single = A.dtype == torch.float32
+    P, error, mass = single_gram(A) if single else gram(A[None])
     if method == "gram":
         return root(gram_iteration(P, error, _gram_steps(P.shape[-1], tolerance))), "gram"
     if method in ("auto", "orthogonal"):
@@ -76,7 +86,8 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
         if method == "orthogonal":
             return orthogonal, "orthogonal"
         # Every row and column is a lower bound, so this over-estimate is itself proven.
-        longest = max(float(P[0].diagonal().max()) - error, 0.0)
+        diagonal = float(P[0].diagonal().max())
+        longest = max(diagonal - error, 0.0)
         # Held to a part of the tolerance, as the first Cholesky guess is: a projection that
         # rescales by this bound then stays the nearest point to that part.
         enough = math.sqrt(longest) * (1.0 + tolerance / 16.0)
@@ -84,11 +95,22 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
             return root(mass), "frobenius"
         if orthogonal <= enough:
             return orthogonal, "orthogonal"
+        if single and _orthogonal(P[0], 0.0) <= math.sqrt(diagonal) * (1.0 + tolerance / 16.0):
+            return _bound(A.double(), method, tolerance)  # all that is missing is digits
+    allowed = 2.0 * tolerance - (2.0 * single_error(P.shape[-1]) if single else 0.0)
     eigenvalue, used = largest_eigenvalue(
-        P, tolerance=2.0 * tolerance, error=error, exact=method == "eigenvalue"
+        P, tolerance=allowed, error=error, exact=method == "eigenvalue"
     )
     # The trace is always an alternative, and for rank one the better one.
     return min((root(eigenvalue), used), (root(mass), "frobenius"))
+
+
+def _single_suffices(weight: Tensor, tolerance: float) -> bool:
+    """Whether binary32 leaves most of the tolerance, and is the quicker way."""
+    if weight.device.type != "cpu" or weight.dtype == torch.float64 or weight.dim() != 2:
+        return False
+    small, large = sorted(weight.shape)
+    return small >= _SINGLE_FROM and large >= 4 * small and 2.0 * single_error(small) <= tolerance
 
 
 def _frobenius(A: Tensor) -> float:

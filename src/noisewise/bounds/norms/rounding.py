@@ -39,7 +39,10 @@ def up(value: float) -> float:
 
 
 class Scaled:
-    """A weight in binary64, times ``2**-exponent`` so that its largest entry is in [1/2, 1)."""
+    """A weight in binary64 (or as asked), its largest entry brought to [1/2, 1).
+
+    The factor is ``2**-exponent``.
+    """
 
     def __init__(self, values: Tensor, exponent: int) -> None:
         self.values = values
@@ -66,8 +69,10 @@ def check_weight(weight: Tensor) -> None:
         raise TypeError(f"weight must be a real floating-point tensor, got {kind}")
 
 
-def scale(weight: Tensor) -> Scaled | None:
+def scale(weight: Tensor, wide: torch.dtype = torch.float64) -> Scaled | None:
     """Bring `weight` to binary64 and to size one; None when it has no entry other than zero.
+
+    In binary32 (`wide`), what underflows is below 2^-126, no rounding error of the largest.
 
     Raises
     ------
@@ -90,8 +95,10 @@ def scale(weight: Tensor) -> Scaled | None:
     if largest == 0.0:
         return None
     exponent = math.frexp(largest)[1]
+    if abs(exponent) < 100:
+        return Scaled(values.to(wide) * math.ldexp(1.0, -exponent), exponent)
     # Two factors, since 2**1074 itself is not a binary64 number.
     half = -exponent // 2
-    values = values.to(torch.float64, copy=True)
+    values = values.to(wide, copy=True)
     values.mul_(math.ldexp(1.0, half)).mul_(math.ldexp(1.0, -exponent - half))
     return Scaled(values, exponent)

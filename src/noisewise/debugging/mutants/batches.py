@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -18,8 +17,6 @@ def batches(
     rate = min(1.0, batch_size / total)
     if bug == "twice-the-rate":
         rate = min(1.0, 2 * rate)
-    if bug == "rate-from-loader":
-        rate = 1 / math.ceil(total / batch_size)
     order = torch.randperm(total, generator=draw)
     chances = torch.full((total,), rate)
     if bug == "weighted-sampler":

@@ -152,7 +152,7 @@ class Bounding:
         return bounded
 
     def _factor(self, norm: Tensor, clip: float) -> Tensor:
-        if self.bug in ("no-clipping", "clips-the-loss"):
+        if self.bug in ("no-clipping", "clips-the-loss", "weights-clamped"):
             return torch.ones_like(norm)
         if self.bug == "squared-norm":
             return (clip / norm.square().clamp_min(1e-12)).clamp(max=1.0)

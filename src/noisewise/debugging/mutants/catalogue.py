@@ -3,7 +3,8 @@
 Numbers 1 to 38 are the catalogue of `docs/debugging.md`; numbers 39 to 53 were found in the
 issues and pull requests of real libraries, which are cited. `UNSEEN` was written after the
 tests had been frozen, to see what they catch without having been made for it. Two of those were
-missed; the tests were improved and frozen again, and `FRESH` was written after that.
+missed; the tests were improved and frozen again, and `FRESH` was written after that. One of
+those was missed; the same happened a third time, with `LATEST`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BUGS", "CORRECT", "FRESH", "UNSEEN", "Mutant", "Variant"]
+__all__ = ["BUGS", "CORRECT", "FRESH", "LATEST", "UNSEEN", "Mutant", "Variant"]
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ CORRECT = (
     Variant("global clipping (drop)", {"rule": "global"}),
     Variant("per-layer clipping at C/sqrt(K)", {"rule": "layer"}),
     Variant("per-layer clipping, uneven noise", {"rule": "layer", "allocation": "uneven"}),
+    Variant("per-layer clipping, optimal noise", {"rule": "layer", "allocation": "optimal"}),
     Variant("momentum", {"momentum": 0.9}, {"momentum": 0.9}),
     Variant("momentum, not declared", {"momentum": 0.9}),
     Variant("Nesterov momentum, not declared", {"momentum": 0.9, "nesterov": True}),
@@ -258,5 +260,38 @@ FRESH = (
         "private-gradient-overwritten",
         "the last tensor gets the plain gradient of the batch",
         "suspected in lxuechen/private-transformers issue 9",
+    ),
+)
+
+LATEST = (
+    Mutant(
+        301,
+        "weights-clamped",
+        "weights are clamped to C after each step, gradients are not clipped",
+        "KanishJebaMathewM/Truxify issue 3844; epfml/disco pull request 317",
+    ),
+    Mutant(
+        302,
+        "minority-oversampled",
+        "records of rare classes are repeated until all classes are equally large",
+        "asked for in meta-pytorch/opacus issue 198",
+    ),
+    Mutant(
+        303,
+        "half-precision",
+        "sum and noise are added in half precision",
+        "described in awslabs/fast-differential-privacy issue 18",
+    ),
+    Mutant(
+        304,
+        "class-weights-from-labels",
+        "losses are weighted by the inverse frequency of their class in the private data",
+        "weights computed like those of meta-pytorch/opacus issue 600",
+    ),
+    Mutant(
+        305,
+        "seed-shared-with-sampler",
+        "batches and noise come from generators with the same seed",
+        "the danger named in IBM/differential-privacy-library issue 31",
     ),
 )

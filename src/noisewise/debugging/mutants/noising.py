@@ -54,6 +54,10 @@ def draw_noise(
             tilt = 1.5 if index % 2 else 0.5
             mean = sum(1.5 if k % 2 else 0.5 for k in range(tensors)) / tensors
             scale = deviation / math.sqrt(tilt / mean)
+        if allocation == "optimal":
+            # Least energy for equal sensitivities: s_k^2 in proportion to 1 / sqrt(d_k).
+            roots = [math.sqrt(size) for size in sizes]
+            scale = deviation * math.sqrt(sum(roots) / (len(roots) * roots[index]))
         noise[n] = (scale * _standard(bug, w.shape, source)).to(w)
     return noise
 

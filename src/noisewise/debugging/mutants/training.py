@@ -48,8 +48,8 @@ class Training:
     reduction
         ``mean`` divides by the batch size, ``sum`` does not.
     allocation
-        ``even`` noise, or ``uneven``: more on some tensors, less on others, same epsilon
-        (only with rule ``layer``).
+        ``even`` noise; ``uneven``: more on some tensors, less on others, same epsilon;
+        ``optimal``: the least noise in all, same epsilon (the last two with rule ``layer``).
     """
 
     model_fn: Callable[[], nn.Module]
@@ -86,6 +86,14 @@ class Training:
             x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-6)
         if self.bug == "hidden-validation-split" and len(x) >= 10:
             x, y = x[: int(0.9 * len(x))], y[: int(0.9 * len(y))]
+        weight_of = torch.ones(len(x))
+        if not y.is_floating_point() and y.ndim == 1:
+            frequency = torch.bincount(y)[y]
+            if self.bug == "minority-oversampled":
+                repeats = torch.div(frequency.max(), frequency, rounding_mode="floor")
+                x, y = x.repeat_interleave(repeats, 0), y.repeat_interleave(repeats, 0)
+            if self.bug == "class-weights-from-labels":
+                weight_of = len(y) / (int((torch.bincount(y) > 0).sum()) * frequency)
         model = self.model_fn().eval()
         model.load_state_dict(init)
         # The weights are those of the model itself, so that a step is seen by the next gradient.
@@ -93,7 +101,8 @@ class Training:
         bounding = Bounding(self.bug, self.rule)
         fixed = {n: v for n, v in model.state_dict().items() if n not in weights}
         chance = torch.Generator().manual_seed(0 if self.bug == "constant-seed" else seed)
-        draw = torch.Generator().manual_seed(seed + 1_000_003)
+        apart = 0 if self.bug == "seed-shared-with-sampler" else 1_000_003
+        draw = torch.Generator().manual_seed(seed + apart)
         if self.bug == "bias-set-to-class-prior" and not y.is_floating_point():
             last = weights[list(weights)[-1]]
             last.add_(torch.bincount(y, minlength=len(last))[: len(last)] / len(y))
@@ -111,6 +120,9 @@ class Training:
             records = per_record(
                 self.bug, model, self.loss_fn, list(weights), x[batch], y[batch], self.copies
             )
+            if self.bug == "class-weights-from-labels":
+                own = weight_of[batch]
+                records = {n: torch.einsum("b,b...->b...", own, r) for n, r in records.items()}
             grown = clip * 1.5**step if self.bug == "clip-grows" else clip
             total = bounding.clip_and_sum(records, grown, micro_batch_size)
             if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
@@ -140,6 +152,9 @@ class Training:
             if self.bug == "noise-decays":
                 noise = {n: z / (step + 1) for n, z in noise.items()}
             noise = misplaced(self.bug, noise, step, len(batch), lr, micro_batch_size, world_size)
+            if self.bug == "half-precision":
+                total = {n: (t.half() + noise[n].half()).float() for n, t in total.items()}
+                noise = {n: torch.zeros_like(z) for n, z in noise.items()}
             divisor = self._divisor(batch_size, len(batch), len(x))
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
             if self.bug == "noise-then-clip":
@@ -152,6 +167,8 @@ class Training:
                 update = {n: records[n].mean(0) for n in weights}
             rate = lr * min(1.0, (step + 1) / self.warmup) if self.warmup else lr
             self._descend(weights, update, state, rate, step)
+            if self.bug == "weights-clamped":
+                weights = {n: w.clamp_(-clip, clip) for n, w in weights.items()}
             for n in smooth:
                 smooth[n].lerp_(weights[n], 1 - self.average)
         return {**fixed, **smooth} if self.average else {**fixed, **weights}
@@ -161,7 +178,7 @@ class Training:
     def _divisor(self, batch_size: int, drawn: int, total: int) -> float:
         if self.bug == "divide-by-actual-batch":
             return max(1, drawn)
-        if self.bug in ("divisor-from-dataset", "rate-from-loader"):
+        if self.bug == "divisor-from-dataset":
             return max(1, int(total / math.ceil(total / batch_size)))
         return 1.0 if self.reduction == "sum" else float(batch_size)
 

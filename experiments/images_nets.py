@@ -1,0 +1,102 @@
+"""The networks of the image experiment, and the public map of every image before them.
+
+Small relatives of the papers' ConvNets (conv, pooling, dense; they print numbers of parameters
+only, and theirs take too long on a processor). The clipping estimators train ordinary layers,
+the Lipschitz ones `noisewise.nn.models.ConvNet`, whose bounds are certified at every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from noisewise.nn.models import ConvNet, Stage
+
+__all__ = ["LAYOUTS", "Layout", "cosines", "prepare", "start_with_cosines_"]
+
+SHAPE = (1, 28, 28)
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Stages of convolutions, then hidden dense layers, then the logits."""
+
+    stages: tuple[Stage, ...]
+    dense: tuple[int, ...] = ()
+
+    def plain(self, groups: int = 4) -> nn.Sequential:
+        """Unconstrained: convolution, maximum pooling, group normalisation, tanh."""
+        layers: list[nn.Module] = []
+        width, side = SHAPE[0], SHAPE[1]
+        for stage in self.stages:
+            layers.append(nn.Conv2d(width, stage.width, stage.kernel, stage.stride, stage.border))
+            width = stage.width
+            side = (side + 2 * stage.border - stage.kernel) // stage.stride + 1
+            if stage.pool > 1:
+                layers.append(nn.MaxPool2d(stage.pool))
+                side //= stage.pool
+            layers += [nn.GroupNorm(groups, width, affine=False), nn.Tanh()]
+        layers.append(nn.Flatten())
+        width *= side * side
+        for following in self.dense:
+            layers += [nn.Linear(width, following), nn.Tanh()]
+            width = following
+        model = nn.Sequential(*layers, nn.Linear(width, CLASSES))
+        start_with_cosines_(model)
+        return model
+
+    def lipschitz(self) -> ConvNet:
+        """Weights of norm at most one, no biases, Euclidean pooling as the only nonlinearity."""
+        model = ConvNet(
+            SHAPE,
+            CLASSES,
+            self.stages,
+            self.dense,
+            activation=lambda width: nn.Identity(),
+            pooling="l2",
+            bias=False,
+            input_mode="normalise",
+        )
+        start_with_cosines_(model)
+        model.project_()
+        return model
+
+
+LAYOUTS = {
+    "shallow": Layout((Stage(16, 7, stride=2, padding=3, pool=2),)),
+    "pooled": Layout((Stage(16, 7, stride=2, padding=3, pool=2),), (32,)),
+    "deep": Layout(
+        (Stage(16, 7, stride=2, padding=3, pool=2), Stage(32, 3, stride=2, padding=1)), (32,)
+    ),
+}
+
+
+def cosines(count: int, side: int) -> Tensor:
+    """Return the `count` smoothest filters of the discrete cosine transform, of length one."""
+    pairs = sorted(itertools.product(range(side), repeat=2), key=lambda pair: (sum(pair), pair))
+    position = (torch.arange(side) + 0.5) * math.pi / side
+    waves = (position * torch.arange(side)[:, None]).cos()
+    filters = torch.stack([torch.outer(waves[u], waves[v]) for u, v in pairs[:count]])
+    return filters / filters.flatten(1).norm(dim=1)[:, None, None]
+
+
+def start_with_cosines_(model: nn.Sequential) -> None:
+    """Begin the first convolution with smooth public filters, as long as the drawn ones were."""
+    first = next(layer for layer in model if isinstance(layer, nn.Conv2d))
+    with torch.no_grad():
+        length = first.weight.flatten(1).norm(dim=1).mean()
+        first.weight.copy_(cosines(first.out_channels, first.kernel_size[0])[:, None] * length)
+
+
+def prepare(images: np.ndarray) -> Tensor:
+    """Bring every image, by itself, to mean zero and mean square one."""
+    x = torch.from_numpy(images).float().flatten(1)
+    x = x - x.mean(1, keepdim=True)
+    deviation = x.square().mean(1, keepdim=True).sqrt()
+    return (x / deviation.clamp_min(1.0)).view(-1, *SHAPE)

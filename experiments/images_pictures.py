@@ -1,0 +1,119 @@
+"""Tables and the figure of the image experiment, from its JSON lines."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+__all__ = ["cells", "report"]
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "images_accuracy.png"
+NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+ORDER = ("flat", "per layer", "automatic", "factored", "input scaled", "propagated")
+LABELS = {
+    "flat": "Clipped, flat",
+    "per layer": "Clipped, per layer",
+    "automatic": "Clipped, flat, automatic",
+    "factored": "Factored",
+    "propagated": "Propagated (Lipschitz)",
+    "input scaled": "InputScaled (Lipschitz)",
+}
+# Published, trained end to end: Papernot et al. (2021); the clipless paper.
+PUBLISHED = {
+    "fashion_mnist": {"tempered sigmoids": (2.7, 86.1), "clipless": (2.0, 77.0)},
+    "mnist": {"tempered sigmoids": (2.93, 98.1), "clipless": (2.0, 96.5)},
+}
+
+Cell = tuple[str, str, str, float]  # data, layout, estimator, epsilon
+
+
+def cells(lines: list[dict[str, Any]]) -> dict[Cell, list[float]]:
+    """Test accuracies of all seeds, by data, layout, estimator and epsilon."""
+    found: dict[Cell, list[float]] = defaultdict(list)
+    for line in sorted(lines, key=lambda line: line["seed"]):
+        key = (line["data"], line["layout"], line["estimator"], line["epsilon"])
+        found[key].append(line["accuracy"])
+    return dict(found)
+
+
+def spread(values: list[float]) -> float:
+    return stdev(values) if len(values) > 1 else math.nan
+
+
+def described(values: list[float]) -> str:
+    return f"{mean(values):.2f} ± {spread(values):.2f} ({len(values)})" if values else "not run"
+
+
+def table(found: dict[Cell, list[float]], data: str) -> str:
+    """One row per layout and estimator, one column per epsilon."""
+    epsilons = sorted({key[3] for key in found if key[0] == data})
+    kinds = sorted(
+        {(key[1] == "deep", ORDER.index(key[2]), key[1], key[2]) for key in found if key[0] == data}
+    )
+    rows = [
+        f"| {NAMES[data]}: estimator | network | " + " | ".join(f"ε {e:g}" for e in epsilons) + " |"
+    ]
+    rows.append("|---|---|" + "---|" * len(epsilons))
+    for _, _, layout, estimator in kinds:
+        values = [described(found.get((data, layout, estimator, e), [])) for e in epsilons]
+        rows.append(f"| {LABELS[estimator]} | {layout} | " + " | ".join(values) + " |")
+    return "\n".join(rows)
+
+
+def figure(found: dict[Cell, list[float]]) -> None:
+    """Accuracy over epsilon, mean of the seeds with one deviation."""
+    kinds = {(key[1], key[2]) for key in found}
+    drawn, axes = plt.subplots(1, 2, figsize=(10, 4.4), sharex=True)
+    for axis, data in zip(axes, NAMES, strict=True):
+        for number, estimator in enumerate(ORDER):
+            for layout in sorted(layout for layout, name in kinds if name == estimator):
+                epsilons = sorted(k[3] for k in found if k[:3] == (data, layout, estimator))
+                values = [found[data, layout, estimator, e] for e in epsilons]
+                # A little apart, so that equal accuracies do not hide one another.
+                places = [e * 1.012 ** (number - 2.5) for e in epsilons]
+                label = LABELS[estimator] + (", longer, deeper" if layout == "deep" else "")
+                axis.errorbar(
+                    places,
+                    [mean(v) for v in values],
+                    yerr=[spread(v) for v in values],
+                    label=label,
+                    color=f"C{number}",
+                    marker="*" if layout == "deep" else "o",
+                    markersize=11 if layout == "deep" else 4,
+                    linestyle="--" if layout == "shallow" else "-",
+                    linewidth=1,
+                    capsize=2,
+                )
+        for marker, (name, (epsilon, value)) in zip("x+", PUBLISHED[data].items(), strict=True):
+            axis.plot(
+                epsilon, value, marker, color="black", markersize=9, label=f"published, {name}"
+            )
+        axis.set_xscale("log")
+        axis.set_xticks([1, 2, 2.7, 4, 8], ["1", "2", "2.7", "4", "8"])
+        axis.minorticks_off()
+        axis.set_title(NAMES[data])
+        axis.set_xlabel("epsilon (delta 1e-5)")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("test accuracy, %")
+    axes[1].legend(fontsize=7, loc="lower right")
+    drawn.tight_layout()
+    drawn.savefig(PICTURE, dpi=130)
+    plt.close(drawn)
+
+
+def report(lines: list[dict[str, Any]]) -> None:
+    """Print the tables and draw the figure."""
+    found = cells(lines)
+    for data in NAMES:
+        print(table(found, data), end="\n\n")
+    seconds = sum(line["seconds"] for line in lines)
+    print(f"{len(lines)} runs, {seconds / 60:.0f} minutes of one core")
+    figure(found)

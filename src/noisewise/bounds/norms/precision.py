@@ -1,0 +1,94 @@
+"""The arithmetic in which weights and records are measured and summed (contract, point 7).
+
+A certificate counts on the roundings of float32 where it uses that type. A record's norm and
+its share of the sum must agree to the slack on every sensitivity, 1e-3. TF32 keeps eleven bits
+and bfloat16 eight, so neither may reach a norm or a sum; torch uses TF32 for convolutions on a
+GPU unless told otherwise. Bounds that were propagated through a model hold for the model as it
+computes, so there the same goes for its own layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["check_full_precision", "full_float32", "full_precision"]
+
+#: Where torch keeps the precision of float32 kernels, from version 2.9 on.
+_SWITCHES = {
+    "cpu": ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn"),
+    "cuda": ("cuda.matmul", "cudnn.conv", "cudnn.rnn"),
+}
+_FULL = ("ieee", "none")
+
+
+@contextlib.contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """Compute float32 in float32 on devices of this type, whatever autocast says."""
+    with full_float32(device), contextlib.ExitStack() as stack:
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def full_float32(device: str) -> Iterator[None]:
+    """Forbid kernels that take float32 and compute in TF32 or bfloat16."""
+    with contextlib.ExitStack() as stack:
+        for switch, name, full in _reduced(device):
+            stack.callback(setattr, switch, name, getattr(switch, name))
+            setattr(switch, name, full)
+        yield
+
+
+def check_full_precision(device: str, what: str) -> None:
+    """Refuse to run a model under autocast where bounds hold for its exact arithmetic."""
+    if torch.is_autocast_enabled(device):
+        raise RuntimeError(
+            f"{what} bounds what the model computes, and under autocast it computes something "
+            "else: run it outside torch.autocast, or use noisewise.Clipped, which measures "
+            "every record as it is"
+        )
+
+
+def _reduced(device: str) -> list[tuple[Any, str, Any]]:
+    """Return the switches that permit less than float32, each with the value that forbids it."""
+    found: list[tuple[Any, str, Any]] = []
+    for path in _SWITCHES.get(device, ()):
+        switch = _at(path)
+        if switch is not None and switch.fp32_precision not in _FULL:
+            found.append((switch, "fp32_precision", "ieee"))
+    if found or _at("mkldnn.matmul") is not None:
+        return found
+    return _reduced_before_2_9(device)
+
+
+def _reduced_before_2_9(device: str) -> list[tuple[Any, str, Any]]:
+    if device == "cuda":
+        switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        return [(s, "allow_tf32", False) for s in switches if s.allow_tf32]
+    if torch.get_float32_matmul_precision() != "highest":
+        return [(_MatmulPrecision(), "value", "highest")]
+    return []
+
+
+class _MatmulPrecision:
+    """The older switch, which is a pair of functions, as an attribute."""
+
+    @property
+    def value(self) -> str:
+        return torch.get_float32_matmul_precision()
+
+    @value.setter
+    def value(self, precision: str) -> None:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _at(path: str) -> Any:
+    found: Any = torch.backends
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if hasattr(found, "fp32_precision") else None

@@ -1,0 +1,186 @@
+"""Measured noise: its size at several settings, per tensor, against what was asked for.
+
+The noise is the update with noise minus the update without (appendix C of the paper,
+extended to every optimizer of `bench`). E1, E2, E5, E6 and E8 read the same measurement,
+which is made once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
+from noisewise.debugging.statistics import LEVEL, Vector, variance_ratio
+
+__all__ = ["SCALE", "Measurement", "Reading", "measure", "reading"]
+
+# Relative effects below this are not worth an accusation.
+SCALE = 0.03
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Noise at one setting; `factor` is its deviation over the nominal ``C sigma / B``."""
+
+    label: str
+    clip: float
+    sigma: float
+    batch_size: int
+    rows: Vector
+    count: int
+    factor: float
+    p_value: float
+
+    @property
+    def error(self) -> float:
+        """Half-width of a confidence interval for `factor`, relative, at the level in use."""
+        return float(-stats.norm.ppf(LEVEL / 2)) / math.sqrt(2 * self.count)
+
+    @property
+    def off(self) -> bool:
+        """Whether the deviation differs from the nominal one."""
+        return self.p_value < LEVEL and abs(self.factor - 1) > SCALE
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All readings, and the gain of the noise for each parameter at batch size one."""
+
+    readings: Mapping[str, Reading]
+    gain: Vector
+    error: float
+    p_values: tuple[float, ...]
+    uneven: tuple[str, ...]
+    silent: tuple[str, ...]
+
+    @property
+    def absent(self) -> bool:
+        """Whether no setting shows any noise."""
+        return all(reading.factor < 1e-6 for reading in self.readings.values())
+
+
+def measure(bench: Bench) -> Measurement:
+    """Run the settings at which the noise is looked at, once; later calls reuse them."""
+    if "noise" in bench.facts:
+        measured: Measurement = bench.facts["noise"]
+        return measured
+    clip, full = bench.facts.get("clip", bench.clip), bench.seeds()
+    few = max(2, -(-full // 3))
+    settings = [
+        ("base", clip, SIGMA, 4, full),
+        ("five times C", 5 * clip, SIGMA, 4, few),
+        ("small sigma", clip, SMALL_SIGMA, 4, few),
+        ("large batch", clip, SIGMA, 16, few),
+        ("one record", clip, SIGMA, 1, few),
+        ("quarter lr", clip, SIGMA, 4, few),
+    ]
+    readings = {}
+    for index, (label, at, sigma, batch_size, seeds) in enumerate(settings):
+        rows = bench.noise(
+            clip=at,
+            sigma=sigma,
+            batch_size=batch_size,
+            seeds=seeds,
+            first_seed=1000 * index,
+            move=0.25 if label == "quarter lr" else 1.0,
+        )
+        readings[label] = reading(label, at, sigma, batch_size, rows)
+    spare = _with_sampling(bench, clip, few)
+    if spare is not None:
+        readings[spare.label] = spare
+    gain, uneven, silent, p_values = _gain(bench, readings)
+    measured = Measurement(
+        readings,
+        gain,
+        readings["one record"].error,
+        tuple(r.p_value for r in readings.values()) + p_values,
+        uneven,
+        silent,
+    )
+    bench.facts["noise"] = measured
+    return measured
+
+
+def reading(label: str, clip: float, sigma: float, batch_size: int, rows: Vector) -> Reading:
+    """Compare rows of noise with the nominal deviation."""
+    nominal = clip * sigma / batch_size
+    squares = float(np.sum(rows**2))
+    factor = math.sqrt(squares / rows.size) / nominal
+    p_value = variance_ratio(squares, nominal**2, rows.size)
+    return Reading(label, clip, sigma, batch_size, rows, rows.size, factor, p_value)
+
+
+def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
+    """Read the noise when a batch is a part of the dataset.
+
+    Which records were drawn is unknown here, so the span of all contributions is projected
+    out; what is left is noise in the remaining dimensions.
+    """
+    total, batch_size = 12, 4
+    if bench.dimension < 10 * total or not bench.facts.get("singles", True):
+        return None
+    data = bench.records.draw(total, seed=6)
+    basis, _ = np.linalg.qr(bench.contributions(data, clip).T)
+    deviation = clip * SIGMA / batch_size * bench.dimension**0.5
+    keyword: dict[str, Any] = {"clip": clip, "sigma": SIGMA, "batch_size": batch_size}
+    rows = np.stack(
+        [
+            bench.update(data, lr=bench.rate(deviation, 1.0), seed=9000 + seed, **keyword)
+            for seed in range(seeds)
+        ]
+    )
+    # An empty batch may have been divided by its size; E4 looks at those.
+    rows = rows[np.isfinite(rows).all(1)]
+    if len(rows) == 0:
+        return None
+    rest = rows - (rows @ basis) @ basis.T
+    count = len(rows) * (bench.dimension - total)
+    nominal = clip * SIGMA / batch_size
+    squares = float(np.sum(rest**2))
+    p_value = variance_ratio(squares, nominal**2, count)
+    factor = math.sqrt(squares / count) / nominal
+    return Reading("batch < dataset", clip, SIGMA, batch_size, rest, count, factor, p_value)
+
+
+def _gain(
+    bench: Bench, readings: Mapping[str, Reading]
+) -> tuple[Vector, tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
+    """Return noise over ``C sigma`` at batch size one, per parameter, and uneven tensors."""
+    one = readings["one record"]
+    level = one.factor if abs(one.factor - 1) > max(one.error, SCALE) else 1.0
+    gain = np.full(bench.dimension, level)
+    standard = [
+        r.rows / (r.factor * r.clip * r.sigma / r.batch_size)
+        for r in readings.values()
+        if r.factor > 0 and r.label != "batch < dataset"
+    ]
+    if not standard:
+        return gain, (), (), ()
+    rows = np.concatenate(standard)
+    p_values, uneven, silent = [], [], []
+    slices = bench.box.slices
+    if len(slices) == 1:
+        return gain, (), (), ()
+    for name, part in slices.items():
+        inside = float(np.sum(rows[:, part] ** 2))
+        outside = float(np.sum(rows**2)) - inside
+        inner, outer = rows[:, part].size, rows.size - rows[:, part].size
+        ratio = (inside / inner) / max(outside / outer, 1e-300)
+        p_value = 2 * min(stats.f.sf(ratio, inner, outer), stats.f.cdf(ratio, inner, outer))
+        p_values.append(float(min(1.0, p_value)))
+        if p_value < LEVEL and abs(math.sqrt(ratio) - 1) > 2 * SCALE:
+            uneven.append(name)
+    if uneven:
+        for name, part in slices.items():
+            deviation = float(np.sqrt(np.mean(rows[:, part] ** 2))) * one.factor
+            # The upper end of the confidence interval, so that no tensor is accused by chance.
+            gain[part] = deviation * (1 + one.error * math.sqrt(one.count / rows[:, part].size))
+            if deviation < 1e-6 * one.factor:
+                silent.append(name)
+    return gain, tuple(uneven), tuple(silent), tuple(p_values)
