@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 import noisewise.ecdf.group_sums as group_sums
 from noisewise.ecdf import dp_ecdf, dp_hosmer_lemeshow, private_histogram, private_roc
+from noisewise.ecdf.estimate import smooth_counts
 from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.errors import UnsoundError
 from noisewise.federated import (
@@ -97,6 +98,12 @@ def test_a_federated_curve_is_the_local_one_to_the_bit(aggregator, options, sile
         q = np.linspace(0, 1, 21)
         wanted = quantiles(data, q, without_noise(aggregator), **asked)
         assert wanted.tobytes() == local.quantile(q).tobytes()
+    # The inverse by bisection, which needs no monotone curve.
+    inverse, expected = (
+        curve.quantile(np.linspace(0, 1, 21), method="bisection", raw=True)
+        for curve in (found, local)
+    )
+    assert inverse.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -227,6 +234,16 @@ def test_noise_from_two_servers_widens_the_band():
         for b in (one.confidence_band(0.9), two.confidence_band(0.9))
     ]
     assert width[1] > width[0]
+
+
+def test_shrinking_reckons_with_the_noise_of_all_servers():
+    data = [score for _, score in parties()]
+    asked = {"bounds": (0, 1), "epsilon": 0.5, "bins": 64, "mechanism": "kary"}
+    found = ecdf(data, FunctionSharing(servers=4), smooth="shrink", rng=7, **asked)
+    same = smooth_counts(found.noisy_counts, found.mechanism, "shrink")
+    alone = smooth_counts(found.noisy_counts, dp_ecdf(data[0], **asked).mechanism, "shrink")
+    assert (found.counts == same).all()
+    assert not np.allclose(found.counts, alone)
 
 
 # ----------------------------------------------------------- questions and their domains

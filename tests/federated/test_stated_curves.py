@@ -15,10 +15,13 @@ from noisewise.ecdf import Budget, dp_ecdf, dp_roc_curve, plan, private_roc
 from noisewise.ecdf.promise import event_of
 from noisewise.errors import UnsoundError
 from noisewise.federated import (
+    AcrossParties,
     FlowerAggregator,
     FunctionSharing,
     LocalAggregator,
     MaskedAggregator,
+    SharedNoise,
+    ThreatModel,
     ecdf,
     roc,
     without_noise,
@@ -242,3 +245,20 @@ def test_simulated_drop_outs_are_for_the_functions_that_see_them():
     values = [score for _, score in parties()]
     with pytest.raises(AggregationError, match="drop-outs"):
         dp_ecdf(values, aggregator=MaskedAggregator(absent={3: "reveal"}), **ECDF)
+
+
+def test_a_protocol_of_ones_own_needs_three_answers():
+    class Broadcast(AcrossParties):
+        """Every party shouts its sums; the last one to shout adds the noise."""
+
+        noiseless = False
+        noise = SharedNoise()
+        threat = ThreatModel(
+            "shouting", "none", "nobody", "everything", "everybody", "not heard", "by the last"
+        )
+
+        def add_up(self, vectors, noise, rng):
+            return sum(vectors) + noise(rng)
+
+    for curve in released(Broadcast()):
+        assert "protocol: shouting" in curve.statement().assumptions

@@ -1,6 +1,6 @@
 """Private evaluation curves: empirical distribution functions and what follows from them."""
 
-from noisewise.ecdf.aggregation import Aggregator, LocalSum
+from noisewise.ecdf.aggregation import Aggregator, Agreement, LocalSum, StatedAggregator
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import (
     PrivateCalibration,
@@ -26,6 +26,7 @@ from noisewise.ecdf.streaming import StreamingCounter
 
 __all__ = [
     "Aggregator",
+    "Agreement",
     "Band",
     "Budget",
     "Evaluation",
@@ -38,6 +39,7 @@ __all__ = [
     "PrivateHistogram",
     "PrivateROC",
     "Setting",
+    "StatedAggregator",
     "Steps",
     "StreamingCounter",
     "dp_average_precision_score",

@@ -1,6 +1,11 @@
 """Curves across parties that never show their data."""
 
-from noisewise.federated.aggregator import Aggregator, LocalAggregator, without_noise
+from noisewise.federated.aggregator import (
+    AcrossParties,
+    Aggregator,
+    LocalAggregator,
+    without_noise,
+)
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.curves import ecdf, histogram, hosmer_lemeshow, quantiles, roc
 from noisewise.federated.domain import Domain, Records
@@ -25,6 +30,7 @@ from noisewise.federated.results import (
 from noisewise.federated.threat import ThreatModel
 
 __all__ = [
+    "AcrossParties",
     "Aggregator",
     "Domain",
     "EcdfQuestion",

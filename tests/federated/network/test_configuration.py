@@ -106,7 +106,10 @@ def test_the_fingerprint_covers_everything_but_addresses(study, tmp_path):
         {"servers": study.servers[::-1]},
     ]
     prints = [replace(study, **change).fingerprint for change in changes]
-    assert len({study.fingerprint, *prints}) == len(changes) + 1
+    masked = replace(study, route="masks", servers=study.servers[:1], minimum_parties=3)
+    options = [{}, {"colluding": 1}, {"stage_seconds": 60.0}]
+    prints += [replace(masked, **change).fingerprint for change in options]
+    assert len({study.fingerprint, *prints}) == len(changes) + len(options) + 1
 
 
 def test_parties_can_come_from_a_file(trial, tmp_path):

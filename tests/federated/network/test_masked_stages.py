@@ -15,12 +15,18 @@ pytest.importorskip("aiohttp")
 from noisewise.ecdf import Budget, plan
 from noisewise.federated import Records, SharedNoise
 from noisewise.federated.masking import AggregationError, MaskingClient
-from noisewise.federated.network import ClientSettings, ConfigurationError, NetworkError, Study
+from noisewise.federated.network import (
+    ClientSettings,
+    ConfigurationError,
+    NetworkError,
+    ServerSettings,
+    Study,
+)
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.identity import Signer
 from noisewise.federated.network.masks.party import Journal
 from noisewise.federated.network.masks.round import MaskedRound
-from noisewise.federated.network.masks.service import _unmask
+from noisewise.federated.network.masks.service import MaskedService, _unmask
 from noisewise.federated.network.masks.stages import (
     ADVERTISE,
     MASK,
@@ -316,6 +322,16 @@ def test_a_partys_noise_is_its_part_of_what_must_survive(tmp_path, threshold, co
     assert (found.vector(records, Randomness.seeded(3)) == [*(truth + share), 2]).all()
     assert found.event.epsilon == planned.epsilon <= 1.0
     assert np.allclose(found.mechanism(4).variance, planned.variance * 4 / honest)
+
+
+def test_a_server_that_could_not_take_a_vector_does_not_start(tmp_path):
+    trial = make_trial(
+        tmp_path, servers=["alpha"], parties=NAMES, route="masks", minimum_parties=3, bins=1 << 14
+    )
+    path = trial.config("alpha")
+    path.write_text(path.read_text().replace("largest_request = 2097152", "largest_request = 4096"))
+    with pytest.raises(ConfigurationError, match="raise it under"):
+        MaskedService(ServerSettings.read(path))
 
 
 @pytest.mark.parametrize(

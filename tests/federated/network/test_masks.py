@@ -119,6 +119,8 @@ def test_another_question_another_name_and_an_unfinished_round_are_refused(tmp_p
     made = create(tmp_path)
     with made:
         remote = analyst(made)
+        assert "in this result" not in remote.threat.drop_outs
+        assert remote.noise.honest == 3
         question = made.question()
         with pytest.raises(NetworkError, match="releases its curve once, with epsilon 1"):
             remote.ask(made.question(0.5), [NOBODY], None)

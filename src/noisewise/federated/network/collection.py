@@ -98,7 +98,7 @@ class RemoteAggregator:
         """Who must be trusted for what."""
         study = self.settings.study
         if study.route == "masks":
-            return MaskedRound(study).threat(study.minimum_parties)
+            return MaskedRound(study).threat()
         return threat_of(self)
 
     def count(self, data: Any) -> int:

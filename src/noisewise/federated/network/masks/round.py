@@ -114,11 +114,12 @@ class MaskedRound:
         public = self.study.relation.count_is_public
         return np.append(sums, len(records) if public else 0)
 
-    def threat(self, arrived: int) -> ThreatModel:
-        """Return who must be trusted for what."""
+    def threat(self, arrived: int | None = None) -> ThreatModel:
+        """Return who must be trusted for what; without a result, as if the fewest arrived."""
         parties = len(self.study.parties)
-        noise = self.aggregator.noise_for(parties, arrived)
-        said = self.aggregator.threat_for(parties, noise)
+        least = self.study.minimum_parties if arrived is None else arrived
+        said = self.aggregator.threat_for(parties, self.aggregator.noise_for(parties, least))
+        present = "" if arrived is None else f"; {arrived} of {parties} parties are in this result"
         (server,) = self.study.servers
         return replace(
             said,
@@ -127,7 +128,7 @@ class MaskedRound:
             "everything; masking keys carry their party's signature, so the server cannot put "
             "its own in their place",
             result_goes_to=f"server {server.name}, and the registered analysts",
-            drop_outs=f"{said.drop_outs}; {arrived} of {parties} parties are in this result",
+            drop_outs=said.drop_outs + present,
             hardness=f"{said.hardness}; Ed25519 and TLS keep their promises",
         )
 
