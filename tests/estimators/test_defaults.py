@@ -13,7 +13,7 @@ from noisewise.estimators import PrivateClassifier, PrivateRegressor
 def test_the_learning_rate_grows_with_rows_and_epsilon_within_limits(rows, epsilon):
     rate = PrivateClassifier(epsilon)._rate(rows)
     assert 0.25 <= rate <= 4.0
-    assert PrivateClassifier(epsilon)._rate(4 * rows) == pytest.approx(min(4.0, 2 * rate)) or (
+    assert PrivateClassifier(epsilon)._rate(8 * rows) == pytest.approx(min(4.0, 4 * rate)) or (
         rate == 0.25
     )
     assert PrivateClassifier(4 * epsilon)._rate(rows) == pytest.approx(

@@ -87,8 +87,8 @@ def test_pictures_are_learnt_and_the_statement_says_what_was_public(
     public, sentence, monkeypatch, tmp_path
 ):
     monkeypatch.setattr("noisewise.estimators.pictures._DRAWINGS", 300)
-    x, y = stripes(2000)
-    given = stripes(1000, seed=9)[0] if public == "given" else public
+    x, y = stripes(1200)
+    given = stripes(600, seed=9)[0] if public == "given" else public
     model = PrivateClassifier(
         4.0,
         classes=[0, 1],

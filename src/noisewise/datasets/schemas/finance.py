@@ -3,7 +3,7 @@
 German Credit: the codes of `german.doc` (also those it lists and never uses: A47, A95).
 Months up to ten years and amounts up to 20000 DM are round choices for consumer credit;
 the four small integers are codes 1 to 4 (1 and 2 for people liable). Savings and years of
-employment are documented as ordered steps; A65, savings unknown, lies between them.
+employment are documented as ordered steps; A65, savings unknown, is put in the middle.
 
 Default of Credit Card Clients: the documented codes of sex, education and marriage
 (undocumented ones become "other"); repayment as a code, months of delay up to 9 and -1, -2
@@ -32,7 +32,7 @@ GERMAN = Schema(
         "Attribute3": _numbered("A3", 0, 1, 2, 3, 4),
         "Attribute4": _numbered("A4", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
         "Attribute5": Numeric(0, 20000, transform="sqrt"),
-        "Attribute6": Ordinal(("A61", "A62", "A63", "A64")),
+        "Attribute6": Ordinal(("A61", "A62", "A65", "A63", "A64")),
         "Attribute7": Ordinal(("A71", "A72", "A73", "A74", "A75")),
         "Attribute8": Ordinal((1, 2, 3, 4)),
         "Attribute9": _numbered("A9", 1, 2, 3, 4, 5),
