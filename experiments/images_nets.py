@@ -15,12 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisewise.nn.models import ConvNet, Stage
+from noisewise.nn import (
+    BoundedInput,
+    LipschitzGroupNorm,
+    MaxMin,
+    ScaledL2Pool2d,
+    SpectralConv2d,
+    SpectralLinear,
+)
+from noisewise.nn.models import Stage
+from noisewise.nn.projections import project
 
 __all__ = ["LAYOUTS", "Layout", "cosines", "prepare", "start_with_cosines_"]
 
 SHAPE = (1, 28, 28)
 CLASSES = 10
+INPUT_NORM = 64.0
 
 
 @dataclass(frozen=True)
@@ -51,20 +61,30 @@ class Layout:
         start_with_cosines_(model)
         return model
 
-    def lipschitz(self) -> ConvNet:
-        """Weights of norm at most one, no biases, Euclidean pooling as the only nonlinearity."""
-        model = ConvNet(
-            SHAPE,
-            CLASSES,
-            self.stages,
-            self.dense,
-            activation=lambda width: nn.Identity(),
-            pooling="l2",
-            bias=False,
-            input_mode="normalise",
-        )
+    def lipschitz(self, groups: int = 4) -> nn.Sequential:
+        """Weights of norm at most one, no biases; convolution, Euclidean pooling, normalisation.
+
+        Images of norm 64 leave group deviations around one, so that dividing by max(1, deviation)
+        normalises most of them, with slope one.
+        """
+        layers: list[nn.Module] = [BoundedInput(SHAPE, INPUT_NORM, mode="normalise")]
+        width, side = SHAPE[0], SHAPE[1]
+        for stage in self.stages:
+            sizes = (stage.kernel, stage.stride, stage.border)
+            layers.append(SpectralConv2d(width, stage.width, *sizes, bias=False))
+            width = stage.width
+            side = (side + 2 * stage.border - stage.kernel) // stage.stride + 1
+            layers.append(ScaledL2Pool2d(stage.pool) if stage.pool > 1 else MaxMin())
+            side //= stage.pool
+            layers.append(LipschitzGroupNorm(groups, width))
+        layers.append(nn.Flatten())
+        width *= side * side
+        for following in self.dense:
+            layers += [SpectralLinear(width, following, bias=False), MaxMin()]
+            width = following
+        model = nn.Sequential(*layers, SpectralLinear(width, CLASSES, bias=False))
         start_with_cosines_(model)
-        model.project_()
+        project(model)
         return model
 
 

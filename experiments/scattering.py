@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import noisewise as nw
 from noisewise.datasets import load_images
+from noisewise.estimators.whitening import Whitening, drawings
 from noisewise.nn.scattering import Scattering2d
 from noisewise.privacy import Statement
 from noisewise.training import Ema
@@ -51,54 +52,12 @@ class Settings:
 SETTINGS = {"fashion_mnist": Settings(2.7), "mnist": Settings(2.93)}
 
 
-def drawings(count: int, size: int, seed: int, most: int = 6) -> Tensor:
-    """Random ellipses and boxes over black: images that nobody's data had a part in."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw() -> Tensor:
-        return torch.rand(count, 1, 1, generator=generator)
-
-    axis = torch.arange(size) + 0.5
-    images = torch.zeros(count, size, size)
-    for index in range(most):
-        present = (draw() < (0.7 if index else 1.0)).float()
-        y, x = (axis[:, None] - size * (0.15 + 0.7 * draw()), axis - size * (0.15 + 0.7 * draw()))
-        tall, wide = (size * (0.03 + 0.45 * draw() ** 2) for _ in range(2))
-        angle = math.pi * draw()
-        u = (x * angle.cos() + y * angle.sin()) / wide
-        v = (y * angle.cos() - x * angle.sin()) / tall
-        box = torch.maximum(u.abs(), v.abs())
-        inside = 1 - torch.where(draw() < 0.5, box, torch.hypot(u, v))
-        cover = (inside * torch.minimum(wide, tall) + 0.5).clamp(0, 1) * present
-        images = images * (1 - cover) + cover * draw()
-    return images
-
-
 @dataclass(frozen=True)
 class PublicMap:
     """Scattering, normalisation per record, and the whitening fitted to drawings."""
 
     layer: Scattering2d
-    mean: Tensor
-    matrix: Tensor
-
-    @classmethod
-    def fit(cls, layer: Scattering2d, components: int = 1000, ridge: float = 1e-3) -> PublicMap:
-        """Principal directions of the drawings' features, each divided by its deviation.
-
-        `ridge` (of the total variance) is added to every variance, so that directions in which
-        drawings hardly vary are not blown up.
-        """
-        features = layer.features(drawings(PUBLIC_IMAGES, 28, seed=1)).flatten(1)
-        mean = features.mean(0)
-        centred = features - mean
-        variances, directions = torch.linalg.eigh(centred.T @ centred / len(centred))
-        ridge = ridge * float(variances.sum())
-        variances, directions = variances.flip(0)[:components], directions.flip(1)[:, :components]
-        matrix = directions / (variances + ridge).sqrt()
-        # Unit mean square of the drawings' features, entry by entry.
-        matrix = matrix * math.sqrt(components) / ((centred @ matrix).square().sum(1).mean()).sqrt()
-        return cls(layer, mean, matrix)
+    whitening: Whitening
 
     def __call__(self, images: np.ndarray, whiten: bool) -> Tensor:
         """Features of images in bytes."""
@@ -106,7 +65,7 @@ class PublicMap:
         for start in range(0, len(images), 1000):
             batch = torch.from_numpy(images[start : start + 1000]).float() / 255
             features = self.layer.features(batch).flatten(1)
-            parts.append((features - self.mean) @ self.matrix if whiten else features)
+            parts.append(self.whitening(features) if whiten else features)
         return torch.cat(parts)
 
 
@@ -116,11 +75,12 @@ def public_map(folder: Path) -> PublicMap:
     layer = Scattering2d((28, 28), J=2, L=8, normalise=27, alpha=1e-3)
     if not file.exists():
         start = time.perf_counter()
-        fitted = PublicMap.fit(layer)
-        np.savez(file, mean=fitted.mean.numpy(), matrix=fitted.matrix.numpy())
+        features = layer.features(drawings(PUBLIC_IMAGES, 28, 28)).flatten(1)
+        fitted = Whitening.of(features)
+        np.savez(file, mean=fitted.mean, matrix=fitted.matrix)
         print(f"public map: {time.perf_counter() - start:.0f} s", flush=True)
     stored = np.load(file)
-    return PublicMap(layer, torch.from_numpy(stored["mean"]), torch.from_numpy(stored["matrix"]))
+    return PublicMap(layer, Whitening(stored["mean"], stored["matrix"]))
 
 
 def features_of(name: str, whiten: bool) -> tuple[Tensor, Tensor]:

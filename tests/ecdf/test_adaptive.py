@@ -157,7 +157,7 @@ def test_with_a_public_number_of_records_a_grid_that_cannot_gain_costs_nothing()
 def test_the_variance_of_a_coarse_tree_is_that_of_its_noise(
     neighbors: str, bins: int, width: int
 ) -> None:
-    inner = plan(math.ceil(bins / width), neighbors, Budget(1.0), mechanism="kary")
+    inner = plan(CoarseTree.count(bins, width), neighbors, Budget(1.0), mechanism="kary")
     coarse = CoarseTree(inner.strategy, bins, width)  # type: ignore[arg-type]
     mechanism = type(inner)(coarse, inner.noise, inner.change)
     # The read-out is linear in independent noise: its matrix gives the variance exactly.
@@ -174,7 +174,7 @@ def test_the_variance_of_a_coarse_tree_is_that_of_its_noise(
 def test_ends_of_blocks_are_measured_and_lines_run_between_them(
     bins: int, width: int, seed: int
 ) -> None:
-    inner = plan(math.ceil(bins / width), "add-remove", Budget(1.0), mechanism="kary")
+    inner = plan(CoarseTree.count(bins, width), "add-remove", Budget(1.0), mechanism="kary")
     coarse = CoarseTree(inner.strategy, bins, width)  # type: ignore[arg-type]
     counts = np.random.default_rng(seed).integers(0, 9, bins)
     truth = np.cumsum(counts)
@@ -190,14 +190,14 @@ def test_ends_of_blocks_are_measured_and_lines_run_between_them(
 def test_limits_at_the_ends_of_blocks_hold_for_any_monotone_curve_between(
     bins: int, width: int, seed: int
 ) -> None:
-    inner = plan(math.ceil(bins / width), "add-remove", Budget(1.0), mechanism="kary")
+    inner = plan(CoarseTree.count(bins, width), "add-remove", Budget(1.0), mechanism="kary")
     coarse = CoarseTree(inner.strategy, bins, width)  # type: ignore[arg-type]
     generator = np.random.default_rng(seed)
     # All mass of a block in its first bin, or in its last one: the extremes.
     mass = generator.random(coarse.ends.size)
     late, early = np.zeros(bins), np.zeros(bins)
     late[coarse.ends] = mass
-    early[np.arange(0, bins, width)] = mass
+    early[np.concatenate([[0], coarse.ends[:-1] + 1])] = mass
     curves = np.cumsum(late), np.cumsum(early)
     exact = curves[0][coarse.ends]
     guess = generator.random(bins) * exact[-1]
@@ -205,6 +205,15 @@ def test_limits_at_the_ends_of_blocks_hold_for_any_monotone_curve_between(
     low, high = coarse.between(guess, guess)
     assert np.allclose(low, curves[0])
     assert np.allclose(high, curves[1])
+
+
+def test_records_outside_the_bounds_do_not_spoil_the_blocks() -> None:
+    counts = np.full(2048, 3)
+    counts[[0, -1]] = 10**5
+    chosen = choose_width(counts, REPLACE, Budget(1.0), Randomness.seeded(1)).mechanism
+    assert isinstance(chosen.strategy, CoarseTree)
+    exact = chosen.strategy.reconstruct(chosen.strategy.measure(counts), float(counts.sum()))
+    assert np.allclose(exact, np.cumsum(counts))
 
 
 SHAPES = {

@@ -105,6 +105,17 @@ def test_least_absolute_reaches_the_optimum_of_highs(
         assert cost(curve, noisy, 1) == pytest.approx(best, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("height", [5, 8])
+def test_the_objective_is_that_of_clarabel(norm: int, height: int) -> None:
+    pytest.importorskip("clarabel", reason="a peer: pip install clarabel")
+    from benchmarks.ecdf_smoothing import problem, with_clarabel
+
+    noisy, total = problem(height, seed=height)
+    ours, peers = smooth_tree(noisy, total, norm), with_clarabel(noisy, total, norm)
+    assert cost(ours, noisy, norm) == pytest.approx(cost(peers, noisy, norm), rel=1e-5)
+
+
 def test_the_references_notice_a_worse_curve() -> None:
     noisy, total = noisy_curve(32, 0, 4.0)
     worse = smooth_isotonic(noisy, total)

@@ -88,7 +88,7 @@ def test_one_seed_gives_one_model_and_none_gives_secret_noise():
 
 def test_hidden_layers_follow_public_numbers_alone():
     assert PrivateClassifier(1.0)._hidden(1000) == ()
-    assert PrivateClassifier(1.0)._hidden(50_000) == (32,)
+    assert PrivateClassifier(1.0)._hidden(50_000) == (64,)
     assert PrivateClassifier(hidden_layer_sizes=(8, 4))._hidden(10) == (8, 4)
     assert PrivateClassifier(hidden_layer_sizes=())._hidden(10**6) == ()
 

@@ -15,10 +15,11 @@ is linear in the records, so its length moves by at most the length of one recor
 record that comes or goes changes g by m [i >= j] - i, of squared length at most
 (m-1) m (2m-1) / 6 (it is in the first or last bin of its block). A record that is replaced
 changes it by at most m^2 (m-1) (it moves from the first to the last bin of a block), or by twice
-the former (it changes its block), which is less. The lengths are rounded to integers and get
-discrete Laplace noise. All looks together cost a 64th of epsilon. Where lines are off by more
-than they save, e.g. for data that take few values, all bins are measured as ever, at the cost of
-that 64th: errors are larger by 1.6 %.
+the former (it changes its block), which is less; the first and the last bin, where records
+outside the bounds are, are blocks of their own and have no part in g. The lengths are rounded to
+integers and get discrete Laplace noise. All looks together cost a 64th of epsilon. Where lines
+are off by more than they save, e.g. for data that take few values, all bins are measured as ever,
+at the cost of that 64th: errors are larger by 1.6 %.
 
 The rule balances mean squares over all thresholds. An error of interpolation is concentrated
 on blocks with large atoms, so that the largest error of a curve can be larger; confidence
@@ -79,6 +80,8 @@ class Choice:
 
 def bend(counts: IntArray, width: int) -> int:
     """Return |g|^2, exactly: how far the cumulative counts are from lines over blocks.
+
+    `counts` are those of all bins but the first and the last, which have blocks of their own.
 
     Examples
     --------
@@ -205,7 +208,7 @@ def _look(
     change_squared = bend_sensitivity_squared(width, relation)
     # The length in units of 1/unit is an integer, and moves by less than `change` + 1.
     unit = math.isqrt(STEPS**2 // change_squared) + 1
-    length = math.isqrt(unit**2 * bend(counts, width))
+    length = math.isqrt(unit**2 * bend(counts[1:-1], width))
     change = math.isqrt(unit**2 * change_squared - 1) + 1
     what = f"distance of the curve from lines over {width} bins"
     found = max(0, noisy(length, change, epsilon, what))
@@ -222,7 +225,7 @@ def _rest(budget: Budget) -> Budget:
 
 @lru_cache(maxsize=64)
 def _coarse(bins: int, width: int, relation: Relation, budget: Budget) -> Mechanism:
-    inner = plan(math.ceil(bins / width), relation, budget, mechanism="kary")
+    inner = plan(CoarseTree.count(bins, width), relation, budget, mechanism="kary")
     tree = inner.strategy
     assert isinstance(tree, CountTree)
     return replace(inner, strategy=CoarseTree(tree, bins, width))

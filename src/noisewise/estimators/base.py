@@ -1,6 +1,6 @@
 """What the classifier and the regressor share: parameters, encoding, the private training.
 
-One setting serves all tables; it depends on public numbers alone (rows, features, epsilon).
+One setting serves all tables; it depends on public numbers alone (rows and epsilon).
 The weights that are kept are an average over the second half of training, which is free
 post-processing and takes away much of the noise.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from noisewise.datasets import Schema
-from noisewise.estimators.encoding import Clamped, Declared, resolve_schema
+from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
 from noisewise.estimators.network import (
     Array,
     apply_network,
@@ -45,8 +45,9 @@ GRADIENTS: dict[str, Estimator] = {
     "propagated": Propagated(),
 }
 
-#: Rows times epsilon from which hidden layers are worth the noise of their weights.
+#: Rows times epsilon from which a hidden layer is worth the noise of its weights, and its width.
 _ENOUGH = 8000.0
+_WIDTH = 64
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -61,11 +62,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     sample_rate: float
     learning_rate: float | str
     features: str | None
+    public_images: Any
     input_bound: float
     random_state: Any
     verbose: bool
-    #: A clipped gradient has length at most one, so a rate serves data of any scale.
-    _rate: ClassVar[float] = 2.0
     #: What the command line adds to the call of ``fit``, given inputs and targets.
     _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
 
@@ -82,6 +82,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         _validate.positive("input_bound", self.input_bound)
         if self.features not in (None, "scattering"):
             raise ValueError(f"features must be None or 'scattering', got {self.features!r}")
+        if isinstance(self.public_images, str) and self.public_images != "drawings":
+            raise ValueError(
+                "public_images must be 'drawings', None or an array of pictures, got "
+                f"{self.public_images!r}"
+            )
         if self.features is not None and self.schema is not None:
             raise ValueError("pictures have no schema: give either features or schema")
         if not isinstance(self.gradients, (str, Estimator)) or (
@@ -98,13 +103,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             _validate.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
             if self.features is not None or rows * self.epsilon < _ENOUGH:
                 return ()
-            return (32,)
+            return (_WIDTH,)
         sizes: Sequence[int] = (
             [self.hidden_layer_sizes]
             if isinstance(self.hidden_layer_sizes, int)
             else self.hidden_layer_sizes
         )
         return tuple(_validate.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
+
+    def _rate(self, rows: int) -> float:
+        """Return the learning rate; the less noise, the longer the steps that pay."""
+        if self.learning_rate != "auto":
+            return float(self.learning_rate)
+        return self._default_rate(rows)
+
+    def _default_rate(self, rows: int) -> float:
+        raise NotImplementedError
 
     def _gradients(self) -> Estimator:
         if isinstance(self.gradients, str):
@@ -123,8 +137,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return build_bounded_network(x.shape[1], hidden, outputs, seed, 1.001 * bound)
 
     def _row_bound(self, width: int) -> float:
-        # Scattering features are normalised in groups, so no entry exceeds the root of a group.
-        return math.sqrt(width) * (self.input_bound if self.features is None else 1.0)
+        if self.features is not None:
+            return self.pictures_.norm_bound
+        return math.sqrt(width) * self.input_bound
 
     def _seed(self) -> int | None:
         """None for secret noise; a fixed number only if the user asked for one."""
@@ -174,8 +189,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _schema(self) -> Schema | None:
         return resolve_schema(self.schema)
 
-    def _promises(self, notes: tuple[str, ...]) -> Clamped | Declared:
+    def _promises(self, notes: tuple[str, ...]) -> Clamped | Declared | Scattered:
+        if isinstance(self.hidden_layer_sizes, str) or self.learning_rate == "auto":
+            notes += (
+                "Hidden layers and learning rate follow from epsilon and the number of records, "
+                "which is treated as public.",
+            )
         schema = self._schema
+        if self.features is not None:
+            kind = self.public_images if isinstance(self.public_images, str) else "given"
+            return Scattered("none" if self.public_images is None else kind, notes)
         if schema is not None:
             return Declared(schema, notes)
         return Clamped(self.input_bound, notes)
@@ -199,7 +222,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         start = 0 if seed is None else seed % (2**31)
         network = self._network(x, outputs, start)
-        rate = self._rate if self.learning_rate == "auto" else float(self.learning_rate)
+        rate = self._rate(len(x))
         inputs = torch.from_numpy(np.ascontiguousarray(x))
         more = {} if self._more_options is None else self._more_options(inputs, target)
         fitted = fit(
@@ -221,7 +244,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _prepare(self, x: Any) -> None:
         if self.features is not None:
-            self.pictures_ = PictureFeatures.of(np.asarray(x))
+            pictures = PictureFeatures.of(np.asarray(x))
+            self.pictures_ = pictures.whitened_by(self.public_images)
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self, "weights_")

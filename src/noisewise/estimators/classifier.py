@@ -15,6 +15,9 @@ from noisewise.estimators.base import PrivateEstimator
 
 __all__ = ["PrivateClassifier"]
 
+#: Rows times epsilon at which the learning rate is one.
+_UNIT_RATE = 7000.0
+
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A classifier whose training on private records costs a stated epsilon.
@@ -35,15 +38,20 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     gradients : {"auto", "clipped", "factored"} or estimator
         How one record's influence is bounded.
     hidden_layer_sizes : "auto", int or sequence of int
-        "auto": 32 hidden units where rows times epsilon is at least 8000, none below.
+        "auto": 64 hidden units where rows times epsilon is at least 8000, none below.
     steps : int
         Steps of training.
     sample_rate : float
         Probability with which each record takes part in a step.
     learning_rate : float or "auto"
-        Of gradient descent with momentum 0.9 on gradients of length at most one.
+        Of gradient descent with momentum 0.9 on gradients of length at most one. "auto":
+        (rows times epsilon / 7000) ** (2/3), between 0.25 and 4; 2 for pictures.
     features : {None, "scattering"}
         "scattering": X holds pictures; a linear model is learnt on their wavelet scattering.
+    public_images : "drawings", array or None
+        With "scattering": what the features are whitened by. "drawings" are random ellipses and
+        boxes, made by a formula; an array holds pictures of the size of X that are public and
+        are no private records; None leaves the features as they are.
     input_bound : float
         Without a schema: numbers beyond it are clamped.
     random_state : int, RandomState or None
@@ -89,10 +97,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         classes: Any = None,
         gradients: Any = "auto",
         hidden_layer_sizes: Any = "auto",
-        steps: int = 100,
+        steps: int = 150,
         sample_rate: float = 0.3,
         learning_rate: float | str = "auto",
         features: str | None = None,
+        public_images: Any = "drawings",
         input_bound: float = 10.0,
         random_state: Any = None,
         verbose: bool = False,
@@ -107,6 +116,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         self.sample_rate = sample_rate
         self.learning_rate = learning_rate
         self.features = features
+        self.public_images = public_images
         self.input_bound = input_bound
         self.random_state = random_state
         self.verbose = verbose
@@ -141,6 +151,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         loss = nn.CrossEntropyLoss()
         self._train(self._encode(X), target, len(self.classes_), loss, notes)
         return self
+
+    def _default_rate(self, rows: int) -> float:
+        if self.features is not None:
+            return 2.0
+        # A clipped gradient has length at most one, so a rate serves data of any scale.
+        return min(4.0, max(0.25, (rows * self.epsilon / _UNIT_RATE) ** (2 / 3)))
 
     def _find_classes(self, labels: npt.NDArray[Any]) -> tuple[str, ...]:
         schema = self._schema

@@ -1,7 +1,7 @@
-"""How a table becomes numbers without looking at it: by a schema, or by a public bound.
+"""How records become numbers without looking at others: by a schema, a bound, or wavelets.
 
 Everything here maps one record at a time by constants that were given, so it costs no
-privacy. Both forms say in the privacy statement what they rest on.
+privacy. All forms say in the privacy statement what they rest on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from noisewise.datasets import Schema, schema_for
 
-__all__ = ["Clamped", "Declared", "resolve_schema"]
+__all__ = ["Clamped", "Declared", "Scattered", "resolve_schema"]
+
+_WHITENED = {
+    "none": "They were not whitened.",
+    "drawings": "They were whitened by statistics of random drawings, made by a public formula.",
+    "given": "They were whitened by statistics of the pictures given as public_images, which are "
+    "public and hold no private record.",
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,33 @@ class Declared:
     def require_sound(self) -> None:
         """Refuse a schema that was taken from the data."""
         self.schema.require_sound()
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Pictures that became wavelet scattering features.
+
+    Parameters
+    ----------
+    whitening : {"none", "drawings", "given"}
+        Where the statistics of the whitening come from.
+    """
+
+    whitening: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the statement says about the input."""
+        return (
+            "The size of the pictures and the range of their values are public; each picture "
+            "became wavelet scattering features by itself.",
+            _WHITENED[self.whitening],
+            *self.notes,
+        )
+
+    def require_sound(self) -> None:
+        """Nothing is read from the data."""
 
 
 def resolve_schema(schema: Any) -> Schema | None:

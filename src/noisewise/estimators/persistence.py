@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from noisewise.estimators.base import PrivateEstimator
 from noisewise.estimators.classifier import PrivateClassifier
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.regressor import PrivateRegressor
+from noisewise.estimators.whitening import Whitening
 from noisewise.privacy import Statement
 
 __all__ = ["load_estimator", "save_estimator"]
@@ -27,7 +27,8 @@ _VERSION = 1
 def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) -> None:
     """Write a fitted estimator into a folder: weights.safetensors and estimator.json.
 
-    Everything written is public: it follows from the noisy weights and the settings.
+    Everything written is public: it follows from the noisy weights and the settings. Pictures
+    given as `public_images` are not written, only the whitening that was taken from them.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -48,9 +49,15 @@ def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) 
         document["classes"] = estimator.classes_.tolist()
     if isinstance(estimator, PrivateRegressor):
         document["target_range"] = list(estimator.target_range_)
-    if hasattr(estimator, "pictures_"):
-        document["pictures"] = asdict(estimator.pictures_)
     arrays = {}
+    if hasattr(estimator, "pictures_"):
+        seen: PictureFeatures = estimator.pictures_
+        document["pictures"] = {
+            name: getattr(seen, name) for name in ("height", "width", "channels", "largest")
+        }
+        if seen.whitening is not None:
+            arrays["pictures.mean"] = seen.whitening.mean
+            arrays["pictures.matrix"] = np.ascontiguousarray(seen.whitening.matrix)
     for index, (matrix, bias) in enumerate(estimator.weights_):
         arrays[f"{index}.weight"], arrays[f"{index}.bias"] = matrix, bias
     save_file(arrays, place / "weights.safetensors")
@@ -80,7 +87,7 @@ def load_estimator(folder: str | os.PathLike[str]) -> PrivateEstimator:
     if document["schema"] is not None:
         estimator.schema = Schema.from_json(json.dumps(document["schema"]))
     arrays = load_file(place / "weights.safetensors")
-    count = len(arrays) // 2
+    count = sum(name.endswith(".weight") for name in arrays)
     estimator.weights_ = [(arrays[f"{i}.weight"], arrays[f"{i}.bias"]) for i in range(count)]
     estimator.statement_ = Statement.from_json(json.dumps(document["statement"]))
     estimator.n_features_in_ = document["features"]
@@ -93,5 +100,8 @@ def load_estimator(folder: str | os.PathLike[str]) -> PrivateEstimator:
         low, high = document["target_range"]
         estimator.target_range_ = (low, high)
     if "pictures" in document:
-        estimator.pictures_ = PictureFeatures(**document["pictures"])
+        whitening = None
+        if "pictures.matrix" in arrays:
+            whitening = Whitening(arrays["pictures.mean"], arrays["pictures.matrix"])
+        estimator.pictures_ = PictureFeatures(**document["pictures"], whitening=whitening)
     return estimator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         Public range of y; targets and predictions outside are clamped to it. Without one that
         of the schema, else (-10, 10).
     epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
-    features, input_bound, random_state, verbose
+    features, public_images, input_bound, random_state, verbose
         As of `PrivateClassifier`.
 
     Attributes
@@ -44,9 +44,6 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     True
     """
 
-    # The loss is curved around its least value, unlike that of classes, so steps are shorter.
-    _rate: ClassVar[float] = 0.1
-
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -56,10 +53,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         target_range: Any = None,
         gradients: Any = "auto",
         hidden_layer_sizes: Any = "auto",
-        steps: int = 100,
+        steps: int = 150,
         sample_rate: float = 0.3,
         learning_rate: float | str = "auto",
         features: str | None = None,
+        public_images: Any = "drawings",
         input_bound: float = 10.0,
         random_state: Any = None,
         verbose: bool = False,
@@ -74,6 +72,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.sample_rate = sample_rate
         self.learning_rate = learning_rate
         self.features = features
+        self.public_images = public_images
         self.input_bound = input_bound
         self.random_state = random_state
         self.verbose = verbose
@@ -92,6 +91,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         target = torch.from_numpy(scaled).unsqueeze(1)
         self._train(self._encode(X), target, 1, nn.HuberLoss(delta=0.5), notes)
         return self
+
+    def _default_rate(self, rows: int) -> float:
+        # The loss is curved around its least value, unlike that of classes, so steps are shorter.
+        return 0.1
 
     def _numeric_y(self) -> bool:
         return True

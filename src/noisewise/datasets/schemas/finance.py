@@ -2,11 +2,13 @@
 
 German Credit: the codes of `german.doc` (also those it lists and never uses: A47, A95).
 Months up to ten years and amounts up to 20000 DM are round choices for consumer credit;
-the four small integers are codes 1 to 4 (1 and 2 for people liable).
+the four small integers are codes 1 to 4 (1 and 2 for people liable). Savings and years of
+employment are documented as ordered steps; A65, savings unknown, is put in the middle.
 
 Default of Credit Card Clients: the documented codes of sex, education and marriage
-(undocumented ones become "other"); months of delay up to 9, and -1, -2 and 0 as the
-author explained them later; limits and bills up to a million NT dollars, a round choice.
+(undocumented ones become "other"); repayment as a code, months of delay up to 9 and -1, -2
+and 0 as the author explained them later, which are ways of paying and no numbers; limits
+and bills up to a million NT dollars, a round choice.
 
 Bank Marketing: the lists of `bank-names.txt`. Balances in euros between -20000 and
 200000, up to 100 calls and up to 1000 days since the last one are round choices.
@@ -30,8 +32,8 @@ GERMAN = Schema(
         "Attribute3": _numbered("A3", 0, 1, 2, 3, 4),
         "Attribute4": _numbered("A4", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
         "Attribute5": Numeric(0, 20000, transform="sqrt"),
-        "Attribute6": _numbered("A6", 1, 2, 3, 4, 5),
-        "Attribute7": _numbered("A7", 1, 2, 3, 4, 5),
+        "Attribute6": Ordinal(("A61", "A62", "A65", "A63", "A64")),
+        "Attribute7": Ordinal(("A71", "A72", "A73", "A74", "A75")),
         "Attribute8": Ordinal((1, 2, 3, 4)),
         "Attribute9": _numbered("A9", 1, 2, 3, 4, 5),
         "Attribute10": _numbered("A10", 1, 2, 3),
@@ -60,7 +62,8 @@ _CARDS: dict[str, Column] = {
     "MARRIAGE": Categorical((1, 2, 3)),
     "AGE": Numeric(18, 100),
 }
-_CARDS |= {name: Numeric(-2, 9) for name in ("PAY_0", *(f"PAY_{month}" for month in _MONTHS[1:]))}
+_REPAYMENT = Categorical(tuple(range(-2, 10)))
+_CARDS |= dict.fromkeys(("PAY_0", *(f"PAY_{month}" for month in _MONTHS[1:])), _REPAYMENT)
 _CARDS |= {
     f"BILL_AMT{month}": Numeric(-1_000_000, 1_000_000, transform="signed_log1p")
     for month in _MONTHS

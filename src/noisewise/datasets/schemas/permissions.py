@@ -102,5 +102,6 @@ NATICUSDROID = Schema(
     dict.fromkeys(_PERMISSIONS, Binary()),
     target="Result",
     classes=(0, 1),
+    scale="unit",  # most permissions are not asked for, which then weighs nothing
     source="the header of the published table; a permission is asked for or not",
 )

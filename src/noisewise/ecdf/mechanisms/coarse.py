@@ -4,11 +4,13 @@ On a fine grid most of the noise of a curve pays for telling neighbouring bins a
 blocks of `width` bins instead costs less noise and an error of interpolation, which
 :mod:`noisewise.ecdf.adaptive` measures privately before it asks for this strategy.
 
+The first and the last bin are blocks of their own: records outside the bounds are moved there.
 A record moves at most as many blocks as bins, so the tree's own guarantee holds as it is.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -33,7 +35,7 @@ class CoarseTree:
     bins : int
         Number of bins.
     width : int
-        Bins of a block; the last block may have fewer.
+        Bins of a block; the last one before the last bin may have fewer.
     """
 
     tree: CountTree
@@ -65,19 +67,28 @@ class CoarseTree:
         """As the tree's."""
         return self.tree.shares
 
+    @staticmethod
+    def count(bins: int, width: int) -> int:
+        """Return the number of blocks."""
+        return 2 + math.ceil((bins - 2) / width)
+
+    @cached_property
+    def _starts(self) -> IntArray:
+        """The first bin of each block."""
+        inner = np.arange(1, self.bins - 1, self.width)
+        return np.concatenate([[0], inner, [self.bins - 1]]).astype(np.int64)
+
     @cached_property
     def ends(self) -> IntArray:
         """The last bin of each block: where prefix counts are measured."""
-        first = np.arange(self.width, self.bins + self.width, self.width)
-        return np.minimum(first, self.bins).astype(np.int64) - 1
+        return np.append(self._starts[1:], self.bins) - 1
 
     @cached_property
     def _position(self) -> tuple[IntArray, FloatArray]:
         """Return the block of each bin and which fraction of it the bin ends at."""
-        bin_ = np.arange(self.bins)
-        block = bin_ // self.width
-        start = block * self.width
-        return block, (bin_ + 1 - start) / (self.ends[block] + 1 - start)
+        sizes = self.ends - self._starts + 1
+        block = np.repeat(np.arange(sizes.size), sizes)
+        return block, (np.arange(self.bins) + 1 - self._starts[block]) / sizes[block]
 
     def interpolate(self, prefix: FloatArray) -> FloatArray:
         """Return prefix counts of all bins (last axis) from those at the ends of blocks."""
@@ -105,8 +116,7 @@ class CoarseTree:
 
     def measure(self, counts: IntArray) -> IntArray:
         """Count all nodes over blocks."""
-        starts = np.arange(0, self.bins, self.width)
-        return self.tree.measure(np.add.reduceat(counts, starts))
+        return self.tree.measure(np.add.reduceat(counts, self._starts))
 
     def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
         """Each node has its own noise."""
