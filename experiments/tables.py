@@ -189,12 +189,12 @@ def markdown(store: Store, names: Sequence[str], seeds: int) -> str:
 
 def draw(store: Store, names: Sequence[str], seeds: int, path: Path) -> None:
     """Draw every fit, their mean, and the two columns of the paper."""
-    figure, axis = plt.subplots(figsize=(8.0, 4.6), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8.0, 4.8), layout="constrained")
     for place, name in enumerate(names):
         task, found = TASKS[name], store.values(name, "accuracy", seeds)
         say = (lambda text: text) if place == 0 else (lambda text: None)
         axis.plot(found, [place] * len(found), "o", color="C0", alpha=0.35, ms=4, label=say("fits"))
-        axis.plot(found.mean(), place, "D", color="C0", ms=8, label=say("mean"))
+        axis.plot(found.mean(), place, "D", color="C0", ms=6, label=say("mean"))
         axis.plot(task.best, place, "|", color="C3", ms=18, mew=2.5, label=say("paper, best"))
         axis.plot(
             task.clipped, place, "|", color="0.45", ms=18, mew=2.5, label=say("paper, DP-SGD")
@@ -203,7 +203,7 @@ def draw(store: Store, names: Sequence[str], seeds: int, path: Path) -> None:
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.3)
     axis.set(xlabel="test accuracy", title="PrivateClassifier, one setting (epsilon in brackets)")
-    axis.legend(fontsize="small", loc="lower left")
+    figure.legend(fontsize="small", loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
