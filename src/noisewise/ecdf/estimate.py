@@ -74,8 +74,8 @@ def dp_ecdf(
         others "l2" and "pava" are isotonic least squares weighted by the known variances.
         "auto" is "l2" ("shrink" if the mechanism is "adaptive"). "shrink", for "kary", first
         shrinks differences between neighbouring bins towards zero as far as they look like
-        noise: less error if records are spread evenly within short ranges, no more if they
-        are not. None leaves the curve as released.
+        noise: less error if records are spread evenly within short ranges, hardly more if
+        they are not. None leaves the curve as released.
     aggregator : Aggregator, optional
         Who adds up the records; by default this machine. Those of
         :mod:`noisewise.federated` put their threat model into the statement.
