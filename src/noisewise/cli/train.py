@@ -32,7 +32,7 @@ def train(
     hidden: Annotated[
         str, typer.Option(help="Hidden layers: auto, none, or sizes such as 64,32.")
     ] = "auto",
-    steps: Annotated[int, typer.Option(help="Steps of training.")] = 100,
+    steps: Annotated[int, typer.Option(help="Steps of training.")] = 150,
     sample_rate: Annotated[
         float, typer.Option(help="Probability with which a record takes part in a step.")
     ] = 0.3,

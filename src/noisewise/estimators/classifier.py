@@ -157,7 +157,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if self.features is not None:
             return 2.0
         # A clipped gradient has length at most one, so a rate serves data of any scale.
-        return float(min(4.0, max(0.25, (rows * self.epsilon / _UNIT_RATE) ** (2 / 3))))
+        wanted = math.pow(rows * self.epsilon / _UNIT_RATE, 2 / 3)
+        return min(4.0, max(0.25, wanted))
 
     def _find_classes(self, labels: npt.NDArray[Any]) -> tuple[str, ...]:
         schema = self._schema
