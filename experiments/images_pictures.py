@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -45,11 +44,13 @@ def cells(lines: list[dict[str, Any]]) -> dict[Cell, list[float]]:
 
 
 def spread(values: list[float]) -> float:
-    return stdev(values) if len(values) > 1 else math.nan
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def described(values: list[float]) -> str:
-    return f"{mean(values):.2f} ± {spread(values):.2f} ({len(values)})" if values else "not run"
+    if len(values) < 2:
+        return f"{values[0]:.2f} (1)" if values else "not run"
+    return f"{mean(values):.2f} ± {spread(values):.2f} ({len(values)})"
 
 
 def table(found: dict[Cell, list[float]], data: str) -> str:
@@ -71,7 +72,7 @@ def table(found: dict[Cell, list[float]], data: str) -> str:
 def figure(found: dict[Cell, list[float]]) -> None:
     """Accuracy over epsilon, mean of the seeds with one deviation."""
     kinds = {(key[1], key[2]) for key in found}
-    drawn, axes = plt.subplots(1, 2, figsize=(10, 4.4), sharex=True)
+    drawn, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True)
     for axis, data in zip(axes, NAMES, strict=True):
         for number, estimator in enumerate(ORDER):
             for layout in sorted(layout for layout, name in kinds if name == estimator):
@@ -103,8 +104,9 @@ def figure(found: dict[Cell, list[float]]) -> None:
         axis.set_xlabel("epsilon (delta 1e-5)")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy, %")
-    axes[1].legend(fontsize=7, loc="lower right")
-    drawn.tight_layout()
+    handles, labels = axes[1].get_legend_handles_labels()
+    drawn.legend(handles, labels, fontsize=8, ncol=4, loc="lower center")
+    drawn.tight_layout(rect=(0, 0.12, 1, 1))
     drawn.savefig(PICTURE, dpi=130)
     plt.close(drawn)
 
