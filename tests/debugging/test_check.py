@@ -231,6 +231,21 @@ def test_published_algorithms_are_found_out(train, names):
     assert bool(findings.bugs) == bool(names), str(findings)
 
 
+def test_training_that_cannot_take_an_empty_batch_is_told_so():
+    """Some of the batches that are solved for fail as well; the others are enough."""
+    full = Training(mlp, cross_entropy)
+
+    def train(**arguments):
+        after = full(**arguments)
+        unmoved = all(torch.equal(after[n], v) for n, v in arguments["init"].items())
+        if (unmoved and arguments["clip"] > 1e-6) or arguments["seed"] in (203, 211):
+            raise ValueError("batch size must be positive")
+        return after
+
+    findings = check(train, mlp, cross_entropy, example=EXAMPLE, tests=("P", "E3", "E4"))
+    assert findings.bugs == ["empty-batch-fails"], str(findings)
+
+
 def test_micro_batches_and_workers_are_compared_when_named():
     options = {"micro_batch_size": (2, 16), "world_size": (1, 4)}
     tests = ("P", "E6")

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.synthesis import Records
-from noisewise.debugging.trainer import BlackBox, Data, StateDict
+from noisewise.debugging.trainer import BlackBox, Data, StateDict, TrainingFailedError
 
 __all__ = ["DEFAULT", "QUICK", "THOROUGH", "Bench", "Effort"]
 
@@ -151,6 +151,23 @@ class Bench:
             return self.adam_epsilon * moved
         bounded = np.clip(moved, -0.9999, 0.9999)
         return self.adam_epsilon * bounded / (1.0 - np.abs(bounded))
+
+    def updates(self, data: Data, seeds: range, **settings: Any) -> Vector:
+        """Return one update per seed, without those that failed or are not finite.
+
+        Batches that were drawn at random may be empty, and some training cannot take that; E4
+        looks at empty batches on their own.
+        """
+        rows, failure = [], None
+        for seed in seeds:
+            try:
+                rows.append(self.update(data, seed=seed, **settings))
+            except TrainingFailedError as error:
+                failure = error
+        if failure is not None and not rows:
+            raise failure
+        stacked = np.stack(rows)
+        return stacked[np.isfinite(stacked).all(1)]
 
     def single(self, x: Tensor, y: Tensor, clip: float, init: StateDict | None = None) -> Vector:
         """Return what one record alone contributes: a dataset and a batch of one."""

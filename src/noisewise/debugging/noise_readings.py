@@ -129,14 +129,8 @@ def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
     basis, _ = np.linalg.qr(bench.contributions(data, clip).T)
     deviation = clip * SIGMA / batch_size * bench.dimension**0.5
     keyword: dict[str, Any] = {"clip": clip, "sigma": SIGMA, "batch_size": batch_size}
-    rows = np.stack(
-        [
-            bench.update(data, lr=bench.rate(deviation, 1.0), seed=9000 + seed, **keyword)
-            for seed in range(seeds)
-        ]
-    )
-    # An empty batch may have been divided by its size; E4 looks at those.
-    rows = rows[np.isfinite(rows).all(1)]
+    seen = range(9000, 9000 + seeds)
+    rows = bench.updates(data, seen, lr=bench.rate(deviation, 1.0), **keyword)
     if len(rows) == 0:
         return None
     rest = rows - (rows @ basis) @ basis.T

@@ -77,14 +77,8 @@ def _memberships(
     """Return multiplicities over the divisor, one row per seed, and the relative rests."""
     clip = bench.facts["clip"]
     lr = bench.rate(float(np.median(np.linalg.norm(rows, axis=1))) / batch_size**0.5)
-    updates = np.stack(
-        [
-            bench.update(data, clip=clip, lr=lr, batch_size=batch_size, seed=first_seed + seed)
-            for seed in range(runs)
-        ]
-    )
-    # An empty batch may have been divided by its size; `_empties` looks at those.
-    updates = updates[np.isfinite(updates).all(1)]
+    seeds = range(first_seed, first_seed + runs)
+    updates = bench.updates(data, seeds, clip=clip, lr=lr, batch_size=batch_size)
     solved = np.linalg.lstsq(rows.T, updates.T, rcond=None)[0].T
     rests = np.linalg.norm(updates - solved @ rows, axis=1)
     sizes = np.linalg.norm(updates, axis=1)
@@ -143,12 +137,12 @@ def _overlap(
     response = bench.adam_response(2) if bench.adam else bench.facts.get("response", np.ones(2))
     both = float(np.sum(response))
     runs = max(12, bench.effort.sampling_runs // 2)
-    updates = np.stack(
-        [
-            bench.update(data, clip=clip, lr=lr, batch_size=batch_size, seed=200 + seed, steps=2)
-            for seed in range(runs)
-        ]
+    updates = bench.updates(
+        data, range(200, 200 + runs), clip=clip, lr=lr, batch_size=batch_size, steps=2
     )
+    runs = len(updates)
+    if runs == 0:
+        return
     # Weight decay moves along the weights themselves; that column takes it up.
     basis = np.vstack([rows, bench.weights / bench.size * norm])
     solved = np.linalg.lstsq(basis.T, updates.T, rcond=None)[0].T[:, :-1] / unit
