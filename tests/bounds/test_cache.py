@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds import cache as cache_module
 from noisewise.bounds.cache import NormCache
+from noisewise.nn import SpectralLinear
 
 
 def matrix_truth(weight: Tensor) -> float:
@@ -210,3 +211,21 @@ def test_ignoring_the_distance_moved_is_seen(monkeypatch: pytest.MonkeyPatch) ->
         walk(weight, generator, step)
         below += matrix_truth(weight) > float(cache.spectral_norm(weight))
     assert below > 0
+
+
+def test_versions_are_trusted_only_while_nobody_else_touches_the_weights() -> None:
+    cache, weight = NormCache(tolerance=0.0), torch.randn(6, 4)
+    first = cache.spectral_norm(weight)
+    with cache.undisturbed():
+        assert cache.spectral_norm(weight) is first
+        cache.rescale_(weight, 0.5)
+        assert matrix_truth(weight) <= float(cache.spectral_norm(weight)) <= 0.501 * float(first)
+    weight.data.mul_(8.0)  # which no version counts
+    assert float(cache.spectral_norm(weight)) >= matrix_truth(weight)
+
+
+def test_a_projection_sees_what_was_written_behind_torchs_back() -> None:
+    layer = SpectralLinear(8, 6, projection="clip")
+    layer.weight.data.mul_(8.0)
+    layer.project_()
+    assert matrix_truth(layer.weight) <= 1.0

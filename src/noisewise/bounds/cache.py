@@ -19,9 +19,10 @@ weight; ``trust_versions=True`` skips even that for whoever can promise such wri
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,6 +112,15 @@ class NormCache:
         """As `noisewise.bounds.norms.conv_norm`, remembered."""
         return self._get(weight, "convolution", options, conv_norm, _convolution_drift)
 
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Trust versions for a while in which only the caller touches the weights."""
+        held, self.trust_versions = self.trust_versions, True
+        try:
+            yield
+        finally:
+            self.trust_versions = held
+
     def rescale_(self, weight: Tensor, factor: float) -> None:
         """Multiply a weight in place and carry its certificates along.
 
@@ -121,7 +131,9 @@ class NormCache:
         fresh = []
         for key, entry in self._entries.items():
             if key[0] == id(weight) and entry.weight() is weight:
-                if key[1] == "matrix" and not _is_new(weight, entry) and entry.scale == 1.0:
+                known = self.trust_versions and entry.state == _state(weight)
+                unmoved = known or not _is_new(weight, entry)
+                if key[1] == "matrix" and entry.scale == 1.0 and unmoved:
                     fresh.append(entry)
                 entry.scale *= factor
                 value = up(entry.certified.value * factor)
@@ -141,7 +153,7 @@ class NormCache:
         drift: Callable[[Tensor, _Entry, dict[str, Any], float], float],
     ) -> NormBound:
         key = (id(weight), kind, tuple(sorted((k, _hashable(v)) for k, v in options.items())))
-        state = (weight._version, weight.data_ptr(), weight.shape, weight.dtype, weight.device)
+        state = _state(weight)
         entry = self._entries.get(key)
         if entry is None or entry.weight() is not weight or entry.state[2:] != state[2:]:
             return self._compute(key, weight, options, compute, state)
@@ -213,7 +225,12 @@ def _settle_rounding(weight: Tensor, entry: _Entry) -> None:
         return
     value = up(entry.certified.value + up(moved))
     entry.certified = entry.current = NormBound(value, entry.certified.method)
-    entry.anchor, entry.scale = _copy(weight, entry.anchor), 1.0
+    entry.anchor, entry.scale, entry.state = _copy(weight, entry.anchor), 1.0, _state(weight)
+
+
+def _state(weight: Tensor) -> tuple[Any, ...]:
+    """What changes with a weight, unless it is written to behind torch's back."""
+    return weight._version, weight.data_ptr(), weight.shape, weight.dtype, weight.device
 
 
 def _copy(weight: Tensor, into: Tensor | None) -> Tensor:

@@ -90,7 +90,9 @@ class SpectralLinear(nn.Linear):
         """Bring the weight back to norm <= limit, certified; return its norm."""
         check_finite(self)
         change = _CHANGES[self.projection]
-        return change(self.weight, self.limit, self._norm, rescale=self.norms.rescale_)
+        self._norm(self.weight)  # looks at the values; below, only this method changes them
+        with self.norms.undisturbed():
+            return change(self.weight, self.limit, self._norm, rescale=self.norms.rescale_)
 
     def extra_repr(self) -> str:
         """Options beyond those of the torch layer."""

@@ -134,7 +134,7 @@ def add_noise(
                 continue
             names.append(name)
             sums.append(gradient)
-            stds.append(deviation)
+            stds.append(deviation / divisor)
     with torch.no_grad():
         alike = [_like(gradient, types[name]) for name, gradient in zip(names, sums, strict=True)]
         drawn = rng.normal_for(alike, stds) if sums else []
@@ -152,7 +152,6 @@ def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def _mean(gradient: Tensor, noise: Tensor, divisor: float) -> Tensor:
-    """Their sum, over the divisor; in place where the noise is not the narrower one."""
+    """Noise of the mean plus the mean; in place where the noise is not the narrower one."""
     wide = torch.promote_types(gradient.dtype, noise.dtype)
-    total = noise.add_(gradient) if noise.dtype == wide else gradient + noise
-    return total.div_(divisor)
+    return noise.to(wide).add_(gradient, alpha=1.0 / divisor)

@@ -82,7 +82,8 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
     if method == "gram":
         return root(gram_iteration(P, error, _gram_steps(P.shape[-1], tolerance))), "gram"
     if method in ("auto", "orthogonal"):
-        orthogonal = _orthogonal(P[0], error)
+        centre, deviation = _from_orthogonal(P[0])
+        orthogonal = _orthogonal(centre, deviation, error)
         if method == "orthogonal":
             return orthogonal, "orthogonal"
         # Every row and column is a lower bound, so this over-estimate is itself proven.
@@ -95,7 +96,9 @@ def _bound(A: Tensor, method: str, tolerance: float) -> tuple[float, str]:
             return root(mass), "frobenius"
         if orthogonal <= enough:
             return orthogonal, "orthogonal"
-        if single and _orthogonal(P[0], 0.0) <= math.sqrt(diagonal) * (1.0 + tolerance / 16.0):
+        if single and _orthogonal(centre, deviation, 0.0) <= math.sqrt(diagonal) * (
+            1.0 + tolerance / 16.0
+        ):
             return _bound(A.double(), method, tolerance)  # all that is missing is digits
     allowed = 2.0 * tolerance - (2.0 * single_error(P.shape[-1]) if single else 0.0)
     eigenvalue, used = largest_eigenvalue(
@@ -109,8 +112,8 @@ def _single_suffices(weight: Tensor, tolerance: float) -> bool:
     """Whether binary32 leaves most of the tolerance, and is the quicker way."""
     if weight.device.type != "cpu" or weight.dtype == torch.float64 or weight.dim() != 2:
         return False
-    small, large = sorted(weight.shape)
-    return small >= _SINGLE_FROM and large >= 4 * small and 2.0 * single_error(small) <= tolerance
+    small = min(weight.shape)
+    return small >= _SINGLE_FROM and 2.0 * single_error(small) <= tolerance
 
 
 def _frobenius(A: Tensor) -> float:
@@ -118,13 +121,18 @@ def _frobenius(A: Tensor) -> float:
     return root(square * (1.0 + relative(A.numel())))
 
 
-def _orthogonal(P: Tensor, error: float) -> float:
+def _from_orthogonal(P: Tensor) -> tuple[float, float]:
+    """Mean of the diagonal c, and a bound on c I less the matrix, with the rounding of both."""
     centre = float(P.diagonal().mean())
     size = P.shape[-1]
     B = P.clone()
     B.diagonal().sub_(centre)
     deviation = float(torch.linalg.matrix_norm(B)) * (1.0 + relative(size * size))
-    return root(up(centre + deviation + relative(size) * centre + error))
+    return centre, deviation + relative(size) * centre
+
+
+def _orthogonal(centre: float, deviation: float, error: float) -> float:
+    return root(up(centre + deviation + error))
 
 
 def _gram_steps(size: int, tolerance: float) -> int:
