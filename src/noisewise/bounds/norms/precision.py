@@ -29,7 +29,7 @@ _FULL = ("ieee", "none")
 def full_precision(device: str) -> Iterator[None]:
     """Compute float32 in float32 on devices of this type, whatever autocast says."""
     with full_float32(device), contextlib.ExitStack() as stack:
-        if torch.is_autocast_enabled(device):
+        if _autocast(device):
             stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
@@ -46,12 +46,17 @@ def full_float32(device: str) -> Iterator[None]:
 
 def check_full_precision(device: str, what: str) -> None:
     """Refuse to run a model under autocast where bounds hold for its exact arithmetic."""
-    if torch.is_autocast_enabled(device):
+    if _autocast(device):
         raise RuntimeError(
             f"{what} bounds what the model computes, and under autocast it computes something "
             "else: run it outside torch.autocast, or use noisewise.Clipped, which measures "
             "every record as it is"
         )
+
+
+def _autocast(device: str) -> bool:
+    """Whether autocast is on; torch refuses to answer for devices that have none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _reduced(device: str) -> list[tuple[Any, str, Any]]:

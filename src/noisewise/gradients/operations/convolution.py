@@ -18,7 +18,6 @@ from noisewise.gradients.operations.registry import (
     UnsupportedUseError,
     handles,
     place,
-    without_autocast,
 )
 from noisewise.gradients.tape import Tape
 
@@ -56,8 +55,7 @@ class _Convolve(torch.autograd.Function):
         cotangent = cotangents[0].contiguous()
         x, weight = ctx.saved_tensors
         kind = TransposedContraction if ctx.settings.transposed else ConvolutionContraction
-        with without_autocast(x):
-            ctx.tape.arrive(kind(x, cotangent, ctx.settings, ctx.tape.views, *ctx.targets))
+        ctx.tape.arrive(kind(x, cotangent, ctx.settings, ctx.tape.views, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
             same = cotangent.to(weight.dtype)

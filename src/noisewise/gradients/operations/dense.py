@@ -14,7 +14,6 @@ from noisewise.gradients.operations.registry import (
     derive,
     handles,
     place,
-    without_autocast,
 )
 from noisewise.gradients.tape import Tape
 
@@ -39,8 +38,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         (cotangent,) = cotangents
         x, weight = ctx.saved_tensors
-        with without_autocast(x):
-            ctx.tape.arrive(LinearContraction.of(x, cotangent, ctx.tape.views, *ctx.targets))
+        ctx.tape.arrive(LinearContraction.of(x, cotangent, ctx.tape.views, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
             into = cotangent.to(weight.dtype).matmul(weight).to(x.dtype)

@@ -17,7 +17,7 @@ from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.contractions.derived import Derived
 from noisewise.gradients.tape import Tape
 
-__all__ = ["HANDLERS", "UnsupportedUseError", "derive", "handles", "place", "without_autocast"]
+__all__ = ["HANDLERS", "UnsupportedUseError", "derive", "handles", "place"]
 
 Handler = Callable[[Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
 HANDLERS: dict[Any, Handler] = {}
@@ -87,10 +87,3 @@ def tensors_in(values: Any) -> list[Tensor]:
     if isinstance(values, dict):
         return [tensor for value in values.values() for tensor in tensors_in(value)]
     return []
-
-
-def without_autocast(tensor: Tensor) -> Any:
-    """Context in which weight gradients are computed in their own precision."""
-    import torch
-
-    return torch.autocast(tensor.device.type, enabled=False)
