@@ -28,22 +28,24 @@ SETS = ("fashion_mnist", "mnist")
 MIDDLE = {"fashion_mnist": 2.7, "mnist": 2.93}  # where Papernot et al. (2021) reported
 
 
-def base(estimator: str) -> Setting:
+def base(estimator: str, layout: str = "paper") -> Setting:
     """Return what was chosen for an estimator; the same for both sets and every epsilon."""
     if estimator in LIPSCHITZ:
-        # Behind the normalisation layer inputs are 28 long, by which InputScaled divides.
-        rate = 1.0 if estimator == "input scaled" else 0.035
+        # Behind the normalisation layer inputs are about 30 long, by which InputScaled divides.
+        rate = 3.0 if estimator == "input scaled" else 0.15
         common = {"epochs": 3, "batch": 4096, "rate": rate, "average": 0.9, "clip": None}
-        return Setting("", 0.0, estimator, "shallow", **common)
+        return Setting("", 0.0, estimator, layout, loss_clip=0.3, **common)
     rates = {"flat": 1.0, "per layer": 0.5, "automatic": 1.0, "factored": 0.5}
-    return Setting("", 0.0, estimator, "pooled", epochs=3, batch=1024, rate=rates[estimator])
+    return Setting("", 0.0, estimator, layout, epochs=3, batch=1024, rate=rates[estimator])
 
 
 def longer(estimator: str) -> Setting:
-    """Return the longer training, for comparison with the literature."""
+    """Return a longer training with larger batches, for comparison with the literature."""
     if estimator in LIPSCHITZ:
-        return replace(base(estimator), epochs=5)
-    return replace(base(estimator), layout="deep", epochs=10, batch=2048, rate=0.7)
+        changes = {"epochs": 20, "batch": 15_000, "rate": 5.0, "average": 0.95}
+        return replace(base(estimator, "shallow"), **changes)
+    changes = {"epochs": 15, "batch": 2048, "rate": 0.35, "average": 0.98}
+    return replace(base(estimator, "finer"), **changes)
 
 
 def grid() -> Iterator[Setting]:
@@ -57,21 +59,21 @@ def grid() -> Iterator[Setting]:
     one, two, eight = (dict.fromkeys(SETS, value) for value in (1.0, 2.0, 8.0))
     for seed in SEEDS:
         yield from at([base("flat"), base("factored")], MIDDLE, seed)
+        yield from at([longer("factored")], {"mnist": MIDDLE["mnist"]}, seed)
         yield from at([longer("input scaled")], two, seed)
     for seed in SEEDS:
-        yield from at([longer("propagated")], two, seed)
         for names in (("flat", "factored"), LIPSCHITZ, ("automatic", "per layer")):
             for epsilons in (one, eight, MIDDLE):
                 yield from at([base(name) for name in names], epsilons, seed)
     for seed in SEEDS:
-        yield from at([longer("factored")], MIDDLE, seed)
+        yield from at([longer("factored")], {"fashion_mnist": MIDDLE["fashion_mnist"]}, seed)
 
 
 def missing(file: Path) -> list[Setting]:
     """Settings of the grid that have no line yet."""
     names = [field.name for field in fields(Setting)]
     done = {tuple(line.get(name) for name in names) for line in read(file)}
-    return [s for s in grid() if tuple(asdict(s).values()) not in done]
+    return [s for s in dict.fromkeys(grid()) if tuple(asdict(s).values()) not in done]
 
 
 def given(words: list[str]) -> Setting:

@@ -1,8 +1,8 @@
 """The networks of the image experiment, and the public map of every image before them.
 
-Small relatives of the papers' ConvNets (conv, pooling, dense; they print numbers of parameters
-only, and theirs take too long on a processor). The clipping estimators train ordinary layers,
-the Lipschitz ones `noisewise.nn.models.ConvNet`, whose bounds are certified at every step.
+``paper`` has the layers of `noisewise.nn.models.convnet_mnist`, which has the size of paper 000's
+ConvNet for MNIST (the papers print numbers of layers and parameters only). The clipping estimators
+train ordinary layers, the Lipschitz ones layers whose bounds are certified at every step.
 """
 
 from __future__ import annotations
@@ -89,11 +89,9 @@ class Layout:
 
 
 LAYOUTS = {
+    "paper": Layout((Stage(20, 5, padding=0, pool=3),), (64,)),
     "shallow": Layout((Stage(16, 7, stride=2, padding=3, pool=2),)),
-    "pooled": Layout((Stage(16, 7, stride=2, padding=3, pool=2),), (32,)),
-    "deep": Layout(
-        (Stage(16, 7, stride=2, padding=3, pool=2), Stage(32, 3, stride=2, padding=1)), (32,)
-    ),
+    "finer": Layout((Stage(16, 5, stride=2, padding=2), Stage(32, 3, pool=2)), (32,)),
 }
 
 

@@ -31,14 +31,22 @@ PUBLISHED = {
     "mnist": {"tempered sigmoids": (2.93, 98.1), "clipless": (2.0, 96.5)},
 }
 
-Cell = tuple[str, str, str, float]  # data, layout, estimator, epsilon
+SHORT = 3  # epochs of the grid
+
+Cell = tuple[str, str, str, float]  # data, network, estimator, epsilon
+
+
+def network_of(line: dict[str, Any]) -> str:
+    """Return the layout, and the length of a training that is not the usual one."""
+    layout, epochs = line["layout"], line["epochs"]
+    return layout if epochs == SHORT else f"{layout}, {epochs:g} epochs"
 
 
 def cells(lines: list[dict[str, Any]]) -> dict[Cell, list[float]]:
-    """Test accuracies of all seeds, by data, layout, estimator and epsilon."""
+    """Test accuracies of all seeds, by data, network, estimator and epsilon."""
     found: dict[Cell, list[float]] = defaultdict(list)
     for line in sorted(lines, key=lambda line: line["seed"]):
-        key = (line["data"], line["layout"], line["estimator"], line["epsilon"])
+        key = (line["data"], network_of(line), line["estimator"], line["epsilon"])
         found[key].append(line["accuracy"])
     return dict(found)
 
@@ -49,23 +57,23 @@ def spread(values: list[float]) -> float:
 
 def described(values: list[float]) -> str:
     if len(values) < 2:
-        return f"{values[0]:.2f} (1)" if values else "not run"
+        return f"{values[0]:.2f} (1)" if values else ""
     return f"{mean(values):.2f} ± {spread(values):.2f} ({len(values)})"
 
 
 def table(found: dict[Cell, list[float]], data: str) -> str:
-    """One row per layout and estimator, one column per epsilon."""
+    """One row per network and estimator, one column per epsilon."""
     epsilons = sorted({key[3] for key in found if key[0] == data})
     kinds = sorted(
-        {(key[1] == "deep", ORDER.index(key[2]), key[1], key[2]) for key in found if key[0] == data}
+        {(key[1] != "paper", ORDER.index(key[2]), key[1:3]) for key in found if key[0] == data}
     )
     rows = [
         f"| {NAMES[data]}: estimator | network | " + " | ".join(f"ε {e:g}" for e in epsilons) + " |"
     ]
     rows.append("|---|---|" + "---|" * len(epsilons))
-    for _, _, layout, estimator in kinds:
-        values = [described(found.get((data, layout, estimator, e), [])) for e in epsilons]
-        rows.append(f"| {LABELS[estimator]} | {layout} | " + " | ".join(values) + " |")
+    for _, _, (network, estimator) in kinds:
+        values = [described(found.get((data, network, estimator, e), [])) for e in epsilons]
+        rows.append(f"| {LABELS[estimator]} | {network} | " + " | ".join(values) + " |")
     return "\n".join(rows)
 
 
@@ -75,21 +83,22 @@ def figure(found: dict[Cell, list[float]]) -> None:
     drawn, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True)
     for axis, data in zip(axes, NAMES, strict=True):
         for number, estimator in enumerate(ORDER):
-            for layout in sorted(layout for layout, name in kinds if name == estimator):
-                epsilons = sorted(k[3] for k in found if k[:3] == (data, layout, estimator))
-                values = [found[data, layout, estimator, e] for e in epsilons]
+            for network in sorted(network for network, name in kinds if name == estimator):
+                epsilons = sorted(k[3] for k in found if k[:3] == (data, network, estimator))
+                values = [found[data, network, estimator, e] for e in epsilons]
+                longer = "epochs" in network
                 # A little apart, so that equal accuracies do not hide one another.
                 places = [e * 1.012 ** (number - 2.5) for e in epsilons]
-                label = LABELS[estimator] + (", longer, deeper" if layout == "deep" else "")
+                label = LABELS[estimator] + ("" if network == "paper" else f", {network}")
                 axis.errorbar(
                     places,
                     [mean(v) for v in values],
                     yerr=[spread(v) for v in values],
                     label=label,
                     color=f"C{number}",
-                    marker="*" if layout == "deep" else "o",
-                    markersize=11 if layout == "deep" else 4,
-                    linestyle="--" if layout == "shallow" else "-",
+                    marker="*" if longer else "o",
+                    markersize=11 if longer else 4,
+                    linestyle="--" if network.startswith("shallow") else "-",
                     linewidth=1,
                     capsize=2,
                 )

@@ -107,7 +107,7 @@ def test_the_ledger_is_charged_and_its_limit_stops_the_release(
     [
         (("--label", "missing"), "not a column"),
         (("--score", "text"), "must hold numbers"),
-        (("--label", "text"), "pos_label"),
+        (("--label", "text"), "--pos-label"),
         (("--pos-label", "yes"), "not a number"),
         (("--lower", "1", "--upper", "0"), "increase"),
         (("--report", "/nowhere/at/all.html"), "no folder"),

@@ -127,6 +127,11 @@ def read_predictions(
         raise ValueError(f"column {score!r} must hold numbers, got {frame[score].dtype}")
     labels = frame[label]
     positive: Any = pos_label
+    if pos_label is None and not pd.api.types.is_numeric_dtype(labels):
+        raise ValueError(
+            f"column {label!r} does not hold numbers: say which label is positive, for example "
+            "--pos-label yes"
+        )
     if pos_label is not None and pd.api.types.is_numeric_dtype(labels):
         try:
             positive = float(pos_label)
