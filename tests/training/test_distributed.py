@@ -1,4 +1,4 @@
-"""Two processes take the steps of one: one Poisson batch, one noise, one ledger, one statement."""
+"""Several processes take the steps of one: one Poisson batch, noise, ledger and statement."""
 
 import json
 import math
@@ -36,12 +36,12 @@ def results(scenario, folder, workers=2):
     ]
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("both")
-    done = torchrun("all", folder)
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)])
+def team(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("team")
+    done = torchrun("all", folder, request.param)
     assert done.returncode == 0, done.stderr[-4000:]
-    return folder, results("all", folder)
+    return folder, results("all", folder, request.param)
 
 
 def alone(the_plan, data=None):
@@ -60,50 +60,52 @@ def close(first, second):
 FULL = dict(sampling="full", batch_size=None, steps=STEPS)
 
 
-def test_workers_end_with_the_same_weights_which_are_those_of_one_process(both):
-    folder, (first, second) = both
-    assert same(first["replicated"]["weights"], second["replicated"]["weights"])
+def test_workers_end_with_the_same_weights_which_are_those_of_one_process(team):
+    folder, (first, *others) = team
+    for other in others:
+        assert same(first["replicated"]["weights"], other["replicated"]["weights"])
+        assert first["replicated"]["statement"] == other["replicated"]["statement"]
     model, statement = alone(plan(**FULL))
     close(first["replicated"]["weights"], weights(model))
-    assert first["replicated"]["statement"] == second["replicated"]["statement"]
     assert json.loads(first["replicated"]["statement"])["epsilon"] == statement.epsilon
     with Ledger.open(folder / "replicated.ledger") as ledger:
         assert sum(event.count for event in ledger.history) == STEPS
 
 
-def test_a_loop_by_hand_is_the_same_and_a_worker_may_have_few_records(both):
-    _, (first, second) = both
+def test_a_loop_by_hand_is_the_same_and_a_worker_may_have_few_records(team):
+    _, (first, *others) = team
     model, _ = alone(plan(**FULL), data=table(3))
-    assert same(first["by_hand"]["weights"], second["by_hand"]["weights"])
+    assert all(same(first["by_hand"]["weights"], other["by_hand"]["weights"]) for other in others)
     close(first["by_hand"]["weights"], weights(model))
 
 
-def test_sharded_weights_train_alike_resume_and_stay_sharded(both):
-    _, (first, second) = both
+def test_sharded_weights_train_alike_resume_and_stay_sharded(team):
+    _, (first, *others) = team
     model, _ = alone(plan(**FULL))
-    for found in (first["sharded"], second["sharded"]):
+    rows = 6 // (1 + len(others))
+    for found in (result["sharded"] for result in (first, *others)):
         close(found["weights"], weights(model))
-        assert found["local"]["0.weight"] == (3, 5)
-        assert found["moments"] == 3
+        assert found["local"]["0.weight"] == (rows, 5)
+        assert found["moments"] == rows
         assert found["loop refused"]
-    assert same(first["sharded"]["weights"], second["sharded"]["weights"])
+        assert same(first["sharded"]["weights"], found["weights"])
 
 
-def test_the_noise_does_not_depend_on_the_number_of_workers(both):
+def test_the_noise_does_not_depend_on_the_number_of_workers(team):
     # 300 gradients of 50 entries: chi-square with 15,000 degrees, 5 deviations have probability
     # 6e-7. Noise once per worker would double the variance.
-    _, (first, second) = both
+    _, (first, *others) = team
     expected = (2.0 * 1.001) ** 2
     count = first["noise"]["count"]
     assert first["noise"]["squares"] / count == pytest.approx(
         expected, rel=5 * math.sqrt(2 / count)
     )
-    assert torch.equal(first["noise"]["last"], second["noise"]["last"])
+    assert all(torch.equal(first["noise"]["last"], other["noise"]["last"]) for other in others)
 
 
-def test_the_union_of_the_workers_batches_is_a_poisson_batch(both):
+def test_the_union_of_the_workers_batches_is_a_poisson_batch(team):
     # 60 steps x 1,000 records at rate 0.05: 3,000 expected, deviation 53; 5.2 of them.
-    _, found = both
+    _, found = team
     for key in ("drawn", "shard drawn"):
         steps = zip(*(result["sampling"][key] for result in found), strict=True)
         total = 0
@@ -114,31 +116,34 @@ def test_the_union_of_the_workers_batches_is_a_poisson_batch(both):
         assert abs(total - 3000) < 280
         assert found[0]["sampling"][key] != found[1]["sampling"][key]
     assert all(result["sampling"]["shard rate"] == 0.05 for result in found)
-    assert {i % 2 for batch in found[0]["sampling"]["drawn"] for i in batch} == {0}
+    assert {i % len(found) for batch in found[0]["sampling"]["drawn"] for i in batch} == {0}
 
 
-def test_all_workers_stop_at_the_budget(both):
-    folder, (first, second) = both
-    assert first["budget"]["taken"] == second["budget"]["taken"] == first["budget"]["charged"] >= 3
-    assert same(first["budget"]["weights"], second["budget"]["weights"])
+def test_all_workers_stop_at_the_budget(team):
+    folder, (first, *others) = team
+    assert first["budget"]["taken"] == first["budget"]["charged"] >= 3
+    for other in others:
+        assert first["budget"]["taken"] == other["budget"]["taken"]
+        assert same(first["budget"]["weights"], other["budget"]["weights"])
     with Ledger.open(folder / "budget.ledger") as ledger:
         assert sum(event.count for event in ledger.history) == first["budget"]["taken"]
         assert ledger.spent() <= 1.0
 
 
 @pytest.mark.parametrize("worker", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_killing_a_worker_loses_no_charge(tmp_path, both, worker):
+def test_killing_a_worker_loses_no_charge(tmp_path, team, worker):
+    workers = len(team[1])
     (tmp_path / "victim").write_text(f"{worker} 7")
-    assert torchrun("mortal", tmp_path).returncode != 0
+    assert torchrun("mortal", tmp_path, workers).returncode != 0
     with Ledger.open(tmp_path / "run.safetensors.ledger") as ledger:
         charged = sum(event.count for event in ledger.history)
     assert 7 <= charged < STEPS
     (tmp_path / "victim").unlink()
-    done = torchrun("mortal", tmp_path)
+    done = torchrun("mortal", tmp_path, workers)
     assert done.returncode == 0, done.stderr[-4000:]
     with Ledger.open(tmp_path / "run.safetensors.ledger") as ledger:
         assert sum(event.count for event in ledger.history) == STEPS
-    for one, other in zip(both[1], results("mortal", tmp_path), strict=True):
+    for one, other in zip(team[1], results("mortal", tmp_path, workers), strict=True):
         assert one["undisturbed"]["statement"] == other["mortal"]["statement"]
         assert same(one["undisturbed"]["weights"], other["mortal"]["weights"])
 
