@@ -54,9 +54,8 @@ def main() -> None:
             print(f"| {label} | {text} | {losses.mean():.4f} ± {losses.std(ddof=1):.4f} |")
         spread = float(np.var(runs["not private"][0].test_labels))
         print(f"(a constant prediction has {spread:.4f})")
-        first = {label: seeds[0] for label, seeds in runs.items()}
         figure = {"wine": "figure 11", "california": "figure 12"}[name]
-        curves(first, f"analysis_{name}", f"{name} ({figure})", classify=False, yscale="log")
+        curves(runs, f"analysis_{name}", f"{name} ({figure})", classify=False, yscale="log")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import noisewise as nw
 
-__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain"]
+__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain", "task_of"]
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis-runs"
@@ -51,11 +51,17 @@ class Setup:
     batch: int = 256
     seed: int = 0
     options: tuple[tuple[str, int], ...] = ()
+    steps: int = 0  # instead of epochs
+    late: float = 0.0  # clipping norm of mix-up training's global part; 0: `clip`
 
     @property
     def path(self) -> Path:
         """Where the run is kept."""
-        text = ";".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
+        # Fields that came later count only if they are set, so that older runs are still found.
+        later = {"steps": 0, "late": 0.0}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {k: v for k, v in values.items() if k not in later or v != later[k]}
+        text = ";".join(f"{name}={value!r}" for name, value in kept.items())
         return CACHE / f"{self.task}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
 
 
@@ -73,6 +79,8 @@ class Outcome:
     accuracy: np.ndarray
     epsilon: float
     seconds: float
+    held: np.ndarray = field(default_factory=lambda: np.empty(0))
+    held_labels: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass
@@ -140,10 +148,10 @@ def optimizer_of(setup: Setup, model: nn.Module) -> torch.optim.Optimizer:
 
 def estimator_of(setup: Setup) -> Any:
     if setup.rule == "mix-up":
-        # The last tenth with global clipping at ten times the norm would change the noise per
-        # step; the paper keeps R, and so do we.
+        # The noise multiplier stays, so with another norm for the global part the noise grows
+        # with it. The paper keeps R.
         local = nw.Clipped(setup.clip, per=setup.per)
-        late = nw.Clipped(setup.clip, per=setup.per, rule="global")
+        late = nw.Clipped(setup.late or setup.clip, per=setup.per, rule="global")
         return nw.gradients.Schedule([(0.0, local), (0.9, late)])
     return nw.Clipped(setup.clip, per=setup.per, rule=setup.rule)
 
@@ -202,6 +210,8 @@ def train(setup: Setup) -> Outcome:
         accuracy=accuracy,
         epsilon=epsilon,
         seconds=seconds,
+        held=predict(model, task.held[0]) if task.held else np.empty(0),
+        held_labels=task.held[1].numpy() if task.held else np.empty(0),
     )
 
 
@@ -210,12 +220,12 @@ def plain_loop(
 ) -> tuple[Log, float]:
     """Ordinary training on shuffled batches."""
     n = len(task.x)
-    total = setup.epochs * max(1, n // setup.batch)
+    total = setup.steps or setup.epochs * max(1, n // setup.batch)
     log, step = Log(task, model, total), 0
     log.note(0)
-    for _ in range(setup.epochs):
+    while step < total:
         for index in torch.randperm(n).split(setup.batch):
-            if len(index) < setup.batch and n >= setup.batch:
+            if step == total or (len(index) < setup.batch and n >= setup.batch):
                 continue
             optimizer.zero_grad()
             task.loss(model(task.x[index]), task.y[index]).backward()
@@ -236,7 +246,8 @@ def private_loop(
         gradients=estimator_of(setup),
         noise_multiplier=setup.sigma,
         delta=DELTA,
-        epochs=setup.epochs,
+        epochs=None if setup.steps else setup.epochs,
+        steps=setup.steps or None,
         batch_size=None if full else setup.batch,
         sampling="full" if full else "poisson",
         seed=setup.seed,
