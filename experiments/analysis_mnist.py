@@ -16,11 +16,11 @@ BASE = Setup(
     "mnist", batch=1024, steps=400, sigma=1.1, options=(("records", 58_000), ("held", 2_000))
 )
 LOCAL, GLOBAL = replace(BASE, rule="clip"), replace(BASE, rule="global")
-RATES = (1.0, 2.0)
+RATES = (2.0, 4.0, 8.0)
 WAYS = {
-    "not private": grid(BASE, (1.0,), (0.1, 0.3, 0.5)),
-    "local": grid(LOCAL, (0.3, 1.0, 3.0), RATES),
-    "local layerwise": grid(replace(LOCAL, per="layer"), (0.3, 1.0), RATES),
+    "not private": grid(BASE, (1.0,), (0.3, 0.5, 0.8)),
+    "local": grid(LOCAL, (1.0, 5.0), RATES),
+    "local layerwise": grid(replace(LOCAL, per="layer"), (0.5,), RATES),
     "automatic": grid(replace(BASE, rule="automatic"), (1.0,), RATES),
     "global": grid(GLOBAL, (10.0, 30.0, 60.0), RATES),
 }
@@ -35,6 +35,7 @@ def main() -> None:
     chosen["local, R by NLL"] = best(WAYS["local"], watch, by="nll")
     chosen["mix-up"] = replace(local, rule="mix-up")
     chosen["mix-up, then global's R"] = replace(local, rule="mix-up", late=wide.clip)
+    chosen["local, then global's R"] = replace(local, rule="widened", late=wide.clip)
     chosen["global, R 210"] = best(grid(GLOBAL, (210.0,), RATES), watch)
     for label, candidates in WAYS.items():
         print(f"\n{label}")

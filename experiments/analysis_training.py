@@ -41,7 +41,7 @@ class Setup:
     """
 
     task: str
-    rule: str = "none"  # none (not private), clip, global, automatic, mix-up
+    rule: str = "none"  # none (not private), clip, global, automatic, mix-up, widened
     per: str = "model"
     clip: float = 1.0
     sigma: float = 1.1
@@ -52,7 +52,7 @@ class Setup:
     seed: int = 0
     options: tuple[tuple[str, int], ...] = ()
     steps: int = 0  # instead of epochs
-    late: float = 0.0  # clipping norm of mix-up training's global part; 0: `clip`
+    late: float = 0.0  # clipping norm of the last tenth of mix-up and widened; 0: `clip`
 
     @property
     def path(self) -> Path:
@@ -147,11 +147,12 @@ def optimizer_of(setup: Setup, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def estimator_of(setup: Setup) -> Any:
-    if setup.rule == "mix-up":
-        # The noise multiplier stays, so with another norm for the global part the noise grows
-        # with it. The paper keeps R.
+    if setup.rule in ("mix-up", "widened"):
+        # The noise multiplier stays, so with another norm for the last part the noise grows with
+        # it. The paper keeps R. "widened" stays local, to tell the norm's effect from the rule's.
         local = nw.Clipped(setup.clip, per=setup.per)
-        late = nw.Clipped(setup.late or setup.clip, per=setup.per, rule="global")
+        rule = "global" if setup.rule == "mix-up" else "clip"
+        late = nw.Clipped(setup.late or setup.clip, per=setup.per, rule=rule)
         return nw.gradients.Schedule([(0.0, local), (0.9, late)])
     return nw.Clipped(setup.clip, per=setup.per, rule=setup.rule)
 
@@ -170,7 +171,8 @@ class Log:
             return
         task = self.task
         train, test = (
-            self._look(x[:1000], y[:1000])
+            # Spread over all: the first 1,000 test images of MNIST are harder than the rest.
+            self._look(*(part[:: max(1, len(x) // 1000)][:1000] for part in (x, y)))
             for x, y in ((task.x, task.y), (task.x_test, task.y_test))
         )
         self.rows.append((step, train[0], test[0], test[1]))
