@@ -132,6 +132,12 @@ def draw(study: Study) -> None:
         plain = values(study.rows["none", 0.0][1], name).mean()
         ax.axhline(plain, color="0.5", linestyle=":", label="not private")
         ax.set(xscale="log", xlabel="clipping norm R", title=name if name != "nll" else "NLL")
+    # Models that learnt nothing but certainty would squeeze everything else.
+    axes[1].set(yscale="log")
+    bottom, top = axes[1].get_ylim()
+    ticks = [tick for tick in (0.3, 0.5, 1, 2, 5, 10, 20) if bottom <= tick <= top]
+    axes[1].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes[1].minorticks_off()
     axes[2].set(title="ECE (15 bins)")
     axes[0].legend(fontsize="small")
     figure.suptitle(

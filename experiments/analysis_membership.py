@@ -62,7 +62,7 @@ def shadow(setup: Setup, number: int, watch: Stopwatch) -> tuple[np.ndarray, np.
 
 def main() -> None:
     watch = Stopwatch(arguments(__doc__).seconds)
-    candidates = grid(GLOBAL, (10.0, 20.0, 40.0), (0.5, 1.0))
+    candidates = grid(GLOBAL, (10.0, 20.0, 40.0), (0.1, 0.2, 0.5))
     print_choices(candidates, watch)
     chosen = best(candidates, watch)
     same = dataclasses.replace(chosen, rule="clip")

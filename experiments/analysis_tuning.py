@@ -64,8 +64,9 @@ def print_choices(candidates: Sequence[Setup], watch: Stopwatch) -> None:
     for setup in candidates:
         kept = held_back(obtain(setup, watch))
         late = f", then {setup.late:g}" if setup.late else ""
+        length = f"{setup.steps} steps" if setup.steps else f"{setup.epochs} epochs"
         print(f"  {setup.rule} per {setup.per}, R {setup.clip:g}{late}, rate {setup.rate:g}, "
-              f"{setup.steps} steps: held-back accuracy {100 * kept.accuracy:.1f} %, "
+              f"{length}: held-back accuracy {100 * kept.accuracy:.1f} %, "
               f"NLL {kept.nll:.3f}, ECE {100 * kept.ece:.1f} %")  # fmt: skip
 
 
