@@ -2,7 +2,7 @@
 
 Writes docs/images/analysis_bias_<dataset>.png and prints a table: |g - bounded(g)| and
 |bounded(g)|, cosine, share of clipped records and signal to noise, at the start and the end of
-training on Dropout and Adult. Averaged over four runs (the papers: 500). NOT private numbers, of
+training on Dropout and Adult. Averaged over ten runs (the papers: 500). NOT private numbers, of
 public data.
 """
 
@@ -22,7 +22,7 @@ import noisewise as nw
 from noisewise.analysis.clipping_bias import BiasSeries
 
 DATASETS = {"students_dropout": "Dropout", "adult": "Adult"}
-STEPS, BATCH, SIGMA, RUNS = 200, 256, 1.0, 4
+STEPS, BATCH, SIGMA, RUNS = 200, 256, 1.0, 10
 TASKS: dict[str, Task] = {}
 COLUMNS = ("bias_norm", "bounded_norm", "cosine", "clipped_fraction", "signal_to_noise")
 

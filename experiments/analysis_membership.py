@@ -67,7 +67,7 @@ def main() -> None:
     chosen = best(candidates, watch)
     same = dataclasses.replace(chosen, rule="clip")
     setups = {**RUNS, f"local, R {same.clip:g}": same, f"global, R {chosen.clip:g}": chosen}
-    figure, axes = plt.subplots(1, 4, figsize=(16, 4.3), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(16, 5.4), layout="constrained")
     bars, ax_classes = plt.subplots(figsize=(8, 3.6), layout="constrained")
     print("| model | epsilon | attack | AUC | 95 % | TPR at 0.1 % FPR | TPR at 1 % FPR |")
     print("|---|---|---|---|---|---|---|")
@@ -100,6 +100,7 @@ def main() -> None:
         for number, attack in enumerate(attacks):
             attack.plot(axes[index], epsilon=epsilon if number == 0 else None, delta=1e-5)
         axes[index].set_title(label)
+        axes[index].legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small")
         by_class = attacks[1].auc_by_class()
         place = np.arange(len(by_class)) + 0.2 * (index - 1.5)
         ax_classes.bar(place, by_class.values(), 0.19, label=f"{label} ({attacks[1].auc:.3f})")

@@ -32,11 +32,12 @@ def curves(
     title: str,
     *,
     classify: bool = True,
+    last: float | None = None,
     **axis: Any,
 ) -> None:
     """Draw training loss, test loss and (for classifiers) test accuracy over the steps.
 
-    Lines are means over seeds, bands their range.
+    Lines are means over seeds, bands their range; steps after `last` are left out.
     """
     panels = [("train_loss", "training loss"), ("test_loss", "test loss")]
     panels += [("accuracy", "test accuracy")] if classify else []
@@ -53,7 +54,8 @@ def curves(
                 many[0].steps, values.min(0), values.max(0), color=style["color"], alpha=0.15,
                 linewidth=0,
             )  # fmt: skip
-            ax.set(xlabel="step", title=text, **(axis if "loss" in field else {}))
+            ax.set(xlabel="step", title=text, xlim=(0, last) if last else None,
+                   **(axis if "loss" in field else {}))  # fmt: skip
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
     seeds = max(len(many) for many in runs.values())

@@ -29,6 +29,7 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis-runs"
 DELTA = 1e-5
 POINTS = 16
+LATE = 0.9  # where the last part of mix-up training begins
 TASKS: dict[str, Any] = {}
 
 
@@ -153,7 +154,7 @@ def estimator_of(setup: Setup) -> Any:
         local = nw.Clipped(setup.clip, per=setup.per)
         rule = "global" if setup.rule == "mix-up" else "clip"
         late = nw.Clipped(setup.late or setup.clip, per=setup.per, rule=rule)
-        return nw.gradients.Schedule([(0.0, local), (0.9, late)])
+        return nw.gradients.Schedule([(0.0, local), (LATE, late)])
     return nw.Clipped(setup.clip, per=setup.per, rule=setup.rule)
 
 
@@ -258,6 +259,9 @@ def private_loop(
     log = Log(task, model, run.steps)
     log.note(0)
     for x, y in run.loader:
+        if setup.late and setup.optimizer == "sgd" and run.steps_taken >= LATE * run.steps:
+            for group in optimizer.param_groups:  # rate / R for the new R
+                group["lr"] = setup.rate / setup.late
         run.step(x, y)
         log.note(run.steps_taken)
     epsilon = run.statement().epsilon
