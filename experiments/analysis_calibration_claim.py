@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from analysis_training import IMAGES, Outcome, Setup, Stopwatch, arguments
+from analysis_training import IMAGES, Outcome, Setup, Stopwatch, arguments, spent
 from analysis_tuning import held_back, repeat, reported, said
 from scipy import stats
 
@@ -84,8 +84,8 @@ def tables(study: Study) -> None:
         cells = [said(values(runs, "accuracy"), 1, 100), said(values(runs, "nll"), 3)]
         cells += [said(values(runs, name), 1, 100) for name in ("ece", "overconfidence")]
         print(f"| {NAMES[rule]} | {clip or ''} | {rate} | " + " | ".join(cells) + " |")
-    spent = {run.epsilon for _, runs in study.rows.values() for run in runs} - {float("inf")}
-    print(f"epsilon {max(spent):.3f}")
+    costs = {run.epsilon for _, runs in study.rows.values() for run in runs} - {float("inf")}
+    print(f"epsilon {spent(max(costs))}")
     print("\nGlobal minus local with 95 % intervals over seeds:\n")
     print("| compared | accuracy % | NLL | ECE % |\n|---|---|---|---|")
     for clip in NORMS[study.task]:

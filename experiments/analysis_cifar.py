@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 from analysis_pictures import curves, diagrams
-from analysis_training import Setup, Stopwatch, arguments, obtain
+from analysis_training import Setup, Stopwatch, arguments, obtain, spent
 from analysis_tuning import best, grid, print_choices, print_seeds, repeat, reported, said
 
 BASE = Setup(
@@ -42,7 +42,7 @@ def noise(seeds: int, watch: Stopwatch) -> None:
         print(f"{label}: test loss {said([c.nll for c in found], 3)}, training loss "
               f"{said([run.train_loss[-1] for run in many], 3)}, accuracy % "
               f"{said([c.accuracy for c in found], 1, 100)}, "
-              f"epsilon {many[0].epsilon:.2f}")  # fmt: skip
+              f"epsilon {spent(many[0].epsilon)}")  # fmt: skip
     curves(runs, "analysis_cifar_noise", "CIFAR10, local clipping R 1, noise (figure 3)")
 
 
@@ -55,7 +55,8 @@ def same_norm(seeds: int, watch: Stopwatch) -> None:
             shown[f"{name}, R {clip:g}"] = (setup, repeat(setup, seeds, watch))
     print_seeds(shown, f"CIFAR10: both rules at the same R, {seeds} seeds (figure 4)")
     picture = {k: runs for k, (_, runs) in shown.items()}
-    curves(picture, "analysis_cifar_norm", "CIFAR10: the same R for both rules (figure 4)")
+    curves(picture, "analysis_cifar_norm", "CIFAR10: the same R for both rules (figure 4)",
+           ylim=(1.6, 3.2))  # fmt: skip
     local, other = (obtain(replace(base, clip=75.0, rate=4.0), watch) for base in (LOCAL, GLOBAL))
     print(f"largest difference of a logit between local and global clipping at R = 75: "
           f"{np.abs(local.test - other.test).max():.3g}")  # fmt: skip

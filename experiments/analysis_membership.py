@@ -18,7 +18,7 @@ import analysis_data
 import analysis_training
 import matplotlib.pyplot as plt
 import numpy as np
-from analysis_training import IMAGES, Outcome, Setup, Stopwatch, arguments, obtain
+from analysis_training import IMAGES, Outcome, Setup, Stopwatch, arguments, obtain, spent
 from analysis_tuning import best, grid, print_choices
 
 from noisewise.analysis.membership import Shadows, confidence_score, logistic, loss_threshold
@@ -90,10 +90,9 @@ def main() -> None:
         ]
         print(f"({label}: accuracy {right[0]:.1f} % in training, {right[1]:.1f} % in test)")
         epsilon = None if np.isinf(run.epsilon) else run.epsilon
-        spent = "none" if epsilon is None else f"{np.ceil(100 * epsilon) / 100:.2f}"
         for attack in attacks:
             low, high = attack.auc_interval()
-            print(f"| {label} | {spent} | {attack.name} "
+            print(f"| {label} | {spent(run.epsilon)} | {attack.name} "
                   f"| {attack.auc:.3f} | {low:.3f} to {high:.3f} "
                   f"| {attack.true_positive_rate(1e-3):.4f} "
                   f"| {attack.true_positive_rate(1e-2):.4f} |", flush=True)  # fmt: skip

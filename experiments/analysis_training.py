@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import noisewise as nw
 
-__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain", "task_of"]
+__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain", "spent", "task_of"]
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis-runs"
@@ -115,6 +115,11 @@ def task_of(setup: Setup) -> analysis_data.Task:
     return TASKS[key]
 
 
+def spent(epsilon: float) -> str:
+    """Epsilon with two digits, rounded up: never less than the truth."""
+    return "none" if np.isinf(epsilon) else f"{np.ceil(100 * epsilon) / 100:.2f}"
+
+
 def obtain(setup: Setup, watch: Stopwatch | None = None) -> Outcome:
     """Read a run, or train it."""
     if not setup.path.exists():
@@ -127,7 +132,7 @@ def obtain(setup: Setup, watch: Stopwatch | None = None) -> Outcome:
         partial.rename(setup.path)
         print(
             f"trained {setup}: loss {found.test_loss[-1]:.4f}, accuracy {found.accuracy[-1]:.4f}, "
-            f"epsilon {found.epsilon:.2f}, {found.seconds:.0f} s",
+            f"epsilon {spent(found.epsilon)}, {found.seconds:.0f} s",
             flush=True,
         )
     with np.load(setup.path) as stored:

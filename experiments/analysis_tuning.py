@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from analysis_training import Outcome, Setup, Stopwatch, obtain
+from analysis_training import Outcome, Setup, Stopwatch, obtain, spent
 
 from noisewise.analysis.calibration import Calibration, measure
 
@@ -77,8 +77,7 @@ def print_seeds(rows: Rows, title: str) -> None:
     print("|---" * 9 + "|")
     for label, (setup, runs) in rows.items():
         found = [reported(run) for run in runs]
-        epsilon = max(run.epsilon for run in runs)
-        spent = "none" if np.isinf(epsilon) else f"{np.ceil(100 * epsilon) / 100:.2f}"
+        epsilon = spent(max(run.epsilon for run in runs))
         clip = "" if setup.rule in ("none", "automatic") else f"{setup.clip:g}"
         clip += f", {setup.late:g}" if setup.late else ""
         cells = [said([c.accuracy for c in found], 1, 100), said([c.nll for c in found], 3)]
@@ -86,4 +85,4 @@ def print_seeds(rows: Rows, title: str) -> None:
             said([getattr(c, name) for c in found], 1, 100)
             for name in ("ece", "mce", "overconfidence")
         ]
-        print(f"| {label} | {clip} | {setup.rate:g} | {spent} | " + " | ".join(cells) + " |")
+        print(f"| {label} | {clip} | {setup.rate:g} | {epsilon} | " + " | ".join(cells) + " |")
