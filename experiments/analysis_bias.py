@@ -99,7 +99,7 @@ def series_of(dataset: str, label: str, seed: int, watch: Stopwatch) -> tuple[np
 def main() -> None:
     watch = Stopwatch(arguments(__doc__).seconds)
     for dataset, title in DATASETS.items():
-        figure, axes = plt.subplots(2, 4, figsize=(13, 5.6), layout="constrained", sharex=True)
+        figure, axes = plt.subplots(2, 4, figsize=(13, 6.0), layout="constrained", sharex=True)
         print(f"\n{title}\n\n| estimator | when | " + " | ".join(COLUMNS) + " | boundary |")
         print("|---" * (3 + len(COLUMNS)) + "|")
         for ax, label in zip(axes.flat, ESTIMATORS, strict=True):
@@ -122,7 +122,8 @@ def main() -> None:
             ):
                 cells = " | ".join(f"{v:.3f} ± {s:.3f}" for v, s in zip(row, spread, strict=True))
                 print(f"| {label} | {when} | {cells} | {edge:.1f} |", flush=True)
-        axes[0, 0].legend(fontsize="small")
+        handles, texts = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, texts, loc="outside lower center", ncols=2)
         for ax in axes[1]:
             ax.set(xlabel="step")
         figure.suptitle(
