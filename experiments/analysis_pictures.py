@@ -54,8 +54,10 @@ def curves(
                 many[0].steps, values.min(0), values.max(0), color=style["color"], alpha=0.15,
                 linewidth=0,
             )  # fmt: skip
-            ax.set(xlabel="step", title=text, xlim=(0, last) if last else None,
-                   **(axis if "loss" in field else {}))  # fmt: skip
+            ax.set(xlabel="step", title=text, **(axis if "loss" in field else {}))
+    for ax in axes:
+        if last is not None:
+            ax.set_xlim(0, last)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
     seeds = max(len(many) for many in runs.values())
