@@ -67,6 +67,8 @@ def main() -> None:
     watch = Stopwatch(options.seconds)
     chosen = {label: best(candidates, watch) for label, candidates in WAYS.items()}
     local, wide = chosen["local"], chosen["global"]
+    layered = replace(LOCAL, per="layer")
+    chosen["local layerwise, the same R"] = best(grid(layered, (10.0,), RATES), watch)
     chosen["local, R by NLL"] = best(WAYS["local"], watch, by="nll")
     chosen["mix-up"] = replace(local, rule="mix-up")
     chosen["mix-up, then global's R"] = replace(local, rule="mix-up", late=wide.clip)
