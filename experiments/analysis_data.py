@@ -46,44 +46,47 @@ class Task:
     model: Callable[[], nn.Module]
     loss: Any
     classify: bool = True
+    held: tuple[Tensor, Tensor] | None = None  # records that choose settings, never trained on
 
 
-def mnist(records: int = 12_000, test: int = 10_000) -> Task:
+def mnist(records: int = 12_000, test: int = 10_000, held: int = 0) -> Task:
     """MNIST, and a CNN like that of the DP libraries' examples (21,802 parameters)."""
-    return _images("mnist", records, test, mnist_cnn)
+    return _images("mnist", records, test, held, mnist_cnn)
 
 
-def cifar(records: int = 10_000, test: int = 2_000) -> Task:
+def cifar(records: int = 10_000, test: int = 2_000, held: int = 0) -> Task:
     """The 10,000 CIFAR10 images at hand, and a CNN like PyTorch's tutorial (39,338 parameters)."""
-    return _images("cifar10_small", records, test, cifar_cnn)
+    return _images("cifar10_small", records, test, held, cifar_cnn)
 
 
-def small_mnist(records: int = 12_000, test: int = 10_000) -> Task:
+def small_mnist(records: int = 12_000, test: int = 10_000, held: int = 0) -> Task:
     """MNIST with one hidden layer (13,258 parameters): small enough for many seeds."""
-    return dataclasses.replace(mnist(records, test), model=lambda: perceptron(196))
+    return dataclasses.replace(mnist(records, test, held), model=lambda: perceptron(196))
 
 
-def small_cifar(records: int = 10_000, test: int = 2_000) -> Task:
+def small_cifar(records: int = 10_000, test: int = 2_000, held: int = 0) -> Task:
     """CIFAR10 with one hidden layer (49,866 parameters): small enough for many seeds."""
-    return dataclasses.replace(cifar(records, test), model=lambda: perceptron(768))
+    return dataclasses.replace(cifar(records, test, held), model=lambda: perceptron(768))
 
 
 def perceptron(inputs: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def _images(name: str, records: int, test: int, model: Callable[[], nn.Module]) -> Task:
+def _images(name: str, records: int, test: int, held: int, model: Callable[[], nn.Module]) -> Task:
     data = load_images(name)
     parts = []
     for pixels, labels, size in (
-        (data.x_train, data.y_train, records),
-        (data.x_test, data.y_test, test),
+        (data.x_train, data.y_train, slice(records)),
+        (data.x_test, data.y_test, slice(test)),
+        (data.x_train, data.y_train, slice(records, records + held)),
     ):
-        x = torch.as_tensor(np.asarray(pixels[:size]), dtype=torch.float32) / 127.5 - 1
+        x = torch.as_tensor(np.asarray(pixels[size]), dtype=torch.float32) / 127.5 - 1
         x = x.unsqueeze(1) if x.dim() == 3 else x.permute(0, 3, 1, 2)
-        x = nn.functional.avg_pool2d(x, 2)
-        parts += [x, torch.as_tensor(np.asarray(labels[:size]).astype(np.int64))]
-    return Task(name, *parts, model, nn.CrossEntropyLoss())
+        x = nn.functional.avg_pool2d(x, 2) if len(x) else x
+        parts += [x, torch.as_tensor(np.asarray(labels[size]).astype(np.int64))]
+    kept = (parts[4], parts[5]) if held else None
+    return Task(name, *parts[:4], model, nn.CrossEntropyLoss(), held=kept)
 
 
 def mnist_cnn() -> nn.Module:
@@ -164,25 +167,26 @@ def tabular(name: str) -> Task:
     return Task(name, x[:cut], y[:cut], x[cut:], y[cut:], model, nn.CrossEntropyLoss())
 
 
-WORDS, LENGTH = 1024, 20
+LENGTH = 24
 
 
 class Transformer(nn.Module):
-    """One block of self-attention over hashed words, mean-pooled.
+    """One block of self-attention over hashed words; the mean of its outputs goes to the head.
 
     Written with plain linear layers, so that every gradient engine can follow it.
     """
 
-    def __init__(self, width: int = 16, heads: int = 2, classes: int = 2) -> None:
+    def __init__(self, words: int, deviation: float, width: int = 16, heads: int = 2) -> None:
         super().__init__()
         self.heads = heads
-        self.embedding = nn.Embedding(WORDS, width)
+        self.embedding = nn.Embedding(words, width)
+        nn.init.normal_(self.embedding.weight, std=deviation)
         self.before = nn.LayerNorm(width)
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
         self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
         self.between = nn.LayerNorm(width)
         self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.head = nn.Linear(width, classes)
+        self.head = nn.Linear(width, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
         present = (tokens > 0).to(torch.float32)
@@ -201,22 +205,28 @@ class Transformer(nn.Module):
         return self.head(pooled)
 
 
-def tokens(sentence: str) -> list[int]:
+def tokens(sentence: str, words: int) -> list[int]:
     """Words by a public hash: a vocabulary counted on the training data would not be private."""
-    words = sentence.lower().split()[:LENGTH]
-    found = [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in words]
-    return found + [0] * (LENGTH - len(found))
+    found = [1 + zlib.crc32(word.encode()) % (words - 1) for word in sentence.lower().split()]
+    return (found + [0] * LENGTH)[:LENGTH]
 
 
-def sentiment(records: int = 12_000) -> Task:
-    """SST-2: phrases of the training split, whole sentences for the test."""
+def sentiment(words: int = 32_768, records: int = 67_349, percent: int = 5) -> Task:
+    """SST-2: the training split's phrases; whole sentences of dev choose settings, of test report.
+
+    Held-back phrases could not choose: they are parts of the sentences that one trains on.
+    `percent` is the deviation of the initial embeddings, of which 100 is PyTorch's own.
+    """
     frame = load_table("sst2").frame
-    train = frame[frame["split"] == "train"].sample(records, random_state=0)
-    test = frame[frame["split"] == "test"]
     parts = []
-    for part in (train, test):
+    for split in ("train", "test", "dev"):
+        part = frame[frame["split"] == split]
+        part = part.sample(records, random_state=0) if split == "train" else part
         parts += [
-            torch.tensor([tokens(text) for text in part["sentence"]]),
+            torch.tensor([tokens(text, words) for text in part["sentence"]]),
             torch.tensor(np.asarray(part["label"], np.int64)),
         ]
-    return Task("sst2", *parts, Transformer, nn.CrossEntropyLoss())
+    return Task(
+        "sst2", *parts[:4], lambda: Transformer(words, percent / 100), nn.CrossEntropyLoss(),
+        held=(parts[4], parts[5]),
+    )  # fmt: skip

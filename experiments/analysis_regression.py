@@ -1,13 +1,13 @@
 """Paper 003 on regression: figure 11 (wine, DP-GD) and figure 12 (California, DP-Adam).
 
-Writes docs/images/analysis_wine.png and analysis_california.png and prints a table of five seeds.
+Writes docs/images/analysis_wine.png and analysis_california.png and prints a table over seeds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from analysis_pictures import curves
-from analysis_training import Setup, Stopwatch, arguments, obtain
+from analysis_training import Setup, Stopwatch, arguments, obtain, spent
 
 WAYS = {
     "local, R {}": {"rule": "clip"},
@@ -49,14 +49,12 @@ def main() -> None:
         print(f"\n{name}\n\n| method | epsilon | test MSE |\n|---|---|---|")
         for label, seeds in runs.items():
             losses = np.array([((r.test - r.test_labels) ** 2).mean() for r in seeds])
-            epsilon = seeds[0].epsilon
-            text = "none" if np.isinf(epsilon) else f"{np.ceil(100 * epsilon) / 100:.2f}"
+            text = spent(seeds[0].epsilon)
             print(f"| {label} | {text} | {losses.mean():.4f} ± {losses.std(ddof=1):.4f} |")
         spread = float(np.var(runs["not private"][0].test_labels))
         print(f"(a constant prediction has {spread:.4f})")
-        first = {label: seeds[0] for label, seeds in runs.items()}
         figure = {"wine": "figure 11", "california": "figure 12"}[name]
-        curves(first, f"analysis_{name}", f"{name} ({figure})", classify=False, yscale="log")
+        curves(runs, f"analysis_{name}", f"{name} ({figure})", classify=False, yscale="log")
 
 
 if __name__ == "__main__":

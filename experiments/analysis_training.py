@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 import noisewise as nw
 
-__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain"]
+__all__ = ["IMAGES", "Outcome", "Setup", "Stopwatch", "arguments", "obtain", "spent", "task_of"]
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 CACHE = Path(tempfile.gettempdir()) / "noisewise-analysis-runs"
 DELTA = 1e-5
 POINTS = 16
+LATE = 0.9  # where the last part of mix-up training begins
 TASKS: dict[str, Any] = {}
 
 
@@ -41,7 +42,7 @@ class Setup:
     """
 
     task: str
-    rule: str = "none"  # none (not private), clip, global, automatic, mix-up
+    rule: str = "none"  # none (not private), clip, global, automatic, mix-up, widened
     per: str = "model"
     clip: float = 1.0
     sigma: float = 1.1
@@ -51,11 +52,17 @@ class Setup:
     batch: int = 256
     seed: int = 0
     options: tuple[tuple[str, int], ...] = ()
+    steps: int = 0  # instead of epochs
+    late: float = 0.0  # clipping norm of the last tenth of mix-up and widened; 0: `clip`
 
     @property
     def path(self) -> Path:
         """Where the run is kept."""
-        text = ";".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self))
+        # Fields that came later count only if they are set, so that older runs are still found.
+        later = {"steps": 0, "late": 0.0}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept = {k: v for k, v in values.items() if k not in later or v != later[k]}
+        text = ";".join(f"{name}={value!r}" for name, value in kept.items())
         return CACHE / f"{self.task}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
 
 
@@ -73,6 +80,8 @@ class Outcome:
     accuracy: np.ndarray
     epsilon: float
     seconds: float
+    held: np.ndarray = field(default_factory=lambda: np.empty(0))
+    held_labels: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass
@@ -106,6 +115,11 @@ def task_of(setup: Setup) -> analysis_data.Task:
     return TASKS[key]
 
 
+def spent(epsilon: float) -> str:
+    """Epsilon with two digits, rounded up: never less than the truth."""
+    return "none" if np.isinf(epsilon) else f"{np.ceil(100 * epsilon) / 100:.2f}"
+
+
 def obtain(setup: Setup, watch: Stopwatch | None = None) -> Outcome:
     """Read a run, or train it."""
     if not setup.path.exists():
@@ -118,7 +132,7 @@ def obtain(setup: Setup, watch: Stopwatch | None = None) -> Outcome:
         partial.rename(setup.path)
         print(
             f"trained {setup}: loss {found.test_loss[-1]:.4f}, accuracy {found.accuracy[-1]:.4f}, "
-            f"epsilon {found.epsilon:.2f}, {found.seconds:.0f} s",
+            f"epsilon {spent(found.epsilon)}, {found.seconds:.0f} s",
             flush=True,
         )
     with np.load(setup.path) as stored:
@@ -139,12 +153,13 @@ def optimizer_of(setup: Setup, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def estimator_of(setup: Setup) -> Any:
-    if setup.rule == "mix-up":
-        # The last tenth with global clipping at ten times the norm would change the noise per
-        # step; the paper keeps R, and so do we.
+    if setup.rule in ("mix-up", "widened"):
+        # The noise multiplier stays, so with another norm for the last part the noise grows with
+        # it. The paper keeps R. "widened" stays local, to tell the norm's effect from the rule's.
         local = nw.Clipped(setup.clip, per=setup.per)
-        late = nw.Clipped(setup.clip, per=setup.per, rule="global")
-        return nw.gradients.Schedule([(0.0, local), (0.9, late)])
+        rule = "global" if setup.rule == "mix-up" else "clip"
+        late = nw.Clipped(setup.late or setup.clip, per=setup.per, rule=rule)
+        return nw.gradients.Schedule([(0.0, local), (LATE, late)])
     return nw.Clipped(setup.clip, per=setup.per, rule=setup.rule)
 
 
@@ -162,7 +177,8 @@ class Log:
             return
         task = self.task
         train, test = (
-            self._look(x[:1000], y[:1000])
+            # Spread over all: the first 1,000 test images of MNIST are harder than the rest.
+            self._look(*(part[:: max(1, len(x) // 1000)][:1000] for part in (x, y)))
             for x, y in ((task.x, task.y), (task.x_test, task.y_test))
         )
         self.rows.append((step, train[0], test[0], test[1]))
@@ -202,6 +218,8 @@ def train(setup: Setup) -> Outcome:
         accuracy=accuracy,
         epsilon=epsilon,
         seconds=seconds,
+        held=predict(model, task.held[0]) if task.held else np.empty(0),
+        held_labels=task.held[1].numpy() if task.held else np.empty(0),
     )
 
 
@@ -210,12 +228,12 @@ def plain_loop(
 ) -> tuple[Log, float]:
     """Ordinary training on shuffled batches."""
     n = len(task.x)
-    total = setup.epochs * max(1, n // setup.batch)
+    total = setup.steps or setup.epochs * max(1, n // setup.batch)
     log, step = Log(task, model, total), 0
     log.note(0)
-    for _ in range(setup.epochs):
+    while step < total:
         for index in torch.randperm(n).split(setup.batch):
-            if len(index) < setup.batch and n >= setup.batch:
+            if step == total or (len(index) < setup.batch and n >= setup.batch):
                 continue
             optimizer.zero_grad()
             task.loss(model(task.x[index]), task.y[index]).backward()
@@ -236,7 +254,8 @@ def private_loop(
         gradients=estimator_of(setup),
         noise_multiplier=setup.sigma,
         delta=DELTA,
-        epochs=setup.epochs,
+        epochs=None if setup.steps else setup.epochs,
+        steps=setup.steps or None,
         batch_size=None if full else setup.batch,
         sampling="full" if full else "poisson",
         seed=setup.seed,
@@ -245,6 +264,9 @@ def private_loop(
     log = Log(task, model, run.steps)
     log.note(0)
     for x, y in run.loader:
+        if setup.late and setup.optimizer == "sgd" and run.steps_taken >= LATE * run.steps:
+            for group in optimizer.param_groups:  # rate / R for the new R
+                group["lr"] = setup.rate / setup.late
         run.step(x, y)
         log.note(run.steps_taken)
     epsilon = run.statement().epsilon
