@@ -33,6 +33,7 @@ from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.errors import LedgerError
 from noisewise.privacy import _validate
+from noisewise.privacy._durable import replace_file
 from noisewise.privacy.events import (
     Event,
     Gaussian,
@@ -286,17 +287,7 @@ class StreamingCounter:
             "variance": self._variance,
             "event": None if self._event is None else event_to_dict(self._event),
         }
-        partial = self._path.with_name(self._path.name + ".new")
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._path, json.dumps(state).encode())
 
     @classmethod
     def resume(

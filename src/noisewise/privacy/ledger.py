@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from noisewise.errors import BudgetExceededError, LedgerError
 from noisewise.privacy import _validate
+from noisewise.privacy._durable import sync_folder
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import (
     Event,
@@ -115,7 +116,7 @@ class Ledger:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
             return cls(target, lock, [header], checksum)
         except BaseException:
             lock.release()
@@ -313,16 +314,6 @@ def _acquire(path: Path) -> FileLock:
             "is closed, or stop that process."
         ) from error
     return lock
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; only POSIX has (and needs) this."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _seal(content: dict[str, Any], previous: str) -> tuple[bytes, str]:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from noisewise.privacy._durable import replace_file
 from noisewise.training.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -117,20 +118,7 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     plain = _flatten(content, "", tensors)
     header = {"format": _FORMAT, "version": str(_VERSION), "content": json.dumps(plain)}
-    target = Path(path)
-    partial = target.with_name(target.name + ".new")
-    data = save(tensors, metadata=header)
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, target)
-    if os.name == "posix":
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    replace_file(Path(path), save(tensors, metadata=header))
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

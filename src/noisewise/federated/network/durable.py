@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace", "sync", "write"]
+from noisewise.privacy._durable import sync_folder
+
+__all__ = ["replace", "write"]
 
 
 def write(path: Path, data: bytes) -> None:
@@ -22,14 +24,4 @@ def replace(path: Path, data: bytes) -> None:
     partial = path.with_name(path.name + ".new")
     write(partial, data)
     os.replace(partial, path)
-    sync(path.parent)
-
-
-def sync(folder: Path) -> None:
-    """Make names in a folder durable."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    sync_folder(path.parent)

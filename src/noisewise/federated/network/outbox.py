@@ -27,6 +27,7 @@ from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
+from noisewise.privacy._durable import sync_folder
 
 __all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 
@@ -109,9 +110,9 @@ class Outbox:
             durable.write(making / f"{name}.share", data)
         durable.write(making / "source", source.encode())
         durable.write(making / "manifest.json", manifest.encoded)
-        durable.sync(making)
+        sync_folder(making)
         os.rename(making, self._ready)
-        durable.sync(self.folder)
+        sync_folder(self.folder)
         return manifest
 
     def deliver(self, manifest: Manifest) -> dict[str, Any]:
