@@ -48,6 +48,11 @@ def longer(estimator: str) -> Setting:
     return replace(base(estimator, "finer"), **changes)
 
 
+def shifted() -> Setting:
+    """Return the longer training with the mean gradient of two shifted copies of a record."""
+    return replace(longer("factored"), decay=1e-4, views=2, shift=1)
+
+
 def grid() -> Iterator[Setting]:
     """All runs, the most telling first; then one seed of everything before the next."""
 
@@ -66,7 +71,7 @@ def grid() -> Iterator[Setting]:
                 yield from at([base(name) for name in names], epsilons, seed)
     for seed in SEEDS:
         yield from at([base("products")], MIDDLE, seed)
-        yield from at([longer("factored")], {"mnist": MIDDLE["mnist"]}, seed)
+        yield from at([longer("factored"), shifted()], {"mnist": MIDDLE["mnist"]}, seed)
 
 
 def missing(file: Path) -> list[Setting]:

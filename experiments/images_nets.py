@@ -1,14 +1,16 @@
 """The networks of the image experiment, and the public map of every image before them.
 
-``paper`` has the layers of `noisewise.nn.models.convnet_mnist`, which has the size of paper 000's
-ConvNet for MNIST (the papers print numbers of layers and parameters only). The clipping estimators
-train ordinary layers, the Lipschitz ones layers whose bounds are certified at every step.
+``paper`` has the layers of `noisewise.nn.models.convnet_mnist` and ``deep`` those of
+`convnet_fashion`, which have the sizes of paper 000's ConvNets for MNIST and Fashion-MNIST (the
+papers print numbers of layers and parameters only). The clipping estimators train ordinary
+layers, the Lipschitz ones layers whose bounds are certified at every step.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +26,10 @@ from noisewise.nn import (
     SpectralLinear,
 )
 from noisewise.nn.models import Stage
+from noisewise.nn.models.options import start_as_isometry_
 from noisewise.nn.projections import project
 
-__all__ = ["LAYOUTS", "Layout", "cosines", "prepare", "start_with_cosines_"]
+__all__ = ["LAYOUTS", "Layout", "cosines", "prepare", "shifts", "start_with_cosines_"]
 
 SHAPE = (1, 28, 28)
 CLASSES = 10
@@ -35,10 +38,15 @@ INPUT_NORM = 64.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Stages of convolutions, then hidden dense layers, then the logits."""
+    """Stages of convolutions, then hidden dense layers, then the logits.
+
+    `isometric`: Lipschitz convolutions start as isometries. Random ones of norm one halve most
+    signals, which a single one can afford and four in a row cannot.
+    """
 
     stages: tuple[Stage, ...]
     dense: tuple[int, ...] = ()
+    isometric: bool = False
 
     def plain(self, groups: int = 4) -> nn.Sequential:
         """Unconstrained: convolution, maximum pooling, group normalisation, tanh."""
@@ -71,7 +79,10 @@ class Layout:
         width, side = SHAPE[0], SHAPE[1]
         for stage in self.stages:
             sizes = (stage.kernel, stage.stride, stage.border)
-            layers.append(SpectralConv2d(width, stage.width, *sizes, bias=False))
+            convolution = SpectralConv2d(width, stage.width, *sizes, bias=False)
+            if self.isometric:
+                start_as_isometry_(convolution)
+            layers.append(convolution)
             width = stage.width
             side = (side + 2 * stage.border - stage.kernel) // stage.stride + 1
             layers.append(ScaledL2Pool2d(stage.pool) if stage.pool > 1 else MaxMin())
@@ -91,12 +102,16 @@ class Layout:
 LAYOUTS = {
     "paper": Layout((Stage(20, 5, padding=0, pool=3),), (64,)),
     "shallow": Layout((Stage(16, 7, stride=2, padding=3, pool=2),)),
+    "deep": Layout(tuple(Stage(width, pool=2) for width in (16, 32, 64, 128)), (256,), True),
     "finer": Layout((Stage(16, 5, stride=2, padding=2), Stage(32, 3, pool=2)), (32,)),
 }
 
 
 def cosines(count: int, side: int) -> Tensor:
-    """Return the `count` smoothest filters of the discrete cosine transform, of length one."""
+    """Return the `count` smoothest filters of the discrete cosine transform, of length one.
+
+    There are no more than ``side ** 2`` of them, and fewer are returned if more are asked for.
+    """
     pairs = sorted(itertools.product(range(side), repeat=2), key=lambda pair: (sum(pair), pair))
     position = (torch.arange(side) + 0.5) * math.pi / side
     waves = (position * torch.arange(side)[:, None]).cos()
@@ -105,11 +120,31 @@ def cosines(count: int, side: int) -> Tensor:
 
 
 def start_with_cosines_(model: nn.Sequential) -> None:
-    """Begin the first convolution with smooth public filters, as long as the drawn ones were."""
+    """Begin the first convolution with smooth public filters, as long as the drawn ones were.
+
+    Of a small kernel there are fewer such filters than channels; the others stay as drawn.
+    """
     first = next(layer for layer in model if isinstance(layer, nn.Conv2d))
     with torch.no_grad():
         length = first.weight.flatten(1).norm(dim=1).mean()
-        first.weight.copy_(cosines(first.out_channels, first.kernel_size[0])[:, None] * length)
+        smooth = cosines(first.out_channels, first.kernel_size[0])
+        first.weight[: len(smooth)] = smooth[:, None] * length
+
+
+def shifts(most: int) -> Callable[[Tensor], Tensor]:
+    """Return a function that moves every image by itself, up to `most` pixels each way."""
+
+    def moved(x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        spread = nn.functional.pad(x, (most,) * 4, mode="replicate")
+        down, right = torch.randint(2 * most + 1, (2, len(x), 1), device=x.device)
+        rows = (down + torch.arange(height, device=x.device))[:, None, :, None]
+        columns = (right + torch.arange(width, device=x.device))[:, None, None, :]
+        images = torch.arange(len(x), device=x.device)[:, None, None, None]
+        channels = torch.arange(x.shape[1], device=x.device)[:, None, None]
+        return spread[images, channels, rows, columns]
+
+    return moved
 
 
 def prepare(images: np.ndarray) -> Tensor:

@@ -33,14 +33,17 @@ PUBLISHED = {
 }
 
 SHORT = 3  # epochs of the grid
+NETWORKS = ("paper", "deep")  # of the grid; others were trained once, longer
+PANELS = (("fashion_mnist", "paper"), ("fashion_mnist", "deep"), ("mnist", "paper"))
 
 Cell = tuple[str, str, str, float]  # data, network, estimator, epsilon
 
 
 def network_of(line: dict[str, Any]) -> str:
-    """Return the layout, and the length of a training that is not the usual one."""
-    layout, epochs = line["layout"], line["epochs"]
-    return layout if epochs == SHORT else f"{layout}, {epochs:g} epochs"
+    """Return the layout, and what is not usual in its training."""
+    layout, epochs, views = line["layout"], line["epochs"], line.get("views", 1)
+    length = "" if epochs == SHORT else f", {epochs:g} epochs"
+    return layout + length + ("" if views == 1 else f", {views} views")
 
 
 def cells(lines: list[dict[str, Any]]) -> dict[Cell, list[float]]:
@@ -65,8 +68,10 @@ def described(values: list[float]) -> str:
 def table(found: dict[Cell, list[float]], data: str) -> str:
     """One row per network and estimator, one column per epsilon."""
     epsilons = sorted({key[3] for key in found if key[0] == data})
+    places = {name: place for place, name in enumerate(NETWORKS)}
     kinds = sorted(
-        {(key[1] != "paper", ORDER.index(key[2]), key[1:3]) for key in found if key[0] == data}
+        (places.get(network, len(places)), ORDER.index(estimator), (network, estimator))
+        for network, estimator in {key[1:3] for key in found if key[0] == data}
     )
     rows = [
         f"| {NAMES[data]}: estimator | network | " + " | ".join(f"ε {e:g}" for e in epsilons) + " |"
@@ -79,27 +84,29 @@ def table(found: dict[Cell, list[float]], data: str) -> str:
 
 
 def figure(found: dict[Cell, list[float]]) -> None:
-    """Accuracy over epsilon, mean of the seeds with one deviation."""
-    kinds = {(key[1], key[2]) for key in found}
-    drawn, axes = plt.subplots(1, 2, figsize=(10, 5), sharex=True)
-    for axis, data in zip(axes, NAMES, strict=True):
+    """Accuracy over epsilon, mean of the seeds with one deviation; a panel per set and network."""
+    networks = sorted({key[1] for key in found})
+    panels = [panel for panel in PANELS if panel in {key[:2] for key in found}]
+    size = (1 + 4 * len(panels), 5.4)
+    drawn, axes = plt.subplots(1, len(panels), figsize=size, sharex=True)
+    for axis, (data, main) in zip(axes, panels, strict=True):
+        shown = [n for n in networks if n == main or ("epochs" in n and main == "paper")]
         for number, estimator in enumerate(ORDER):
-            for network in sorted(network for network, name in kinds if name == estimator):
+            for network in shown:
                 epsilons = sorted(k[3] for k in found if k[:3] == (data, network, estimator))
                 values = [found[data, network, estimator, e] for e in epsilons]
-                longer = "epochs" in network
+                if not values:
+                    continue
                 # A little apart, so that equal accuracies do not hide one another.
                 places = [e * 1.012 ** (number - 2.5) for e in epsilons]
-                label = LABELS[estimator] + ("" if network == "paper" else f", {network}")
                 axis.errorbar(
                     places,
                     [mean(v) for v in values],
                     yerr=[spread(v) for v in values],
-                    label=label,
+                    label=LABELS[estimator] + ("" if network == main else f", {network}"),
                     color=f"C{number}",
-                    marker="*" if longer else "o",
-                    markersize=11 if longer else 4,
-                    linestyle="--" if network.startswith("shallow") else "-",
+                    marker="o" if network == main else "*^"[network.count("view")],
+                    markersize=4 if network == main else 10,
                     linewidth=1,
                     capsize=2,
                 )
@@ -110,13 +117,13 @@ def figure(found: dict[Cell, list[float]]) -> None:
         axis.set_xscale("log")
         axis.set_xticks([1, 2, 2.7, 4, 8], ["1", "2", "2.7", "4", "8"])
         axis.minorticks_off()
-        axis.set_title(NAMES[data])
+        axis.set_title(f"{NAMES[data]}, network {main}")
         axis.set_xlabel("epsilon (delta 1e-5)")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy, %")
-    handles, labels = axes[1].get_legend_handles_labels()
+    handles, labels = axes[-1].get_legend_handles_labels()
     drawn.legend(handles, labels, fontsize=8, ncol=4, loc="lower center")
-    drawn.tight_layout(rect=(0, 0.12, 1, 1))
+    drawn.tight_layout(rect=(0, 0.15, 1, 1))
     drawn.savefig(PICTURE, dpi=130)
     plt.close(drawn)
 

@@ -34,7 +34,8 @@ class Setting:
     """All that a run depends on.
 
     `rate` is the learning rate for gradients in units of the clipping norm: the optimiser gets
-    rate / clip. The Lipschitz estimators have no clip, and get the rate itself.
+    rate / clip. The Lipschitz estimators have no clip, and get the rate itself. With several
+    `views` a record's gradient is the mean over copies shifted by up to `shift` pixels.
     """
 
     data: str
@@ -49,6 +50,9 @@ class Setting:
     temperature: float = 1.0
     momentum: float = 0.9
     average: float = 0.95
+    decay: float = 0.0
+    views: int = 1
+    shift: int = 0
     seed: int = 0
 
 
@@ -120,6 +124,13 @@ def run(setting: Setting, split: bool = False) -> dict[str, Any]:
         records=len(x),
         seed=setting.seed,
     )
+    copies: dict[str, Any] = {}
+    if setting.shift:
+        copies = {"views": setting.views, "augmentation": images_nets.shifts(setting.shift)}
+
+    def optimizer(learnt: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(learnt, rate, momentum=setting.momentum, weight_decay=setting.decay)
+
     start = time.process_time()
     with products_only() if setting.estimator == "products" else nullcontext():
         fitted = nw.fit(
@@ -127,11 +138,12 @@ def run(setting: Setting, split: bool = False) -> dict[str, Any]:
             (x, y),
             plan,
             loss=loss,
-            optimizer=lambda learnt: torch.optim.SGD(learnt, rate, momentum=setting.momentum),
+            optimizer=optimizer,
             averaging=Ema(setting.average),
             chunk=256,
             metrics=False,
             progress=False,
+            **copies,
         )
     seconds = time.process_time() - start
     fixed, statement = plan.resolve(), fitted.statement()

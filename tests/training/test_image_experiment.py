@@ -7,6 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
+
+from noisewise.nn.models import convnet_fashion, convnet_mnist
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,3 +40,33 @@ def test_the_page_shows_what_was_measured(images):
         assert table(found, data) in page
     assert images.missing(images.FILE) == []
     assert min(map(len, found.values())) >= 3
+
+
+@pytest.mark.parametrize(("layout", "model"), [("paper", convnet_mnist), ("deep", convnet_fashion)])
+def test_the_networks_have_the_size_of_the_papers(images, layout, model):
+    from images_nets import LAYOUTS
+
+    def sizes(of):
+        return [tuple(weight.shape) for weight in of.parameters() if weight.dim() > 1]
+
+    assert sizes(LAYOUTS[layout].plain()) == sizes(model()) == sizes(LAYOUTS[layout].lipschitz())
+
+
+def test_shifts_move_every_image_by_itself_and_not_too_far(images):
+    from images_nets import shifts
+
+    torch.manual_seed(0)
+    x = torch.rand(64, 2, 9, 9)
+    moved = shifts(1)(x)
+    steps = [(down, right) for down in range(3) for right in range(3)]
+    found = [
+        [step for step in steps if torch.equal(new[:, 1:-1, 1:-1], cut(old, *step))]
+        for old, new in zip(x, moved, strict=True)
+    ]
+    assert all(len(step) == 1 for step in found)
+    # Fewer than five of nine kinds in 64 independent draws: probability below 1e-20.
+    assert len({step[0] for step in found}) > 4
+
+
+def cut(image, down, right):
+    return image[:, down : down + 7, right : right + 7]
