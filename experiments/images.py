@@ -81,6 +81,8 @@ def grid() -> Iterator[Setting]:
             yield from at([base(name, "deep") for name in names], {"fashion_mnist": epsilon}, seed)
     for seed in SEEDS:
         yield from at([base("products", "deep")], {"fashion_mnist": MIDDLE["fashion_mnist"]}, seed)
+        large = [replace(base(name, "thesis"), epochs=1) for name in ("flat", "factored")]
+        yield from at(large, MIDDLE, seed)
 
 
 def missing(file: Path) -> list[Setting]:

@@ -1,8 +1,9 @@
 """The networks of the image experiment, and the public map of every image before them.
 
 ``paper`` has the layers of `noisewise.nn.models.convnet_mnist` and ``deep`` those of
-`convnet_fashion`, which have the sizes of paper 000's ConvNets for MNIST and Fashion-MNIST (the
-papers print numbers of layers and parameters only). The clipping estimators train ordinary
+`convnet_fashion`, which have the sizes of paper 000's ConvNets for MNIST and Fashion-MNIST;
+``thesis`` has those of `convnet_thesis`, the size of paper 004's for both (the papers print
+numbers of layers and parameters only). The clipping estimators train ordinary
 layers, the Lipschitz ones layers whose bounds are certified at every step.
 """
 
@@ -103,6 +104,7 @@ LAYOUTS = {
     "paper": Layout((Stage(20, 5, padding=0, pool=3),), (64,)),
     "shallow": Layout((Stage(16, 7, stride=2, padding=3, pool=2),)),
     "deep": Layout(tuple(Stage(width, pool=2) for width in (16, 32, 64, 128)), (256,), True),
+    "thesis": Layout((Stage(32), Stage(64, pool=2)), (128,)),
     "finer": Layout((Stage(16, 5, stride=2, padding=2), Stage(32, 3, pool=2)), (32,)),
 }
 

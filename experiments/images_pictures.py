@@ -42,7 +42,7 @@ Cell = tuple[str, str, str, float]  # data, network, estimator, epsilon
 def network_of(line: dict[str, Any]) -> str:
     """Return the layout, and what is not usual in its training."""
     layout, epochs, views = line["layout"], line["epochs"], line.get("views", 1)
-    length = "" if epochs == SHORT else f", {epochs:g} epochs"
+    length = "" if epochs == SHORT else f", {epochs:g} epoch" + "s" * (epochs != 1)
     return layout + length + ("" if views == 1 else f", {views} views")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from noisewise.nn.models import convnet_fashion, convnet_mnist
+from noisewise.nn.models import convnet_fashion, convnet_mnist, convnet_thesis
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +42,10 @@ def test_the_page_shows_what_was_measured(images):
     assert min(map(len, found.values())) >= 3
 
 
-@pytest.mark.parametrize(("layout", "model"), [("paper", convnet_mnist), ("deep", convnet_fashion)])
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [("paper", convnet_mnist), ("deep", convnet_fashion), ("thesis", convnet_thesis)],
+)
 def test_the_networks_have_the_size_of_the_papers(images, layout, model):
     from images_nets import LAYOUTS
 
