@@ -238,6 +238,18 @@ def test_views_do_not_lift_a_record_above_a_propagated_bound(estimator):
     torch.testing.assert_close(several.sum(views, y).gradients, single.sum(x, y).gradients)
 
 
+def test_views_do_not_lift_a_record_above_a_factored_bound():
+    """In a dense layer views are positions; equal ones reach the bound over positions exactly."""
+    torch.manual_seed(0)
+    model = nn.Linear(40, 16)
+    x, y = 9 * torch.randn(3, 4, 40), torch.randint(16, (3,))
+    engine = GradientEngine(model, nn.CrossEntropyLoss(), nw.Factored(0.1), views=4)
+    different = max(moves(engine, x, y, 0).values())
+    equal = max(moves(engine, x[:, :1].repeat(1, 4, 1), y, 0).values())
+    assert different < 0.9
+    assert 0.99 < equal <= 1
+
+
 @pytest.mark.parametrize("estimator", BOUNDED, ids=repr)
 def test_what_is_added_to_the_loss_cannot_pass_a_propagated_bound(estimator):
     model, x, y = tight_case(estimator)
