@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from noisewise.errors import BudgetExceededError, LedgerError
 from noisewise.privacy import _validate
-from noisewise.privacy._durable import sync_folder
+from noisewise.privacy._durable import replace_file
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import (
     Event,
@@ -110,13 +110,7 @@ class Ledger:
                 )
             line, checksum = _seal(header, previous="")
             # The header must be whole or absent, so it is written aside and renamed.
-            partial = target.with_name(target.name + ".new")
-            with partial.open("wb") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
-            sync_folder(target.parent)
+            replace_file(target, line)
             return cls(target, lock, [header], checksum)
         except BaseException:
             lock.release()
