@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+ZOO_STAMP := $(VENV)/.installed-zoo
 
 .PHONY: help demo test test-slow lint types docs bench clean
 help:
@@ -26,6 +27,12 @@ $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
+# timm without its dependencies: a torchvision built for another torch breaks whoever looks for it.
+$(ZOO_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[zoo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm
+	@touch $@
+
 demo: $(STAMP)
 	mkdir -p demo-output
 	$(BIN)/noisewise train adult --epsilon 1 --gradients factored --compare --out demo-output --report demo-output/run.html
@@ -41,7 +48,7 @@ types: $(STAMP)
 test: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-slow: $(STAMP)
+test-slow: $(ZOO_STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 docs: $(DOCS_STAMP)

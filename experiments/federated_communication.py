@@ -24,7 +24,7 @@ import numpy as np
 from noisewise.federated import Domain, EcdfQuestion, FunctionSharing
 from noisewise.federated.fss import generate_point, key_bytes
 from noisewise.federated.fss.server import KeyStore, noisy_share, paired
-from noisewise.federated.masking import MaskingClient, MaskingServer, Session
+from noisewise.federated.masking import MaskingClient, MaskingServer, Session, make_roll
 from noisewise.federated.sharing import additive
 from noisewise.privacy.randomness import Randomness
 
@@ -84,8 +84,9 @@ def vector_sharing_bytes(records: int, bins: int, servers: int) -> int:
 def masked_bytes(parties: int, bins: int) -> int:
     """All messages of a masked aggregation, to the server and from it."""
     session = Session(bytes(16), parties, 2 * parties // 3 + 1, bins)
-    clients = {n: MaskingClient(n, session) for n in range(1, parties + 1)}
-    server, sent = MaskingServer(session), 0
+    signs, roll = make_roll(range(1, parties + 1), Randomness.secure())
+    clients = {n: MaskingClient(n, session, sign=sign, roll=roll) for n, sign in signs.items()}
+    server, sent = MaskingServer(session, roll), 0
     for client in clients.values():
         message = client.advertise()
         sent += len(message.to_bytes())
@@ -104,8 +105,13 @@ def masked_bytes(parties: int, bins: int) -> int:
         server.take_vector(masked)
     arrived = server.arrived()
     for client in clients.values():
-        revealed = client.reveal(arrived)
-        sent += 4 * len(arrived) + len(revealed.to_bytes())
+        signed = client.confirm(arrived)
+        sent += 4 * len(arrived) + len(signed.to_bytes())
+        server.take_confirmation(signed)
+    confirmed = server.confirmations()
+    for client in clients.values():
+        revealed = client.reveal(confirmed)
+        sent += sum(len(signed.to_bytes()) for signed in confirmed) + len(revealed.to_bytes())
         server.take_revelation(revealed)
     server.total()
     return sent
@@ -128,7 +134,8 @@ def masked_formula(parties: float, bins: int) -> float:
     keys = 100 * n + 100 * n * n
     shares = 2 * 116 * n * (n - 1)
     vectors = n * (4 + WORD * bins)
-    return keys + shares + vectors + n * (4 * n + 12 + 44 * n)
+    confirmations = 68 * n + 68 * n * n
+    return keys + shares + vectors + confirmations + n * (4 * n + 12 + 44 * n)
 
 
 def crossover(records: int) -> int:

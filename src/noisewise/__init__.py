@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         Propagated,
         Schedule,
         bounded_sum,
+        prove_apart,
     )
+    from noisewise.separation import Proof
     from noisewise.training import Plan, PrivateRun, fit, make_private
 
 _SUBPACKAGES = (
@@ -52,6 +54,8 @@ _ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagat
 _NAMES = {
     "certify": "noisewise.bounds",
     "bounded_sum": "noisewise.gradients",
+    "prove_apart": "noisewise.gradients",
+    "Proof": "noisewise.separation",
     **dict.fromkeys(_ESTIMATORS, "noisewise.gradients"),
     **dict.fromkeys(("Plan", "PrivateRun", "fit", "make_private"), "noisewise.training"),
 }
@@ -65,6 +69,7 @@ __all__ = [
     "NoisewiseError",
     "Plan",
     "PrivateRun",
+    "Proof",
     "Propagated",
     "Schedule",
     "UnsoundError",
@@ -85,6 +90,7 @@ __all__ = [
     "make_private",
     "nn",
     "privacy",
+    "prove_apart",
     "training",
 ]
 

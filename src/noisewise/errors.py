@@ -8,11 +8,15 @@ from __future__ import annotations
 
 __all__ = [
     "BudgetExceededError",
+    "ChargeConflictError",
     "DatasetError",
     "LedgerError",
+    "LedgerRolledBackError",
     "MissingExtraError",
     "NoisewiseError",
     "RelationError",
+    "SignatureError",
+    "StateError",
     "StatementError",
     "UnsoundError",
     "UnsupportedModelError",
@@ -43,8 +47,24 @@ class StatementError(NoisewiseError, ValueError):
     """A privacy statement that is malformed, tampered with or not reproducible."""
 
 
+class SignatureError(NoisewiseError, ValueError):
+    """A signature that is none, belongs to something else, or is by nobody who counts."""
+
+
 class LedgerError(NoisewiseError, RuntimeError):
     """A privacy ledger that is locked, damaged or in contradiction to its use."""
+
+
+class LedgerRolledBackError(LedgerError):
+    """A ledger that does not contain what was seen in it before."""
+
+
+class ChargeConflictError(LedgerError):
+    """A key that already stands for another charge in a ledger."""
+
+
+class StateError(NoisewiseError, RuntimeError):
+    """A file or folder of state that is not, and cannot be made, its owner's alone."""
 
 
 class DatasetError(NoisewiseError, RuntimeError):

@@ -296,9 +296,10 @@ def test_classes_are_numbered_in_their_public_order_even_if_absent() -> None:
 
 
 @pytest.mark.parametrize("label", ["maybe", None])
-def test_a_label_outside_the_classes_is_an_error_with_the_row(label: str | None) -> None:
-    with pytest.raises(nd.SchemaError, match=r"1 label\(s\) in 'paid'.*row 1"):
+def test_a_label_outside_the_classes_is_an_error_that_does_not_show_it(label: str | None) -> None:
+    with pytest.raises(nd.SchemaError, match="labels in 'paid' are not among") as caught:
         SMALL.encode_target(pd.DataFrame({"paid": pd.Series(["no", label], dtype=object)}))
+    assert "maybe" not in str(caught.value)
 
 
 @pytest.mark.parametrize("transform", [None, "log1p", "sqrt", "signed_log1p"])

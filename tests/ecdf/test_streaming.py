@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
 import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +22,11 @@ from hypothesis import strategies as st
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.laminar import run_cost
+from noisewise.ecdf.noise_slots import NoiseSlots
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise, choose_kary
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.ecdf.streaming import StreamingCounter
-from noisewise.errors import LedgerError
+from noisewise.errors import LedgerError, UnsoundError
 from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
 
@@ -239,7 +244,7 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="in use"):
         StreamingCounter.resume(path)
     counter.close()
-    with pytest.raises(LedgerError, match="another process"):
+    with pytest.raises(LedgerError, match="closed"):
         counter.update(1)
     with pytest.raises(LedgerError, match="exists"):
         StreamingCounter(epsilon=1.0, path=path)
@@ -283,3 +288,184 @@ def test_batches_and_single_items_give_the_same_releases(items: list[int], size:
     counter = StreamingCounter(epsilon=1.0, bound=3, rng=5)
     parts = [counter.extend(items[start : start + size]) for start in range(0, len(items), size)]
     assert np.array_equal(whole, np.concatenate(parts))
+
+
+# ------------------------------------------------------------- threads, processes, interrupts
+
+
+def in_threads(count: int, action: Callable[[int], object]) -> None:
+    """Let threads begin at once, and take turns often; raise what any of them raised."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            action(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("mechanism", ["kary", "thesis", "sqrt"])
+def test_threads_that_share_a_counter_release_what_one_thread_would(
+    mechanism: str, saved: bool, tmp_path: Path
+) -> None:
+    # Equal items: whoever comes first, place t is released as t plus the noise of place t.
+    each = 30 if saved else 200
+    options: dict[str, Any] = {"epsilon": 1e-3, "mechanism": mechanism, "rng": 3}
+    options["delta"] = 1e-6 if mechanism == "sqrt" else 0.0
+    alone = StreamingCounter(**options).extend([1] * 8 * each)
+    path = tmp_path / "visits.json" if saved else None
+    counter = StreamingCounter(**options, path=path)
+    released: list[float] = []
+
+    def count(_: int) -> None:
+        for _ in range(each // 2):
+            released.append(counter.update(1))
+            released.extend(counter.extend([1]))
+
+    in_threads(8, count)
+    assert counter.position == 8 * each
+    assert np.allclose(sorted(released), sorted(alone), rtol=1e-9, atol=1e-6)
+    assert len(set(released)) == len(set(alone))
+    counter.close()
+
+
+def test_a_slot_of_noise_that_is_used_twice_raises() -> None:
+    slots = NoiseSlots(np.arange(5))
+    assert slots.take(0, 2).tolist() == [0, 1]
+    for start, end in ((0, 2), (1, 3), (0, 5), (3, 4), (2, 1), (2, 6)):
+        with pytest.raises(UnsoundError, match="used once"):
+            slots.take(start, end)
+    assert slots.take(2, 5).tolist() == [2, 3, 4]
+    with pytest.raises(UnsoundError):
+        slots.take(4, 5)
+
+
+@pytest.mark.parametrize("mechanism", ["kary", "thesis", "sqrt"])
+def test_even_without_the_lock_no_value_leaves_without_its_noise(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The lock is what makes threads wait; that noise is used once does not depend on it.
+    delta = 1e-6 if mechanism == "sqrt" else 0.0
+    counter = StreamingCounter(epsilon=1e-9, delta=delta, mechanism=mechanism, rng=3)
+    monkeypatch.setattr(counter, "_mutex", contextlib.nullcontext())
+    released: list[float] = []
+
+    def count(_: int) -> None:
+        with contextlib.suppress(UnsoundError, LedgerError, AttributeError, TypeError):
+            for _ in range(100):
+                released.append(counter.update(0))
+
+    in_threads(8, count)
+    assert released
+    assert all(value != 0 for value in released)  # noise of 10^9 and more is not 0 by chance
+
+
+def test_every_thread_of_several_counters_on_one_file_but_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    StreamingCounter(epsilon=1.0, path=path, rng=1).close()
+    (tmp_path / "other").symlink_to(path)
+    outcomes: list[object] = []
+
+    def use(number: int) -> None:
+        try:
+            outcomes.append(StreamingCounter.resume(path if number % 2 else tmp_path / "other"))
+        except LedgerError as error:
+            outcomes.append(error)
+
+    in_threads(6, use)
+    (counter,) = (one for one in outcomes if isinstance(one, StreamingCounter))
+    assert counter.update(1) == counter.value
+    counter.close()
+
+
+def test_a_forked_copy_neither_counts_nor_frees_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    counter = StreamingCounter(epsilon=1.0, path=path, rng=1)
+    counter.update(1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            counter.update(1)
+        except LedgerError:
+            counter.close()
+            del counter
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(LedgerError, match="in use"):
+        StreamingCounter.resume(path)
+    counter.update(1)
+    counter.close()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_after_an_interrupt_in_the_middle_nothing_more_is_released(
+    saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The item may have been counted; counting it again would measure it twice.
+    path = tmp_path / "visits.json"
+    counter = StreamingCounter(epsilon=1.0, path=path if saved else None, rng=1)
+    first = counter.update(1)
+
+    def interrupt(self: object, position: int) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("noisewise.ecdf.stream_tree.TreeSegment.variance_at", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        counter.update(1)
+    monkeypatch.undo()
+    assert (counter.position, counter.value) == (1, first)
+    with pytest.raises(LedgerError, match="closed"):
+        counter.update(1)
+    if saved:
+        with StreamingCounter.resume(path) as resumed:
+            assert (resumed.position, resumed.value) == (1, first)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"position": -1}, {"position": 1.5}, {"position": "2"}, {"position": None},
+        {"value": float("nan")}, {"value": [1]}, {"variance": -1.0}, {"segments": -1},
+        {"horizon": 1, "position": 2}, {"epsilon": 0}, {"mechanism": "none"},
+        {"epsilon": 10**400}, {"event": {"kind": "other"}}, {"event": 3},
+    ],
+)  # fmt: skip
+def test_a_state_that_no_counter_wrote_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    with StreamingCounter(epsilon=1.0, path=path, rng=1) as counter:
+        counter.extend([1, 0])
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(LedgerError, match="cannot resume"):
+        StreamingCounter.resume(path)
+
+
+def test_a_state_belongs_to_its_owner_alone_even_if_it_existed_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    StreamingCounter(epsilon=1.0, path=path, rng=1).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with StreamingCounter.resume(path) as counter:
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.chmod(0o644)
+        counter.update(1)
+        assert path.stat().st_mode & 0o777 == 0o600

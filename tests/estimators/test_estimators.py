@@ -149,7 +149,7 @@ def test_a_regression_is_learnt_within_its_public_range():
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"features": "wavelets"}, "features"),
         ({"gradients": "soft"}, "gradients"),
-        ({"classes": [0, 1]}, "label 2 is not among the public classes"),
+        ({"classes": [0, 1]}, "a label is not among the public classes"),
         ({"input_bound": 0.0}, "input_bound"),
     ],
 )

@@ -12,18 +12,30 @@ from noisewise.federated.masked import STAGES, MaskedAggregator, run_round
 from noisewise.federated.masking import (
     Advertisement,
     AggregationError,
+    Confirmation,
     MaskedVector,
     MaskingClient,
     MaskingServer,
     Revelation,
     SealedShares,
     Session,
+    make_roll,
 )
 from noisewise.federated.sharing.additive import as_signed
 from noisewise.federated.sharing.shamir import PRIME
 from noisewise.privacy.randomness import Randomness
 
 NAME = bytes(range(16))
+SIGNS, ROLL = make_roll(range(1, 8), Randomness.seeded(99))
+
+
+def make_client(number, session, rng):
+    return MaskingClient(number, session, rng, sign=SIGNS[number], roll=ROLL)
+
+
+def confirmed(clients, arrived, *, by=None):
+    """Signatures of all survivors, or of some of them."""
+    return [clients[n].confirm(arrived) for n in by or arrived]
 
 
 def vectors(parties, size=5, seed=0):
@@ -49,7 +61,7 @@ def test_nobody_drops_out():
 @pytest.mark.parametrize("who", [(1,), (3,), (5,), (1, 5), (2, 4)])
 def test_parties_may_drop_out_at_every_stage(stage, who):
     total, expected, arrived = run(5, 3, dict.fromkeys(who, stage))
-    assert set(arrived) == {1, 2, 3, 4, 5} - (set() if stage == "reveal" else set(who))
+    assert set(arrived) == {1, 2, 3, 4, 5} - (set() if stage in ("confirm", "reveal") else set(who))
     assert total.tolist() == expected.tolist()
 
 
@@ -75,8 +87,8 @@ def test_the_exact_sum_or_a_clear_error(parties, absent, seed):
 def exchange(parties=4, threshold=3):
     """Clients and a server after the second stage."""
     session = Session(NAME, parties, threshold, 5)
-    clients = {n: MaskingClient(n, session, n) for n in range(1, parties + 1)}
-    server = MaskingServer(session)
+    clients = {n: make_client(n, session, n) for n in range(1, parties + 1)}
+    server = MaskingServer(session, ROLL)
     for client in clients.values():
         server.take_advertisement(client.advertise())
     public = server.advertisements()
@@ -85,17 +97,25 @@ def exchange(parties=4, threshold=3):
     return session, clients, server
 
 
+def take_confirmations(clients, server):
+    for message in confirmed(clients, server.arrived()):
+        server.take_confirmation(message)
+    return server.confirmations()
+
+
 def test_a_party_reveals_one_kind_of_share_for_each_other_and_only_once():
     _, clients, server = exchange()
     data = vectors(4)
     for n in (1, 2, 3):
         server.take_vector(clients[n].mask(server.inbox(n), data[n]))
-    revealed = clients[1].reveal([1, 2, 3])
+    signed = confirmed(clients, [1, 2, 3])
+    revealed = clients[1].reveal(signed)
     assert set(revealed.seeds) & set(revealed.keys) == set()
     assert set(revealed.seeds) == {1, 2, 3}
     assert set(revealed.keys) == {4}
-    with pytest.raises(AggregationError, match="once"):
-        clients[1].reveal([1, 2, 4])
+    for again in (lambda: clients[1].confirm([1, 2, 4]), lambda: clients[1].reveal(signed)):
+        with pytest.raises(AggregationError, match="once"):
+            again()
 
 
 @pytest.mark.parametrize("arrived", [[1, 2], [2, 3, 4], [1, 2, 3, 9]])
@@ -103,7 +123,7 @@ def test_a_party_refuses_lists_that_a_correct_server_never_sends(arrived):
     _, clients, server = exchange()
     clients[1].mask(server.inbox(1), vectors(4)[1])
     with pytest.raises(AggregationError):
-        clients[1].reveal(arrived)
+        clients[1].confirm(arrived)
 
 
 def test_both_secrets_of_a_party_would_unmask_it_so_the_rule_matters():
@@ -140,7 +160,7 @@ def test_sealed_shares_cannot_be_changed_redirected_or_replayed():
         clients[1].mask([first, first, *inbox[1:]], vectors(4)[1])
     # The same parties in another round: keys are bound to the round's name.
     other = Session(NAME[::-1], 4, 3, 5)
-    again = {n: MaskingClient(n, other, n) for n in clients}
+    again = {n: make_client(n, other, n) for n in clients}
     public = [client.advertise() for client in again.values()]
     for client in again.values():
         client.share(public)
@@ -167,9 +187,9 @@ def test_the_server_refuses_duplicates_strangers_and_messages_out_of_order():
 
 def test_copied_public_keys_are_refused():
     session = Session(NAME, 3, 2, 5)
-    honest = MaskingClient(1, session, 1)
+    honest = make_client(1, session, 1)
     mine = honest.advertise()
-    other = MaskingClient(2, session, 2).advertise()
+    other = make_client(2, session, 2).advertise()
     copy = Advertisement(3, other.sealing, other.masking, other.commitment)
     with pytest.raises(AggregationError, match="copied"):
         honest.share([mine, other, copy])
@@ -183,10 +203,10 @@ def test_wrong_revealed_shares_are_noticed(spare, kind):
     data = vectors(5)
     for n in (1, 2, 3, 4):
         server.take_vector(clients[n].mask(server.inbox(n), data[n]))
-    arrived = server.arrived()
+    signed = take_confirmations(clients, server)
     for n in (1, 2, 3) if spare else (1, 2):
-        server.take_revelation(clients[n].reveal(arrived))
-    right = clients[4].reveal(arrived)
+        server.take_revelation(clients[n].reveal(signed))
+    right = clients[4].reveal(signed)
     wrong = {"seeds": dict(right.seeds), "keys": dict(right.keys)}
     owner = 5 if kind == "keys" else 2
     # Chosen so that the secret rebuilt from holders 1, 2 and 4 changes by one in a middle limb,
@@ -204,10 +224,10 @@ def test_shares_that_give_no_secret_at_all_are_noticed():
     _, clients, server = exchange(parties=5, threshold=3)
     for n in (1, 2, 3):
         server.take_vector(clients[n].mask(server.inbox(n), vectors(5)[n]))
-    arrived = server.arrived()
+    signed = take_confirmations(clients, server)
     for n in (1, 2):
-        server.take_revelation(clients[n].reveal(arrived))
-    right = clients[3].reveal(arrived)
+        server.take_revelation(clients[n].reveal(signed))
+    right = clients[3].reveal(signed)
     seeds = {owner: share ^ np.uint64(1 << 57) for owner, share in right.seeds.items()}
     server.take_revelation(Revelation(3, seeds, right.keys))
     with pytest.raises(AggregationError, match="do not fit together"):
@@ -223,6 +243,8 @@ def test_truncated_messages_are_refused(cut):
     with pytest.raises(AggregationError):
         SealedShares.from_bytes(bytes(115 - cut))
     with pytest.raises(AggregationError):
+        Confirmation.from_bytes(bytes(67 - cut))
+    with pytest.raises(AggregationError):
         Revelation.from_bytes(bytes(11 - min(cut, 11)))
 
 
@@ -231,7 +253,11 @@ def test_messages_have_the_lengths_that_the_communication_formula_uses():
     assert {len(m.to_bytes()) for m in server.inbox(1)} == {116}
     vector = clients[1].mask(server.inbox(1), vectors(4)[1])
     assert len(vector.to_bytes()) == 4 + 8 * 5
-    assert len(clients[1].reveal([1, 2, 3, 4]).to_bytes()) == 12 + 44 * 4
+    for n in (2, 3, 4):
+        clients[n].mask(server.inbox(n), vectors(4)[n])
+    signed = confirmed(clients, [1, 2, 3, 4])
+    assert {len(m.to_bytes()) for m in signed} == {68}
+    assert len(clients[1].reveal(signed).to_bytes()) == 12 + 44 * 4
 
 
 def views(data, draws=80):
@@ -239,8 +265,8 @@ def views(data, draws=80):
     seen = []
     for seed in range(draws):
         session = Session(NAME, 3, 2, 5)
-        clients = {n: MaskingClient(n, session, Randomness.seeded(7 * seed + n)) for n in (1, 2, 3)}
-        server = MaskingServer(session)
+        clients = {n: make_client(n, session, Randomness.seeded(7 * seed + n)) for n in (1, 2, 3)}
+        server = MaskingServer(session, ROLL)
         for client in clients.values():
             server.take_advertisement(client.advertise())
         public = server.advertisements()
@@ -261,10 +287,20 @@ def test_masked_vectors_of_neighbouring_inputs_look_alike_and_uniform():
     assert abs(gap) < 6 * 4.61 * np.sqrt(2 / zero.size)
 
 
-def test_thresholds_of_half_or_less_are_refused():
-    for parties in (2, 3, 4, 7):
-        with pytest.raises(ValueError, match="threshold"):
-            Session(NAME, parties, parties // 2, 5)
+def test_a_threshold_that_lets_two_lists_be_confirmed_is_refused_with_the_reason():
+    for parties in range(2, 9):
+        for colluding in range(parties + 1):
+            for threshold in range(parties + 2):
+                # Honest parties sign one list, helpers any: can two have `threshold` signatures?
+                honest = parties - colluding
+                two = 2 * max(0, threshold - colluding) <= honest
+                if two or threshold > parties:
+                    with pytest.raises(ValueError, match="threshold of"):
+                        Session(NAME, parties, threshold, 5, colluding)
+                else:
+                    Session(NAME, parties, threshold, 5, colluding)
+    with pytest.raises(ValueError, match="two different lists of survivors"):
+        Session(NAME, 5, 3, 5, colluding=2)
 
 
 def test_collusion_that_leaves_nobody_is_refused():
@@ -277,8 +313,8 @@ def test_every_order_of_arrival_gives_the_same_sum():
     expected = sum(data.values()).tolist()
     for order in itertools.permutations((1, 2, 3)):
         session = Session(NAME, 3, 2, 5)
-        clients = {n: MaskingClient(n, session, n) for n in order}
-        server = MaskingServer(session)
+        clients = {n: make_client(n, session, n) for n in order}
+        server = MaskingServer(session, ROLL)
         for n in order:
             server.take_advertisement(clients[n].advertise())
         public = server.advertisements()
@@ -286,8 +322,9 @@ def test_every_order_of_arrival_gives_the_same_sum():
             server.take_shares(n, clients[n].share(public))
         for n in order:
             server.take_vector(clients[n].mask(server.inbox(n), data[n]))
+        signed = take_confirmations(clients, server)
         for n in reversed(order):
-            server.take_revelation(clients[n].reveal(server.arrived()))
+            server.take_revelation(clients[n].reveal(signed))
         assert as_signed(server.total()).tolist() == expected
 
 
@@ -301,7 +338,7 @@ WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", neighbor
     [
         (3, 0, {}, 4 / 3),
         (3, 1, {}, 4 / 2),
-        (3, 2, {}, 4 / 1),
+        (4, 3, {}, 4 / 1),
         (3, 1, {2: "mask"}, 3 / 2),
         (3, 1, {2: "reveal"}, 4 / 2),
     ],
@@ -322,7 +359,7 @@ def test_the_parties_add_what_survives_the_worst_collusion(threshold, colluding,
     assert sums[0].mechanism.noise[0].variance == pytest.approx(variance * copies)
     honest = sums[0].mechanism.noise[0].honest
     assert honest == threshold - colluding
-    assert f"{threshold} or more parties" in sums[0].threat.must_not_collude
+    assert f"more than {colluding} parties" in sums[0].threat.must_not_collude
 
 
 def test_the_number_of_records_travels_under_the_masks():

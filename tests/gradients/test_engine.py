@@ -198,9 +198,7 @@ class PositionsFirst(nn.Module):
         (nn.Sequential(nn.BatchNorm1d(8)), (8, 5), r"BatchNorm1d at .*GroupNorm\(8, 8\).*nn.fix"),
         (nn.InstanceNorm2d(8, True, track_running_stats=True), (8, 5, 5), "running statistics"),
         (nn.Sequential(nn.Linear(4, 3), BatchStatistics()), (4,), "mixes records"),
-        (Flattening(), (5, 3), "first axis"),
-        (PositionsFirst(), (6, 3), "first axis"),
-        (FirstRecord(), (3,), "first axis"),
+        (FirstRecord(), (3,), "mixes records"),
         (nn.LazyLinear(3), (4,), "not initialised"),
         (nn.DataParallel(nn.Linear(4, 3)), (4,), "wrapper.module"),
         (nn.Embedding(4, 3, max_norm=1.0), None, "max_norm"),
@@ -254,7 +252,7 @@ def test_a_table_of_positions_as_long_as_the_batch_is_not_taken_for_records(leng
         (lambda o, t: (o - t[:, None]).square().mean(), "one value per record"),
         (lambda o, t: (o - t[:, None]).square(), "one value per record"),
         (nn.functional.kl_div, "reduces over the batch"),
-        (lambda o, t: (o - o.mean(0)).square().sum(1), "depends on the outputs of others"),
+        (lambda o, t: (o - o.mean(0)).square().sum(1), "mixes records"),
     ],
 )
 def test_a_loss_over_the_batch_is_refused(loss, message):
@@ -293,15 +291,30 @@ def test_attention_is_refused_for_lipschitz_estimators():
         nw.bounded_sum(model, CROSS_ENTROPY, torch.randn(4, 5, 8), y, nw.InputScaled())
 
 
-def test_a_parameter_used_outside_the_model_is_found_out():
+def test_a_penalty_on_weights_in_the_loss_counts_for_every_record():
     model, (x, y) = mlp(), batch()
 
     def regularised(output, target):
         penalty = model[0].weight.square().sum()
         return nn.functional.cross_entropy(output, target, reduction="none") + penalty
 
-    with pytest.raises(nw.UnsupportedModelError, match="outside the tape"):
-        nw.bounded_sum(model, regularised, x, y, nw.Clipped(1.0))
+    gradients = record_gradients(model, nn.CrossEntropyLoss(reduction="none"), x, y)
+    gradients["0.weight"] = gradients["0.weight"] + 2 * model[0].weight.detach()
+    result = nw.bounded_sum(model, regularised, x, y, nw.Clipped(0.1))
+    expected = bounded_reference(gradients, [result.groups[0].names], clip(0.1))
+    for name, value in expected.items():
+        torch.testing.assert_close(result.gradients[name], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [Flattening(), PositionsFirst()])
+@pytest.mark.parametrize("per", ["model", "layer"])
+def test_records_merged_with_other_axes_are_exact(model, per):
+    x, y = torch.randn(6, 5, 3), torch.randn(6)
+    gradients = record_gradients(model, squared, x, y)
+    result = nw.bounded_sum(model, squared, x, y, nw.Clipped(0.5, per=per))
+    expected = bounded_reference(gradients, [g.names for g in result.groups], clip(0.5))
+    for name, value in expected.items():
+        torch.testing.assert_close(result.gradients[name], value, rtol=1e-4, atol=1e-6)
 
 
 # -- a loop of the user's own ---------------------------------------------------------------

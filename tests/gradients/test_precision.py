@@ -11,7 +11,7 @@ from torch import nn
 import noisewise as nw
 from noisewise.bounds.norms import precision
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients import summation
+from noisewise.gradients import piece
 from noisewise.gradients.engine import GradientEngine
 
 CROSS_ENTROPY = nn.CrossEntropyLoss()
@@ -106,13 +106,13 @@ def test_norms_and_sums_are_computed_in_full_precision(reduced, monkeypatch, est
 def test_a_model_whose_bounds_are_propagated_computes_in_full_precision(
     reduced, estimator, monkeypatch
 ):
-    seen, original = [], summation.call_model
+    seen, original = [], piece.call_model
 
     def watched(model, x):
         seen.append(switch("mkldnn.matmul").fp32_precision)
         return original(model, x)
 
-    monkeypatch.setattr(summation, "call_model", watched)
+    monkeypatch.setattr(piece, "call_model", watched)
     engine = GradientEngine(lipschitz(), CROSS_ENTROPY, estimator)
     engine.sum(*batch())
     x, y = batch()
@@ -120,7 +120,8 @@ def test_a_model_whose_bounds_are_propagated_computes_in_full_precision(
     engine.losses(output, y).backward()
     engine.collect()
     engine.detach()
-    assert seen == ["ieee", "ieee"]
+    assert len(seen) >= 2
+    assert set(seen) == {"ieee"}
     assert switch("mkldnn.matmul").fp32_precision == "tf32"
 
 

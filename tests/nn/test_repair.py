@@ -55,3 +55,16 @@ def test_the_root_itself_is_replaced_and_groups_divide_the_channels() -> None:
 def test_what_does_not_mix_records_is_left_alone() -> None:
     kept = nn.Sequential(nn.InstanceNorm1d(3), nn.GroupNorm(1, 3))
     assert [type(layer) for layer in fix(kept)] == [nn.InstanceNorm1d, nn.GroupNorm]
+
+
+def test_frozen_batch_norm_stays_and_what_did_not_learn_does_not_learn():
+    frozen = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8)).eval()
+    x = torch.randn(3, 2, 6, 6)
+    kept = fix(frozen)
+    assert isinstance(kept[1], nn.BatchNorm2d)
+    torch.testing.assert_close(kept(x), frozen(x))
+    still = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8).requires_grad_(False))
+    fixed = fix(still)
+    assert isinstance(fixed[1], nn.GroupNorm)
+    assert not fixed[1].weight.requires_grad
+    assert not fixed[1].bias.requires_grad

@@ -97,7 +97,7 @@ def test_it_is_frozen_and_infinite_epsilons_are_never_stated(training):
         ("relation", "replace-one"),
         ("steps", 10),
         ("noise_multiplier", 2.0),
-        ("assumptions", []),
+        ("assumptions", ["trust me"]),
         ("accountant", "rdp"),
         ("unit", "one patient"),
         ("history", []),

@@ -13,10 +13,13 @@ import torch.distributed as dist
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
+from dividing_records import division
 from making_runs import plan, small_model, start, table, weights
 
 from noisewise.errors import BudgetExceededError
 from noisewise.training import Callback, Distributed, StepError, fit
+from noisewise.training.private_run import PrivateRun
+from noisewise.training.release import digest_of
 
 STEPS = 12
 
@@ -196,14 +199,47 @@ def undisturbed(folder):
     return mortal(folder / "undisturbed")
 
 
-SCENARIOS = (replicated, by_hand, sharded, noise, sampling, budget, undisturbed)
+def diverted(folder):
+    """A seeded run that dies behind its checkpoint and is resumed with another learning rate."""
+
+    def begin(**options):
+        return start(the_plan=plan(steps=STEPS), ledger=folder / "diverted.ledger", **options)
+
+    released, original = [], PrivateRun._charge
+
+    def watched(self, step, mean=None):
+        paid = original(self, step, mean)
+        if paid:
+            released.append((step, digest_of(mean)))
+        return paid
+
+    PrivateRun._charge = watched
+    try:
+        run = begin()
+        for x, y in run.loader.take(3):
+            run.step(x, y)
+        run.save(folder / "diverted.safetensors")
+        for x, y in run.loader.take(4):
+            run.step(x, y)
+        run.close()
+        run = begin(resume=folder / "diverted.safetensors")
+        run.optimizer.param_groups[0]["lr"] = 0.9
+        for x, y in run.loader:
+            run.step(x, y)
+        run.close()
+    finally:
+        PrivateRun._charge = original
+    return {"weights": weights(run.plain_model), "released": released, "next": run.next_step}
+
+
+SCENARIOS = (replicated, by_hand, sharded, noise, sampling, budget, undisturbed, diverted, division)
 
 
 def main(scenario, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     folder = Path(folder)
-    chosen = SCENARIOS if scenario == "all" else (mortal,)
+    chosen = SCENARIOS if scenario == "all" else (globals()[scenario],)
     results = {action.__name__: action(folder) for action in chosen}
     torch.save(results, folder / f"{scenario}-{dist.get_rank()}.pt")
     dist.barrier()

@@ -35,7 +35,7 @@ def start(model=None, optimizer=None, data=None, the_plan=None, loss=None, **opt
         model,
         optimizer,
         nn.CrossEntropyLoss() if loss is None else loss,
-        table() if data is None else data,
+        table() if data is None else (None if data is False else data),
         plan() if the_plan is None else the_plan,
         **options,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dividing_records import CASES
 from making_runs import plan, same, small_model, start, table, weights
 
 from noisewise.privacy import Ledger
@@ -146,6 +147,53 @@ def test_killing_a_worker_loses_no_charge(tmp_path, team, worker):
     for one, other in zip(team[1], results("mortal", tmp_path, workers), strict=True):
         assert one["undisturbed"]["statement"] == other["mortal"]["statement"]
         assert same(one["undisturbed"]["weights"], other["mortal"]["weights"])
+
+
+def test_a_diverted_run_repeats_no_noise_in_another_release_and_pays_for_each(team):
+    folder, (first, *others) = team
+    released = first["diverted"]["released"]
+    assert len({step for step, _ in released}) == len(set(released))
+    with Ledger.open(folder / "diverted.ledger") as ledger:
+        digests = [charge.digest for charge in ledger.charges]
+    assert len(digests) == STEPS
+    assert {digest for _, digest in released} <= set(digests)
+    assert len(released) == STEPS + 1  # one step of those behind the checkpoint is the same
+    for other in others:
+        assert same(first["diverted"]["weights"], other["diverted"]["weights"])
+        assert other["diverted"]["next"] == STEPS
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("four")
+    done = torchrun("division", folder, 4)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return results("division", folder, 4)
+
+
+def test_every_division_of_records_is_judged_alike_by_all_workers(team, four):
+    for found in (team[1], four):
+        first = found[0]["division"]
+        for name, (expected, _) in CASES.items():
+            for worker, result in enumerate(found):
+                said = result["division"][name]
+                assert said["refused"] == bool(expected), (name, worker, said)
+                assert not expected or expected in said["message"], (name, worker, said)
+                assert "Alice" not in said["message"]
+                assert not said["charged"]
+        assert all(result["division"].keys() == first.keys() for result in found)
+
+
+def test_the_statement_says_how_records_were_divided(four):
+    for result in (worker["division"] for worker in four):
+        assert not any("divided" in line or "identifiers" in line for line in said(result, "equal"))
+        assert any("no two of them held equal rows" in line for line in said(result, "parts"))
+        assert any("identifiers" in line for line in said(result, "augmented, identified"))
+        assert any("drawn by two of the 4" in line for line in said(result, "no data"))
+
+
+def said(result, name):
+    return result[name]["assumptions"]
 
 
 def test_a_team_needs_a_process_group():

@@ -106,9 +106,26 @@ def test_dicts_nested_inputs_and_arrays_keep_their_shape():
     x = torch.randn(30, 2)
     (batch,) = loader({"x": x, "label": x[:, 0].numpy()}, rate=1.0, steps=1)
     assert set(batch) == {"x", "label"}
-    assert torch.equal(batch["label"], x[:, 0])
+    assert torch.equal(batch["label"], batch["x"][:, 0])
+    assert torch.equal(batch["label"].sort().values, x[:, 0].sort().values)
     ((inputs, _),) = loader((({"a": x, "b": x + 1}), x[:, 0]), rate=1.0, steps=1)
-    assert torch.equal(inputs["b"], x + 1)
+    assert torch.equal(inputs["b"], inputs["a"] + 1)
+
+
+@pytest.mark.parametrize("make", [
+    lambda streams: PoissonSampler(Shard(5), 1.0, streams),
+    lambda streams: FullSampler(Shard(5), streams),
+])  # fmt: skip
+def test_records_come_in_every_order_alike(make):
+    """All 120 orders of five records; the proof about rounding needs them equally likely."""
+    sampler, draws = make(Streams(seed=3)), 6_000
+    counts: dict[tuple[int, ...], int] = {}
+    for step in range(draws):
+        order = tuple(sampler.indices(step).tolist())
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == 120
+    # Chi-square with 119 degrees of freedom: above 208 with probability 1e-6.
+    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 208
 
 
 @pytest.mark.parametrize("workers", [0, 2])

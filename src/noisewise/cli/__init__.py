@@ -16,6 +16,7 @@ from noisewise.cli.contribute import contribute
 from noisewise.cli.datasets import app as datasets
 from noisewise.cli.debug import debug
 from noisewise.cli.evaluate import evaluate
+from noisewise.cli.prove import prove
 from noisewise.cli.serve import serve
 from noisewise.cli.train import train
 from noisewise.cli.verify import verify
@@ -34,6 +35,7 @@ app.command()(train)
 app.command()(budget)
 app.command()(verify)
 app.command()(certify)
+app.command()(prove)
 app.command()(evaluate)
 app.command()(audit)
 app.command()(debug)

@@ -89,6 +89,18 @@ def load_model(reference: str) -> nn.Module:
     """Build the model that ``file.py:name`` names: a module, or a function without arguments."""
     from torch import nn
 
+    built = load_object(reference)
+    if not isinstance(built, nn.Module):
+        raise typer.BadParameter(
+            f"{reference} gave {type(built).__name__}, but a torch module is needed"
+        )
+    return built
+
+
+def load_object(reference: str) -> Any:
+    """Return what ``file.py:name`` names, or what it returns if it is a function."""
+    from torch import nn
+
     file, colon, name = reference.rpartition(":")
     if not colon or not name:
         raise typer.BadParameter(f"write the model as file.py:name, got {reference!r}")
@@ -110,18 +122,13 @@ def load_model(reference: str) -> nn.Module:
             raise typer.BadParameter(
                 f"{file} has no {name!r}; it has {', '.join(sorted(names)) or 'nothing callable'}"
             )
-        built = found if isinstance(found, nn.Module) else found()
+        return found() if callable(found) and not isinstance(found, nn.Module) else found
     except typer.BadParameter:
         raise
     except Exception as error:
         raise typer.BadParameter(
             f"{reference} failed with {type(error).__name__}: {error}. The function must need no "
-            "arguments and return a torch module."
+            "arguments."
         ) from error
     finally:
         sys.path.pop(0)
-    if not isinstance(built, nn.Module):
-        raise typer.BadParameter(
-            f"{reference} gave {type(built).__name__}, but a torch module is needed"
-        )
-    return built

@@ -144,10 +144,8 @@ def read_predictions(
 
 def charge(path: Path, promise: Statement, note: str) -> None:
     """Charge all releases of a statement to a ledger, or none of them."""
-    from noisewise.errors import BudgetExceededError, RelationError
-    from noisewise.privacy.accounting import epsilon_of
+    from noisewise.errors import RelationError
     from noisewise.privacy.ledger import Ledger
-    from noisewise.privacy.statement import round_up
 
     with Ledger.open(path) as book:
         if book.relation != promise.relation:
@@ -155,22 +153,7 @@ def charge(path: Path, promise: Statement, note: str) -> None:
                 f"the ledger {path.name!r} counts under {book.relation}, this release is under "
                 f"{promise.relation}: choose --neighbors to match"
             )
-        if book.budget is not None:
-            limit, delta = book.budget
-            after = epsilon_of(
-                (*book.history, *promise.history),
-                delta=delta,
-                relation=book.relation,
-                accountant=book.accountant,
-            )
-            if after > limit:
-                raise BudgetExceededError(
-                    f"with this report {round_up(after)} would be spent, but the ledger "
-                    f"{path.name!r} allows epsilon {limit:g} at delta {delta:g}; nothing was "
-                    "charged and nothing is shown"
-                )
-        for event in promise.history:
-            book.charge(event, note=note)
+        book.charge(promise.history, note=note)
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:

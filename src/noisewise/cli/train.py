@@ -58,6 +58,7 @@ def train(
     """
     from noisewise.cli.training_job import Comparison, read_data, train_plain, train_private
     from noisewise.estimators import save_estimator
+    from noisewise.privacy.statement import round_up
 
     for path in (report, out):
         if path is not None and not path.absolute().parent.is_dir():
@@ -109,7 +110,7 @@ def train(
     measure = "R2" if records.regression else "accuracy"
     table = Table("model", f"{measure} on held-out records", "epsilon", "seconds")
     for row in rows:
-        promised = "none" if row.epsilon is None else f"{row.epsilon:.3f}"
+        promised = "none" if row.epsilon is None else round_up(row.epsilon)
         table.add_row(row.name, f"{row.score:.4f}", promised, f"{row.seconds:.1f}")
     console.print(table)
     console.print(

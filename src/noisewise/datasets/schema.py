@@ -220,13 +220,11 @@ class Schema:
         cells = frame[self.target]
         if self.classes is not None:
             found = codes(self.target, cells, self.classes)
-            wrong = np.flatnonzero(found < 0)
-            if len(wrong):
+            if (found < 0).any():
                 raise SchemaError(
-                    f"{len(wrong)} label(s) in {self.target!r} are not among the public classes "
-                    f"{list(self.classes)}, for example {cells.iloc[wrong[0]]!r} in row "
-                    f"{wrong[0]}; declare the class or remove these rows by a rule that looks "
-                    "at one row at a time"
+                    f"labels in {self.target!r} are not among the public classes "
+                    f"{list(self.classes)}; declare the class or remove these rows by a rule that "
+                    "looks at one row at a time"
                 )
             return found
         assert self.target_range is not None

@@ -35,6 +35,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
@@ -159,7 +160,7 @@ def choose_width(
     def noisy(value: int, change: int, part: float, what: str) -> int:
         scale = exact_scale(change / part * (1 + 1e-12))
         looks[what] = float(change / scale)
-        return value + int(discrete_laplace((), scale, source))
+        return noising.add(value, int(discrete_laplace((), scale, source)))
 
     def take(value: int, what: str) -> int:
         nonlocal look

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.privacy.randomness import Randomness
@@ -119,4 +120,4 @@ class LocalSum:
 
     def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Return the sum plus noise."""
-        return statistic(data) + noise(rng)
+        return noising.add(statistic(data), noise(rng))

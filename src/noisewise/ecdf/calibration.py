@@ -23,8 +23,10 @@ from noisewise.ecdf.group_sums import (
     UNIT,
     Family,
     GroupSums,
+    checked_cuts,
     group_of,
     release_sums,
+    separate,
     to_units,
 )
 from noisewise.ecdf.labelled import as_labelled
@@ -71,8 +73,7 @@ def quantile_cuts(curve: PrivateECDF, groups: int) -> FloatArray:
 
     Thresholds may coincide where many predictions are equal; then there are fewer groups.
     """
-    cuts = np.unique(curve.quantile(np.arange(1, groups) / groups))
-    return np.asarray(cuts[cuts < curve.grid.upper])
+    return separate(curve.quantile(np.arange(1, groups) / groups))
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,15 +323,6 @@ def public_count(records: int, relation: Relation) -> int | None:
             "use neighbors='add-remove'."
         )
     return records
-
-
-def checked_cuts(cuts: Any) -> FloatArray:
-    """Return public cut points as an increasing array inside (0, 1)."""
-    points = np.array(cuts, dtype=np.float64).ravel()
-    inside = np.isfinite(points).all() and np.all((points > 0) & (points < 1))
-    if not inside or np.any(np.diff(points) <= 0):
-        raise ValueError(f"cuts must increase strictly inside (0, 1), got {cuts!r}")
-    return points
 
 
 def dp_calibration_curve(

@@ -16,6 +16,7 @@ import numpy as np
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import PrivateCalibration, measure_calibration
+from noisewise.ecdf.group_sums import separate
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, NullResult, p_values, statistic_of
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
@@ -54,7 +55,11 @@ class Evaluation:
     @cached_property
     def _groups(self) -> Groups:
         found = self.calibration
-        assert found is not None
+        if found is None:
+            raise ValueError(
+                "these scores are no probabilities (bounds are not (0, 1)), so that nothing is "
+                "known about their calibration"
+            )
         counts = np.maximum(found.counts, 0.0)
         return Groups(
             expected_1=np.maximum(counts * found.prob_pred, 1.0),
@@ -159,8 +164,7 @@ def private_evaluation(
     if not calibrated:
         return Evaluation(roc, None, budget)
     release = roc.release
-    wanted = np.unique(roc.score_quantile(np.arange(1, groups) / groups))
-    cuts = wanted[(wanted > 0) & (wanted < 1)]
+    cuts = separate(roc.score_quantile(np.arange(1, groups) / groups))
     sums = measure_calibration(
         rows[:, 0],
         np.clip(rows[:, 1], 0.0, 1.0),

@@ -3,6 +3,10 @@
 Bounds and thresholds are arguments, never taken from the data: the smallest and largest
 record of a dataset are records, and publishing them, or anything scaled by them, publishes
 those records (the thesis's phi_min and phi_max do).
+
+Every curve stands on a :class:`Grid`, and none exists whose bins are finer than double precision
+tells apart: places within a bin, widths and their inverses are computed from its edges, and must
+be what they are meant to be for every record, not for most.
 """
 
 from __future__ import annotations
@@ -18,6 +22,11 @@ from noisewise.errors import UnsoundError
 from noisewise.privacy import _validate
 
 __all__ = ["Grid", "as_records"]
+
+#: A bin is at least this part of its larger edge wide: four steps of double precision.
+LEAST_RELATIVE_WIDTH = 2.0**-50
+#: Widths, the whole range and their inverses stay far from where doubles lose digits or overflow.
+LEAST_WIDTH, LARGEST_RANGE = 2.0**-960, 2.0**960
 
 
 def as_records(x: Any, name: str = "x") -> FloatArray:
@@ -53,6 +62,28 @@ class Grid:
     lower: float
     thresholds: FloatArray
 
+    def __post_init__(self) -> None:
+        points = np.array(self.thresholds, np.float64)  # a copy, which nobody can change
+        points.setflags(write=False)
+        object.__setattr__(self, "lower", float(self.lower))
+        object.__setattr__(self, "thresholds", points)
+        edges = self.edges
+        if points.ndim != 1 or points.size == 0 or not np.isfinite(edges).all():
+            raise ValueError("a grid has finite thresholds, at least one")
+        with np.errstate(over="ignore"):
+            widths = np.diff(edges)
+            size = np.maximum(np.abs(edges[1:]), np.abs(edges[:-1]))
+            range_ = self.upper - self.lower
+        least = np.maximum(size * LEAST_RELATIVE_WIDTH, LEAST_WIDTH)
+        if np.any(widths <= 0):
+            raise ValueError("thresholds must increase strictly, from above the lower bound on")
+        if np.any(widths < least) or not range_ <= LARGEST_RANGE:
+            raise ValueError(
+                f"{points.size} bins in [{self.lower!r}, {self.upper!r}] are finer than double "
+                "precision tells apart: two of their edges are nearly the same number. Use fewer "
+                "bins or wider ones; move the zero of the scale nearer to the data if it is far."
+            )
+
     @classmethod
     def of(cls, bounds: Any, bins: int, thresholds: Any = None) -> Grid:
         """Make a grid from what the user gave.
@@ -84,7 +115,8 @@ class Grid:
         points[-1] = upper
         if np.any(np.diff(points) <= 0) or points[0] <= lower:
             raise ValueError(
-                f"bins={points.size} is too fine for bounds {bounds!r} in double precision"
+                f"bins={points.size} is too fine for bounds {bounds!r}: finer than double "
+                "precision tells apart"
             )
         return cls(lower, points)
 

@@ -9,6 +9,9 @@ discrete Laplace noise: nothing real-valued is released. A *family* is a set of 
 which one record adds at most `bound` in total, in absolute values. It gets the share s of
 epsilon and noise of scale ``f bound / (s epsilon)``, with f = 1 if records are added or
 removed and f = 2 if they are replaced: the old record leaves a group, the new one enters one.
+
+That no record adds more than its bound is not left to those who compute contributions: where
+they are summed, a record that would add more adds nothing (:func:`bounded`).
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise.ecdf import noising
+from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.privacy.discrete import discrete_laplace, exact_scale
 from noisewise.privacy.events import Pure
@@ -28,10 +34,23 @@ from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
 
-__all__ = ["UNIT", "Family", "GroupSums", "group_of", "plan_scales", "release_sums", "to_units"]
+__all__ = [
+    "UNIT",
+    "Family",
+    "GroupSums",
+    "bounded",
+    "checked_cuts",
+    "group_of",
+    "plan_scales",
+    "release_sums",
+    "separate",
+    "to_units",
+]
 
 #: Grid points in one: contributions are multiples of 1/UNIT.
 UNIT = 1 << 20
+_HUGE = 2.0**40
+_APART = 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +86,9 @@ class GroupSums:
     relation: Relation
     randomness: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cuts", checked_cuts(self.cuts))
+
     @property
     def groups(self) -> int:
         """Number of groups."""
@@ -84,9 +106,42 @@ class GroupSums:
         )
 
 
+def checked_cuts(cuts: Any) -> FloatArray:
+    """Return public cut points as an increasing array inside (0, 1)."""
+    points = np.array(cuts, dtype=np.float64).ravel()
+    if not np.isfinite(points).all() or np.any((points <= 0) | (points >= 1)):
+        raise ValueError(f"cuts must increase strictly inside (0, 1), got {cuts!r}")
+    try:
+        return Grid(0.0, np.append(points, 1.0)).thresholds[:-1]
+    except ValueError as error:
+        raise ValueError(
+            f"cuts must increase strictly inside (0, 1), got {cuts!r}: {error}"
+        ) from error
+
+
+def separate(points: FloatArray) -> FloatArray:
+    """Return cut points that were computed, e.g. from a private curve, as ones that can be used.
+
+    Those that coincide with another one, or nearly so, are left out: there are fewer groups.
+    """
+    kept = [0.0]
+    for point in np.unique(points).tolist():
+        if kept[-1] + _APART <= point <= 1.0 - _APART:
+            kept.append(point)
+    return np.asarray(kept[1:], np.float64)
+
+
 def to_units(values: NDArray[np.generic]) -> IntArray:
-    """Round numbers to grid units."""
-    return np.rint(np.asarray(values, np.float64) * UNIT).astype(np.int64)
+    """Round numbers to grid units; what is no number becomes 0, what is huge stays huge."""
+    numbers = np.nan_to_num(np.asarray(values, np.float64), posinf=_HUGE, neginf=-_HUGE)
+    return np.rint(np.clip(numbers, -_HUGE, _HUGE) * UNIT).astype(np.int64)
+
+
+def bounded(values: IntArray, bound: int) -> IntArray:
+    """Return contributions (records x columns) in which none exceeds the bound, in l1."""
+    inside = np.all((values >= -bound) & (values <= bound), axis=1)
+    size = np.abs(np.clip(values, -bound, bound)).sum(axis=1)
+    return np.where((inside & (size <= bound))[:, None], values, 0)
 
 
 def group_of(score: FloatArray, cuts: FloatArray) -> NDArray[np.intp]:
@@ -126,6 +181,7 @@ def release_sums(
     rng: Randomness,
 ) -> GroupSums:
     """Sum every column over every group and add noise. Spends `epsilon` once."""
+    cuts = checked_cuts(cuts)
     groups = int(cuts.size) + 1
     bounds = [family.bound for family in families]
     shares = [family.share for family in families]
@@ -134,8 +190,8 @@ def release_sums(
     by_name: dict[str, float] = {}
     for family, scale in zip(families, scales, strict=True):
         sums = np.zeros((groups, len(family.names)), np.int64)
-        np.add.at(sums, group, family.values)
-        noisy = sums + discrete_laplace(sums.shape, scale, rng)
+        np.add.at(sums, group, bounded(family.values, family.bound))
+        noisy = noising.add(sums, discrete_laplace(sums.shape, scale, rng))
         for index, name in enumerate(family.names):
             columns[name] = noisy[:, index] / UNIT
             by_name[name] = float(scale) / UNIT

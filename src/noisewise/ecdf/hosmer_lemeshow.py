@@ -30,11 +30,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import as_predictions, checked_cuts, public_count, quantile_cuts
+from noisewise.ecdf.calibration import as_predictions, public_count, quantile_cuts
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import dp_ecdf
-from noisewise.ecdf.group_sums import UNIT, Family, GroupSums, group_of, release_sums, to_units
+from noisewise.ecdf.group_sums import (
+    UNIT,
+    Family,
+    GroupSums,
+    checked_cuts,
+    group_of,
+    release_sums,
+    to_units,
+)
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, p_values, statistic_of
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.promise import compose
@@ -342,7 +351,8 @@ def _direct(
     change = ROOT_STEPS + 2
     root = clipped_root(labels, predictions, cuts, floor, clip)
     scale = exact_scale(change / epsilon * (1 + 1e-12))
-    noisy = (round(root / step) + int(discrete_laplace((), scale, source))) * step
+    drawn = int(discrete_laplace((), scale, source))
+    noisy = noising.add(round(root / step), drawn) * step
     generator = np.random.default_rng(seed)
     degrees = max(cuts.size + 1 - (2 if fitted else 0), 1)
     null = np.clip(generator.standard_normal((draws, degrees)), -clip, clip)

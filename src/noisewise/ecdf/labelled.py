@@ -38,7 +38,7 @@ def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bo
     if labels.dtype.kind == "O":
         missing = [label is None or label != label for label in labels.tolist()]
         if any(missing):
-            raise ValueError(f"{name} holds {sum(missing)} missing labels; drop or impute them")
+            raise ValueError(f"{name} holds missing labels; drop or impute such records first")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError(f"{name} holds NaN; drop or impute records without a label first")
     if pos_label is not None:
@@ -50,10 +50,9 @@ def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bo
         )
     negatives = set(np.unique(labels).tolist()) - {1}
     if len(negatives) > 1 or not negatives <= {0, -1}:
-        shown = sorted(negatives)[:3]
         raise ValueError(
-            f"{name} must hold 0 and 1, or -1 and 1, got also {shown}: give pos_label to say "
-            "which label is positive"
+            f"{name} must hold 0 and 1, or -1 and 1, and holds other labels: give pos_label to say "
+            "which one is positive"
         )
     return np.asarray(labels == 1, np.bool_)
 

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.convolution import series_inverse
 from noisewise.ecdf.mechanisms.protocol import (
@@ -23,6 +24,7 @@ from noisewise.ecdf.mechanisms.protocol import (
 )
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz, build
+from noisewise.ecdf.noise_slots import NoiseSlots
 from noisewise.privacy.randomness import Randomness
 
 __all__ = ["ToeplitzSegment", "plain_root"]
@@ -55,7 +57,7 @@ class ToeplitzSegment:
         self.length = length
         self._strategy = plain_root(length, budget)
         self.mechanism: Mechanism = calibrate(self._strategy, budget, "gaussian", change="suffix")
-        self._noise = self.mechanism.draw(rng)
+        self._noise = NoiseSlots(self.mechanism.draw(rng))
         self._items = np.zeros(length, np.int64)
         self._measured = np.zeros(length, np.int64)
         self._inverse = series_inverse(self._strategy.coefficients.astype(np.float64))
@@ -68,8 +70,7 @@ class ToeplitzSegment:
         self._items[start:end] = items
         # Few items: one scalar product each; many: one fast transform for all.
         exact = self._rows(start, end) if items.size < 64 else self._all(start, end)
-        self._measured[start:end] = exact + self._noise[start:end]
-        self._noise[start:end] = 0
+        self._measured[start:end] = noising.add(exact, self._noise.take(start, end))
         self._position = end
         if items.size < 64:
             released = self._read(start, end)

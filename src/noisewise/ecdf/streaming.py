@@ -13,27 +13,33 @@ Saving. With a `path`, the position and the last released value are on disk *bef
 returned. A resumed counter continues there in a new segment with new noise. So no item is
 ever measured twice, no noise is used twice, and the file holds nothing that was not
 released: neither noise, nor key, nor true count.
+
+Sharing. Threads may share a counter: each call counts its items one after the other. A stream
+that is saved has one counter at a time, in one process; a second one is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.promise import event_of
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
+from noisewise.ecdf.stream_tree import TreeSegment
 from noisewise.errors import LedgerError
 from noisewise.privacy import _validate
-from noisewise.privacy._durable import replace_file
+from noisewise.privacy._durable import private_file, replace_file
+from noisewise.privacy._locked_file import locked
 from noisewise.privacy.events import (
     Event,
     Gaussian,
@@ -62,29 +68,6 @@ class _Segment(Protocol):
     def add(self, items: IntArray) -> FloatArray: ...
 
     def variance_at(self, position: int) -> float: ...
-
-
-class _TreeSegment:
-    """A segment with integer noise that was drawn when it began."""
-
-    def __init__(self, noise: KaryNoise | PathNoise, rng: Randomness) -> None:
-        self.length = noise.length
-        self._noise = noise.draw(rng)
-        self._variance = noise.variance()
-        self._position = 0
-        self._sum = 0
-
-    def add(self, items: IntArray) -> FloatArray:
-        sums = self._sum + np.cumsum(items)
-        end = self._position + items.size
-        released = sums + self._noise[self._position : end]
-        # What was used is forgotten, so that nothing can use it again.
-        self._noise[self._position : end] = 0
-        self._position, self._sum = end, int(sums[-1])
-        return released.astype(np.float64)
-
-    def variance_at(self, position: int) -> float:
-        return float(self._variance[position - 1])
 
 
 class StreamingCounter:
@@ -140,6 +123,8 @@ class StreamingCounter:
         self.horizon = None if horizon is None else _validate.integer("horizon", horizon, minimum=1)
         self._rng = resolve(rng)
         self._process = os.getpid()
+        self._mutex = threading.RLock()
+        self._closed = False
         self._position = 0
         self._base, self._base_variance = 0.0, 0.0
         self._value, self._variance = 0.0, 0.0
@@ -148,17 +133,21 @@ class StreamingCounter:
         self._segment: _Segment | None = None
         self._description = ""
         self._event: Event | None = None
-        self._path = None if path is None else Path(path)
-        self._lock: FileLock | None = None
-        if self._path is not None:
+        self._path: Path | None = None
+        self._lock = contextlib.ExitStack()
+        if path is not None:
+            self._path = _real(path)
             self._lock = _acquire(self._path)
-            if self._path.exists():
-                self._lock.release()
-                raise LedgerError(
-                    f"{str(self._path)!r} exists: continue it with StreamingCounter.resume, so "
-                    "that no item is counted twice; start a new one only for a new stream"
-                )
-            self._save()
+            try:
+                if self._path.exists():
+                    raise LedgerError(
+                        f"{str(self._path)!r} exists: continue it with StreamingCounter.resume, "
+                        "so that no item is counted twice; start a new one only for a new stream"
+                    )
+                self._save()
+            except BaseException:
+                self._lock.close()
+                raise
 
     # -------------------------------------------------------------------- counting
 
@@ -183,17 +172,27 @@ class StreamingCounter:
 
     def extend(self, items: Iterable[int] | IntArray) -> FloatArray:
         """Count items and release the running count after each of them."""
-        if os.getpid() != self._process:
-            raise LedgerError(
-                "this counter was made by another process: a forked copy would use its noise a "
-                "second time. Make one counter for each stream, after the fork."
-            )
-        numbers = self._checked(items)
-        if numbers.size == 0:
-            return np.zeros(0)
+        self._check_mine()
+        with self._mutex:
+            self._check_mine()
+            numbers = self._checked(items)
+            if numbers.size == 0:
+                return np.zeros(0)
+            before = (self._position, self._value, self._variance)
+            try:
+                released = self._count(numbers)
+                self._save()
+            except BaseException:
+                # Not on disk or not finished, so not released, not even as `value`. Items may
+                # have been counted that would come again: no more from this counter.
+                self._position, self._value, self._variance = before
+                self.close()
+                raise
+            return released
+
+    def _count(self, numbers: IntArray) -> FloatArray:
         released = []
         done = 0
-        before = (self._value, self._variance)
         while done < numbers.size:
             segment = self._current()
             part = numbers[done : done + segment.length - self._inside]
@@ -203,14 +202,19 @@ class StreamingCounter:
             self._value = float(released[-1][-1])
             self._variance = self._base_variance + segment.variance_at(self._inside)
             done += part.size
-        try:
-            self._save()
-        except BaseException:
-            # Not on disk, so not released, not even as `value`; resume from the file.
-            self._value, self._variance = before
-            self.close()
-            raise
         return np.concatenate(released)
+
+    def _check_mine(self) -> None:
+        if os.getpid() != self._process:
+            raise LedgerError(
+                "this counter was made by another process: a forked copy would use its noise a "
+                "second time. Make one counter for each stream, after the fork."
+            )
+        if self._closed:
+            raise LedgerError(
+                "this counter is closed, by close() or because counting was interrupted; continue "
+                "its file with StreamingCounter.resume, or start a new one for a new stream"
+            )
 
     def _checked(self, items: Iterable[int] | IntArray) -> IntArray:
         numbers = np.asarray(items if isinstance(items, np.ndarray) else list(items))
@@ -220,8 +224,8 @@ class StreamingCounter:
             raise TypeError(f"items must be whole numbers, got dtype {numbers.dtype}")
         if int(numbers.min()) < 0 or int(numbers.max()) > self.bound:
             raise ValueError(
-                f"items must lie in [0, {self.bound}], got {int(numbers.min())} to "
-                f"{int(numbers.max())}: clip them, or give a larger bound"
+                f"items must lie in [0, {self.bound}], and one does not: clip them, or give a "
+                "larger bound"
             )
         if self.horizon is not None and self._position + numbers.size > self.horizon:
             raise ValueError(
@@ -255,7 +259,7 @@ class StreamingCounter:
         noise: KaryNoise | PathNoise = kind.of(length, self.budget.epsilon, self.bound)
         self._note(Pure(float(noise.epsilon(self.bound))))
         self._description = noise.description
-        return _TreeSegment(noise, self._rng)
+        return TreeSegment(noise, self._rng)
 
     def _note(self, event: Event) -> None:
         """Keep the dearest segment's event: an item pays for one segment only."""
@@ -294,37 +298,45 @@ class StreamingCounter:
         cls, path: str | os.PathLike[str], *, rng: Randomness | int | None = None
     ) -> StreamingCounter:
         """Continue a counter after its process ended; feed items from :attr:`position` on."""
-        target = Path(path)
+        target = _real(path)
         lock = _acquire(target)
         try:
-            state = json.loads(target.read_text("utf-8"))
-            if state.get("format") != _FORMAT or state.get("version") != _VERSION:
-                raise LedgerError(f"{str(target)!r} is not the state of a streaming counter")
-            counter = cls(
-                epsilon=state["epsilon"],
-                delta=state["delta"],
-                horizon=state["horizon"],
-                mechanism=state["mechanism"],
-                bound=state["bound"],
-                rng=rng,
-            )
-        except (OSError, ValueError, KeyError) as error:
-            lock.release()
+            counter = cls._from_state(_read_state(target), rng)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            lock.close()
             raise LedgerError(f"cannot resume from {str(target)!r}: {error}") from error
         except BaseException:
-            lock.release()
+            lock.close()
             raise
         counter._path, counter._lock = target, lock
-        counter._position, counter._segments = state["position"], state["segments"]
-        counter._value, counter._variance = state["value"], state["variance"]
+        return counter
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any], rng: Randomness | int | None) -> StreamingCounter:
+        counter = cls(
+            epsilon=state["epsilon"],
+            delta=state["delta"],
+            horizon=state["horizon"],
+            mechanism=state["mechanism"],
+            bound=state["bound"],
+            rng=rng,
+        )
+        most = counter.horizon
+        counter._position = _validate.integer(
+            "position", state["position"], minimum=0, maximum=most
+        )
+        counter._segments = _validate.integer("segments", state["segments"], minimum=0)
+        counter._value = _validate.finite("value", state["value"])
+        counter._variance = _validate.positive("variance", state["variance"], zero=True)
         counter._event = None if state["event"] is None else event_from_dict(state["event"])
         return counter
 
     def close(self) -> None:
-        """Let another process resume."""
-        self._segment, self._process = None, -1
-        if self._lock is not None:
-            self._lock.release()
+        """Let another process resume; what threads are counting is finished before."""
+        if os.getpid() == self._process:  # a forked copy has no part in lock and noise
+            with self._mutex:
+                self._closed, self._segment = True, None
+                self._lock.close()
 
     def __enter__(self) -> StreamingCounter:
         return self
@@ -339,14 +351,12 @@ class StreamingCounter:
 
     def statement(self) -> Statement:
         """Return what is promised for all releases, past and future."""
-        if self._event is None or not self._description:
-            self._current()
-        assert self._event is not None
+        event, description = self._promise()
         return Statement.derive(
-            self._event,
-            accountant="rdp" if isinstance(self._event, ZeroConcentrated) else "pld",
+            event,
+            accountant="rdp" if isinstance(event, ZeroConcentrated) else "pld",
             delta=self.budget.delta,
-            mechanism=f"running count of a stream: {self._description}",
+            mechanism=f"running count of a stream: {description}",
             relation="replace-one",
             unit="one item of the stream, at its time step",
             randomness=self._rng.description,
@@ -356,11 +366,37 @@ class StreamingCounter:
             ),
         )
 
+    def _promise(self) -> tuple[Event, str]:
+        if self._event is None or not self._description:
+            self._check_mine()
+            with self._mutex:
+                self._current()
+        assert self._event is not None
+        return self._event, self._description
 
-def _acquire(path: Path) -> FileLock:
-    lock = FileLock(str(path) + ".lock")
+
+def _real(path: str | os.PathLike[str]) -> Path:
+    """The file itself: other names of it have the same lock."""
+    return Path(os.path.realpath(path))
+
+
+def _acquire(path: Path) -> contextlib.ExitStack:
+    """Hold the file beside the state, which is replaced at each save, for as long as we live."""
+    held = contextlib.ExitStack()
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
+        held.enter_context(locked(path.with_name(path.name + ".lock"), create=True, patience=0.0))
+    except TimeoutError as error:
         raise LedgerError(f"{str(path)!r} is in use by another counter") from error
-    return lock
+    except OSError as error:
+        raise LedgerError(f"no state can be kept at {str(path)!r}: {error.strerror}") from error
+    return held
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    private_file(path)
+    state = json.loads(path.read_text("utf-8"))
+    if not isinstance(state, dict):
+        raise ValueError("it holds no state of a streaming counter")
+    if state.get("format") != _FORMAT or state.get("version") != _VERSION:
+        raise LedgerError(f"{str(path)!r} is not the state of a streaming counter")
+    return state

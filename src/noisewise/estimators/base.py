@@ -7,7 +7,9 @@ post-processing and takes away much of the noise.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch import nn
 
 from noisewise.datasets import Schema
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
+from noisewise.estimators.fits import FitAccount, note_fit, open_fit_account
 from noisewise.estimators.network import (
     Array,
     apply_network,
@@ -27,10 +30,12 @@ from noisewise.estimators.network import (
     weights_of,
 )
 from noisewise.estimators.pictures import PictureFeatures
+from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
-from noisewise.privacy import _validate
+from noisewise.privacy import Ledger, _validate
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
+from noisewise.training.records import TensorRecords
 
 __all__ = ["GRADIENTS", "PrivateEstimator"]
 
@@ -65,6 +70,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     public_images: Any
     input_bound: float
     random_state: Any
+    ledger: Any
     verbose: bool
     #: What the command line adds to the call of ``fit``, given inputs and targets.
     _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
@@ -80,12 +86,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.learning_rate != "auto":
             _validate.positive("learning_rate", self.learning_rate)
         _validate.positive("input_bound", self.input_bound)
+        resolve_schema(self.schema)
         if self.features not in (None, "scattering"):
             raise ValueError(f"features must be None or 'scattering', got {self.features!r}")
         if isinstance(self.public_images, str) and self.public_images != "drawings":
             raise ValueError(
                 "public_images must be 'drawings', None or an array of pictures, got "
                 f"{self.public_images!r}"
+            )
+        if not isinstance(self.ledger, (str, os.PathLike, Ledger, type(None))):
+            raise TypeError(
+                "ledger must be a path or a noisewise.privacy.Ledger, got "
+                f"{type(self.ledger).__name__}"
             )
         if self.features is not None and self.schema is not None:
             raise ValueError("pictures have no schema: give either features or schema")
@@ -155,16 +167,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Check shapes and types by scikit-learn's rules."""
         if self._schema is not None:
             if not hasattr(x, "columns"):
-                raise TypeError(
+                raise TableTypeError(
                     "with a schema X must be a pandas DataFrame, because columns are found by name"
                 )
             if reset:
                 self.n_features_in_ = x.shape[1]
                 self.feature_names_in_ = np.asarray(x.columns, dtype=object)
                 if y is None:
-                    raise ValueError("fit requires y to be passed, but the target y is None")
+                    raise TableError("fit requires y to be passed, but the target y is None")
                 if len(x) != len(y):
-                    raise ValueError(f"X has {len(x)} rows, but y has {len(y)}")
+                    raise TableError(f"X has {len(x)} rows, but y has {len(y)}")
             return x, y
         several = self.features is not None
         if not reset:
@@ -205,25 +217,69 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- training -----------------------------------------------------------------------
 
-    def _train(
-        self, x: Array, target: Any, outputs: int, loss: nn.Module, notes: tuple[str, ...]
-    ) -> None:
-        promises = self._promises(notes)
-        promises.require_sound()
-        seed = self._seed()
-        plan = Plan(
+    def _plan(self) -> Plan:
+        return Plan(
             gradients=self._gradients(),
             epsilon=self.epsilon,
             delta=None if self.delta == "auto" else float(self.delta),
             steps=self.steps,
             sample_rate=self.sample_rate,
             sampling="poisson" if self.sample_rate < 1 else "full",
-            seed=seed,
         )
+
+    def _account(self, x: Any) -> FitAccount | None:
+        """Open the ledger, and refuse a fit that does not fit; of x only the rows are counted."""
+        if self.ledger is None:
+            return None
+        resolved = self._plan().resolve(
+            readable(lambda: x.shape[0] if hasattr(x, "shape") else len(x))
+        )
+        account = open_fit_account(self.ledger, type(self).__name__, resolved)
+        try:
+            account.require_room(resolved)
+        except BaseException:
+            account.close()
+            raise
+        return account
+
+    def _learn(self, x: Any, y: Any) -> None:
+        """Fit, with or without a ledger; exceptions show no value of a record."""
+        self._validate_parameters()
+        account = self._account(x)
+        try:
+            self._train(*readable(lambda: self._read(x, y)), account)
+        finally:
+            if account is not None:
+                account.close()
+
+    def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
+        """Return inputs, targets, number of outputs, loss and notes for the statement."""
+        raise NotImplementedError
+
+    def _train(
+        self,
+        x: Array,
+        target: Any,
+        outputs: int,
+        loss: nn.Module,
+        notes: tuple[str, ...],
+        account: FitAccount | None,
+    ) -> None:
+        self._promises(notes).require_sound()
+        seed = self._seed()
         start = 0 if seed is None else seed % (2**31)
         network = self._network(x, outputs, start)
         rate = self._rate(len(x))
         inputs = torch.from_numpy(np.ascontiguousarray(x))
+        plan = self._plan()
+        if seed is not None:
+            plan = plan.with_(seed=_own_seed(seed, plan, rate, network, inputs, target))
+        said = (
+            note_fit(TensorRecords((inputs, target)))
+            if account is None
+            else account.charge(plan.resolve(len(x)))
+        )
+        promises = self._promises((*notes, said))
         more = {} if self._more_options is None else self._more_options(inputs, target)
         fitted = fit(
             network,
@@ -238,9 +294,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             **more,
         )
         self.weights_ = weights_of(fitted.model)
-        self.history_ = fitted.history
+        self._epochs = fitted.epochs
         self.statement_ = fitted.statement()
         self.n_iter_ = fitted.run.steps_taken
+
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """One record per epoch of the last fit; its epsilons are accounted when this is read."""
+        check_is_fitted(self, "weights_")
+        return self._epochs.read() if hasattr(self, "_epochs") else []
 
     def _prepare(self, x: Any) -> None:
         if self.features is not None:
@@ -249,10 +311,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self, "weights_")
-        checked, _ = self._check_table(x, None, reset=False)
-        return apply_network(self.weights_, self._encode(checked))
+        return apply_network(
+            self.weights_,
+            readable(lambda: self._encode(self._check_table(x, None, reset=False)[0])),
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _own_seed(
+    seed: int, plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
+) -> int:
+    """Return a seed for these records and settings alone.
+
+    One random_state serves many fits, as in cross-validation. If two of them that differ drew the
+    same noise, their difference would show records without any. So the same fit again draws the
+    same noise, and every other one draws its own.
+    """
+    total = hashlib.blake2b(f"{seed} {plan.to_json()} {rate} {network}".encode(), digest_size=16)
+    for tensor in (inputs, target):
+        total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        total.update(tensor.contiguous().numpy().data)
+    return int.from_bytes(total.digest(), "big")

@@ -13,6 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
 from noisewise.estimators.base import PrivateEstimator
+from noisewise.estimators.network import Array
+from noisewise.estimators.refusals import TableError
 
 __all__ = ["PrivateClassifier"]
 
@@ -57,7 +59,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         Without a schema: numbers beyond it are clamped.
     random_state : int, RandomState or None
         None draws secret noise. A number makes noise that anybody can draw again, so the
-        guarantee holds only while it stays unknown; the statement says so.
+        guarantee holds only while it stays unknown; the statement says so. Fits that differ in
+        records or settings draw different noise.
+    ledger : path, Ledger or None
+        Where every fit is charged before it begins, so that the fits of a cross-validation or a
+        grid search add up; one that does not fit the budget raises BudgetExceededError before a
+        record is read. A path at which there is no file becomes a ledger without a budget. Without
+        a ledger the statement says how many further fits of this process it does not cover.
     verbose : bool
         Show progress.
 
@@ -105,6 +113,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         public_images: Any = "drawings",
         input_bound: float = 10.0,
         random_state: Any = None,
+        ledger: Any = None,
         verbose: bool = False,
     ) -> None:
         self.epsilon = epsilon
@@ -120,6 +129,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         self.public_images = public_images
         self.input_bound = input_bound
         self.random_state = random_state
+        self.ledger = ledger
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
@@ -130,28 +140,26 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         X : array or DataFrame
         y : array of class labels
         """
-        self._validate_parameters()
-        X, y = self._check_table(X, y, reset=True)
+        self._learn(X, y)
+        return self
+
+    def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
+        x, y = self._check_table(x, y, reset=True)
         check_classification_targets(y)
         labels = np.asarray(y)
         notes = self._find_classes(labels)
         codes = np.searchsorted(self.classes_, labels)
         known = np.clip(codes, 0, len(self.classes_) - 1)
         if len(labels) and not np.array_equal(self.classes_[known], labels):
-            wrong = labels[self.classes_[known] != labels][0]
-            raise ValueError(
-                f"the label {wrong} is not among the public classes {self.classes_.tolist()}"
+            raise TableError(
+                f"a label is not among the public classes {self.classes_.tolist()}. Declare its "
+                "class, or leave such records out by a rule that looks at one record at a time."
             )
         if len(self.classes_) < 2:
-            raise ValueError(
-                "a classifier needs at least two classes, but there is one class: "
-                f"{self.classes_[0]!r}"
-            )
-        self._prepare(X)
+            raise TableError("a classifier needs at least two classes, but there is one class")
+        self._prepare(x)
         target = torch.from_numpy(known.astype(np.int64))
-        loss = nn.CrossEntropyLoss()
-        self._train(self._encode(X), target, len(self.classes_), loss, notes)
-        return self
+        return self._encode(x), target, len(self.classes_), nn.CrossEntropyLoss(), notes
 
     def _default_rate(self, rows: int) -> float:
         if self.features is not None:

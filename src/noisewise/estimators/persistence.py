@@ -34,7 +34,8 @@ def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) 
     place.mkdir(parents=True, exist_ok=True)
     schema = estimator._schema
     settings = {k: v for k, v in estimator.get_params().items() if _plain(v)}
-    settings.pop("schema", None)
+    for name in ("schema", "ledger"):
+        settings.pop(name, None)
     document: dict[str, Any] = {
         "version": _VERSION,
         "kind": type(estimator).__name__,

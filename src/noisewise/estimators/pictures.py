@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from noisewise.estimators.refusals import TableError
 from noisewise.estimators.whitening import Whitening, drawings
 
 __all__ = ["PictureFeatures"]
@@ -40,7 +41,7 @@ class PictureFeatures:
         if x.ndim == 2:
             side = math.isqrt(x.shape[1])
             if side * side != x.shape[1]:
-                raise ValueError(
+                raise TableError(
                     f"rows of {x.shape[1]} numbers are no square pictures: give X the shape (rows, "
                     "height, width) or (rows, channels, height, width)"
                 )
@@ -49,7 +50,7 @@ class PictureFeatures:
             return PictureFeatures(x.shape[1], x.shape[2], 1, largest)
         if x.ndim == 4:
             return PictureFeatures(x.shape[2], x.shape[3], x.shape[1], largest)
-        raise ValueError(f"pictures need 2 to 4 axes, got shape {x.shape}")
+        raise TableError(f"pictures need 2 to 4 axes, got shape {x.shape}")
 
     def whitened_by(self, public: Any) -> PictureFeatures:
         """Return the same features, whitened by those of public pictures.
@@ -65,7 +66,7 @@ class PictureFeatures:
             return replace(self, whitening=_drawn(self.height, self.width))
         given = PictureFeatures.of(np.asarray(public))
         if (given.height, given.width) != (self.height, self.width):
-            raise ValueError(
+            raise TableError(
                 f"public_images are {given.height} x {given.width}, but X holds pictures of "
                 f"{self.height} x {self.width}: scale them by a public rule first"
             )

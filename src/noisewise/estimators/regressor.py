@@ -11,6 +11,8 @@ from sklearn.base import RegressorMixin
 from torch import nn
 
 from noisewise.estimators.base import PrivateEstimator
+from noisewise.estimators.network import Array
+from noisewise.estimators.refusals import TableError
 
 __all__ = ["PrivateRegressor"]
 
@@ -24,7 +26,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         Public range of y; targets and predictions outside are clamped to it. Without one that
         of the schema, else (-10, 10).
     epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
-    features, public_images, input_bound, random_state, verbose
+    features, public_images, input_bound, random_state, ledger, verbose
         As of `PrivateClassifier`.
 
     Attributes
@@ -60,6 +62,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         public_images: Any = "drawings",
         input_bound: float = 10.0,
         random_state: Any = None,
+        ledger: Any = None,
         verbose: bool = False,
     ) -> None:
         self.epsilon = epsilon
@@ -75,22 +78,29 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.public_images = public_images
         self.input_bound = input_bound
         self.random_state = random_state
+        self.ledger = ledger
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
         """Learn from private records, once, within the budget."""
-        self._validate_parameters()
-        X, y = self._check_table(X, y, reset=True)
+        self._learn(X, y)
+        return self
+
+    def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
+        x, y = self._check_table(x, y, reset=True)
         low, high, notes = self._range()
         self.target_range_ = (low, high)
         values = np.clip(np.asarray(y, dtype=np.float64), low, high)
         if values.ndim != 1:
-            raise ValueError(f"y must have one number per row, got shape {values.shape}")
+            raise TableError(f"y must have one number per row, got shape {values.shape}")
         scaled = (2 * (values - low) / (high - low) - 1).astype(np.float32)
-        self._prepare(X)
+        self._prepare(x)
         target = torch.from_numpy(scaled).unsqueeze(1)
-        self._train(self._encode(X), target, 1, nn.HuberLoss(delta=0.5), notes)
-        return self
+        return self._encode(x), target, 1, nn.HuberLoss(delta=0.5), notes
+
+    def _validate_parameters(self) -> None:
+        super()._validate_parameters()
+        self._range()
 
     def _default_rate(self, rows: int) -> float:
         # The loss is curved around its least value, unlike that of classes, so steps are shorter.

@@ -17,7 +17,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.group_sums import UNIT, GroupSums, group_of, plan_scales, to_units
+from noisewise.ecdf.group_sums import (
+    UNIT,
+    GroupSums,
+    bounded,
+    checked_cuts,
+    group_of,
+    plan_scales,
+    to_units,
+)
 from noisewise.ecdf.mechanisms.protocol import (
     Block,
     Change,
@@ -139,11 +147,7 @@ class GroupSumsQuestion(_Asked):
         if self.delta != 0:
             raise ValueError("sums over groups get Laplace noise: delta must be 0")
         _validate.choice("method", self.method, FAMILIES)
-        points = self.points
-        if np.any(~np.isfinite(points) | (points < 0) | (points > 1)) or np.any(
-            np.diff(points) <= 0
-        ):
-            raise ValueError(f"cuts must increase strictly from 0 to 1, got {self.cuts!r}")
+        checked_cuts(self.cuts)
 
     @property
     def points(self) -> FloatArray:
@@ -193,7 +197,7 @@ class GroupSumsQuestion(_Asked):
         parts = []
         for family in columns:
             sums = np.zeros((len(self.cuts) + 1, len(family)), np.int64)
-            np.add.at(sums, group, np.column_stack(family) * times[:, None])
+            np.add.at(sums, group, bounded(np.column_stack(family), UNIT) * times[:, None])
             parts.append(sums.ravel())
         return np.concatenate(parts)
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import checked_cuts, quantile_cuts
+from noisewise.ecdf.calibration import quantile_cuts
+from noisewise.ecdf.group_sums import checked_cuts
 from noisewise.ecdf.hosmer_lemeshow import HosmerLemeshow, _curve_share, _from_curve, _from_sums
 from noisewise.ecdf.hosmer_lemeshow_null import p_values, statistic_of
 from noisewise.ecdf.mechanisms.protocol import FloatArray

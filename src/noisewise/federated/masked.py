@@ -19,13 +19,20 @@ from noisewise.federated.aggregator import AcrossParties
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import (
     AggregationError,
+    Confirmation,
     MaskedVector,
     MaskingClient,
     MaskingServer,
     Revelation,
     Session,
+    make_roll,
 )
-from noisewise.federated.masking.session import Advertisement, SealedShares
+from noisewise.federated.masking.session import (
+    Advertisement,
+    SealedShares,
+    check_threshold,
+    least_threshold,
+)
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
@@ -36,7 +43,7 @@ from noisewise.privacy.randomness import Randomness
 
 __all__ = ["STAGES", "MaskedAggregator", "run_round"]
 
-STAGES = ("advertise", "share", "mask", "reveal")
+STAGES = ("advertise", "share", "mask", "confirm", "reveal")
 
 
 def run_round(
@@ -71,9 +78,14 @@ def run_round(
     """
     leaves = {party: _stage(stage) for party, stage in (absent or {}).items()}
     numbers = sorted(vectors)
-    sources = dict(zip(numbers, rng.spawn(len(numbers)), strict=True))
-    clients = {number: MaskingClient(number, session, sources[number]) for number in numbers}
-    server = MaskingServer(session)
+    source, *others = rng.spawn(len(numbers) + 1)
+    sources = dict(zip(numbers, others, strict=True))
+    signs, roll = make_roll(numbers, source)
+    clients = {
+        number: MaskingClient(number, session, sources[number], sign=signs[number], roll=roll)
+        for number in numbers
+    }
+    server = MaskingServer(session, roll)
 
     def present(stage: str) -> list[int]:
         return [n for n in numbers if leaves.get(n, len(STAGES)) > STAGES.index(stage)]
@@ -90,8 +102,13 @@ def run_round(
         sent = clients[number].mask(inbox, vectors[number]).to_bytes()
         server.take_vector(MaskedVector.from_bytes(sent, session.size))
     arrived = server.arrived()
+    for number in present("confirm"):
+        confirmed = clients[number].confirm(arrived).to_bytes()
+        server.take_confirmation(Confirmation.from_bytes(confirmed))
+    signed = [m.to_bytes() for m in server.confirmations()]
     for number in present("reveal"):
-        revealed = clients[number].reveal(arrived).to_bytes()
+        listed = [Confirmation.from_bytes(data) for data in signed]
+        revealed = clients[number].reveal(listed).to_bytes()
         server.take_revelation(Revelation.from_bytes(revealed))
     return server.total(), arrived
 
@@ -107,15 +124,16 @@ class MaskedAggregator(AcrossParties):
     Parameters
     ----------
     threshold : int, optional
-        How many parties must stay to the end; more than half of them. By default two thirds.
+        How many parties must stay to the end: more than half of all parties and `colluding`
+        together. By default two thirds of them, or as many as `colluding` needs.
     colluding : int
-        How many parties, at most, tell the server or the analyst everything they know. Epsilon
-        counts on the noise of `threshold` - `colluding` parties.
+        How many parties, at most, tell the server or the analyst everything they know, or do what
+        a lying server wants. Epsilon counts on the noise of `threshold` - `colluding` parties.
     noiseless : bool
         For tests; see :func:`~noisewise.federated.without_noise`.
     absent : mapping, optional
         For simulations: parties (from 1) that stop, and the stage at which they do
-        ("advertise", "share", "mask", "reveal").
+        ("advertise", "share", "mask", "confirm", "reveal").
 
     Examples
     --------
@@ -139,18 +157,15 @@ class MaskedAggregator(AcrossParties):
 
     def threshold_for(self, parties: int) -> int:
         """Return how many of so many parties must stay."""
-        return 2 * parties // 3 + 1 if self.threshold is None else self.threshold
+        if self.threshold is not None:
+            return self.threshold
+        return max(2 * parties // 3 + 1, least_threshold(parties, self.colluding))
 
     def noise_for(self, parties: int, arrived: int | None = None) -> SharedNoise:
         """Return who adds noise: each party whose vector arrived (all of them), 1/honest of it."""
         threshold = self.threshold_for(parties)
-        honest = threshold - self.colluding
-        if honest < 1:
-            raise ValueError(
-                f"colluding={self.colluding} leaves no honest party among the threshold of "
-                f"{threshold}: nobody's noise could be counted on"
-            )
-        return SharedNoise(parties if arrived is None else arrived, honest)
+        check_threshold(parties, threshold, self.colluding)
+        return SharedNoise(parties if arrived is None else arrived, threshold - self.colluding)
 
     @property
     def noise(self) -> SharedNoise:
@@ -167,10 +182,12 @@ class MaskedAggregator(AcrossParties):
         threshold = self.threshold_for(parties)
         return ThreatModel(
             protocol=f"masked secure aggregation of {parties} parties (Bonawitz et al. 2017)",
-            adversary="semi-honest: parties and server follow the protocol but remember "
-            "everything; keys are advertised over authenticated channels",
-            must_not_collude=f"the server with {threshold} or more parties (their shares would "
-            f"unmask the others); epsilon allows for {self.colluding} colluding parties",
+            adversary=f"malicious server, helped by at most {self.colluding} parties: it may lie "
+            "about who dropped out, because parties reveal nothing before enough of them have "
+            "signed the same list of survivors; keys are advertised over authenticated channels",
+            must_not_collude=f"the server with more than {self.colluding} parties: epsilon allows "
+            f"for that many, and with {2 * threshold - parties} or more a lying server could open "
+            "single vectors",
             server_sees="who takes part, masked vectors that look random, and the noisy total",
             result_goes_to="the server, and whoever it tells",
             drop_outs=f"up to {parties - threshold} parties may stop at any stage; whose vector "
@@ -179,8 +196,7 @@ class MaskedAggregator(AcrossParties):
             hardness="X25519 key agreement, HKDF-SHA256, AES-GCM and AES-256 in counter mode",
             not_promised=(
                 "that a party's vector is right: a malicious party can add any numbers",
-                "anything against a server that lies about who dropped out, unless fewer than "
-                f"{2 * threshold - parties} parties collude with it",
+                "a result: server or parties can end the round without one",
             ),
             noiseless=self.noiseless,
         )
@@ -230,7 +246,7 @@ class MaskedAggregator(AcrossParties):
     def _session(self, parties: int, size: int, rng: Randomness) -> Session:
         if parties < 2:
             raise ValueError("masks need at least two parties")
-        return Session(rng.bytes(16), parties, self.threshold_for(parties), size)
+        return Session(rng.bytes(16), parties, self.threshold_for(parties), size, self.colluding)
 
     def _known(self) -> int:
         if self.parties is None:

@@ -17,6 +17,7 @@ from noisewise.gradients.estimators import (
 )
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import FallbackWarning
+from noisewise.gradients.proving import prove_apart
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "Propagated",
     "Schedule",
     "bounded_sum",
+    "prove_apart",
 ]

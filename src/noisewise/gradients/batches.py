@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["Seeded", "count_records", "finite_records", "fold_views", "leading", "slice_batch"]
-
-
-class Seeded(torch.autograd.Function):
-    """The mean of the losses; backward, the seed of every row (one over the views).
-
-    Whatever multiplies the loss afterwards is ignored: a factor would change the sum that
-    the sensitivity belongs to.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, seeds: Tensor) -> Tensor:
-        """Return the mean."""
-        ctx.seeds = seeds
-        return losses.detach().mean() if losses.numel() else losses.detach().sum()
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        """Return the seeds, whatever arrives."""
-        return ctx.seeds, None
+__all__ = [
+    "Part",
+    "count_records",
+    "filled",
+    "finite_records",
+    "fold_views",
+    "is_autocasting",
+    "keeps_rows",
+    "leading",
+    "signature",
+]
 
 
 def leading(values: Any) -> int:
@@ -60,9 +51,53 @@ def count_records(x: Any, y: Any) -> int:
     return records
 
 
-def slice_batch(values: Any, start: int, stop: int) -> Any:
-    """Return some of the records."""
-    return pytree.tree_map(lambda t: t[start:stop] if isinstance(t, Tensor) else t, values)
+class Part(NamedTuple):
+    """Records of one fixed number, some of which may only fill it up."""
+
+    x: Any
+    y: Any
+    valid: Tensor | None
+    rows: int
+    number: int = 0
+
+
+def filled(values: Any, start: int, count: int, size: int) -> Any:
+    """Return `count` records from `start` on, filled up to `size` with copies of the last."""
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        part = value[start : start + count]
+        if count == size:
+            return part
+        return torch.cat([part, part[-1:].expand(size - count, *part.shape[1:])])
+
+    return pytree.tree_map(leaf, values)
+
+
+def signature(values: Any) -> Any:
+    """What two batches must share for one proof: structure, shapes, types, flags and words."""
+    leaves, structure = pytree.tree_flatten(values)
+    described: list[tuple[Any, ...]] = []
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            described.append((tuple(leaf.shape), leaf.dtype))
+        elif leaf is None or isinstance(leaf, (bool, str)):
+            described.append((leaf,))
+        else:
+            raise TypeError(
+                f"a batch holds tensors with one row per record, and flags; it has a "
+                f"{type(leaf).__name__}. Numbers and lists may depend on the records in ways that "
+                "cannot be followed: give them as a tensor, or fix them in the model."
+            )
+    autocast = any(is_autocasting(t) for t in leaves if isinstance(t, Tensor))
+    return str(structure), tuple(described), autocast
+
+
+def is_autocasting(tensor: Tensor) -> bool:
+    """Whether operations on a tensor's device choose their type by themselves."""
+    kind = tensor.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def fold_views(values: Any, views: int) -> Any:
@@ -89,7 +124,8 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
         if isinstance(value, Tensor) and value.is_floating_point():
             # A sum is not finite if an entry is not, nor if it overflows: such a record would
             # have no finite gradient either. One pass, nothing stored.
-            part = torch.isfinite(value.reshape(rows, -1).sum(1))
+            kind = torch.promote_types(value.dtype, torch.float32)
+            part = torch.isfinite(value.reshape(rows, -1).sum(1, dtype=kind))
             kept = part if kept is None else kept & part
     if kept is None:
         device = next(t.device for t in pytree.tree_leaves(x) if isinstance(t, Tensor))
@@ -107,3 +143,15 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
         return torch.where(shaped, value, torch.zeros((), dtype=value.dtype, device=value.device))
 
     return pytree.tree_map(clean, x), kept
+
+
+def keeps_rows(view: Tensor, base: Tensor) -> bool:
+    """Whether each row of a view lies within the same row of a contiguous tensor."""
+    if view.dim() == 0 or view.shape[0] != base.shape[0] or not base.is_contiguous():
+        return False
+    row = base.stride(0)
+    offset = view.storage_offset() - base.storage_offset()
+    reach = sum(
+        (size - 1) * stride for size, stride in zip(view.shape[1:], view.stride()[1:], strict=True)
+    )
+    return view.stride(0) == row and offset >= 0 and offset + reach < row

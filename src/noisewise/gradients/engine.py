@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from noisewise.gradients.batches import Seeded, leading
 from noisewise.gradients.estimators import Estimator, Schedule
+from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 
@@ -48,8 +48,9 @@ def bounded_sum(
         Augmentation multiplicity K: x then has shape (records, K, ...), and the gradients of
         a record's views are averaged before they are bounded.
     chunk : int, optional
-        Largest number of records that are processed at a time. Gives the same sum. By default
-        all, or half of them where groups span several layers.
+        Number of records that are processed at a time; the last ones are filled up to it with rows
+        that count nothing. Gives the same sum. Without it the number of records of this batch is
+        taken for a public constant: give it where batches differ in size and the loss reads that.
 
     Returns
     -------
@@ -81,61 +82,61 @@ class GradientEngine(Summation):
         Fraction of training done, for `Schedule`.
     """
 
+    _open: OpenBatch | None = None
+
     def forward(self, x: Any) -> Any:
-        """Open a batch and run the model; `losses`, backward and `collect` follow."""
-        if self.tape.open:
+        """Open a batch and run the model; `losses`, backward and `collect` follow.
+
+        What is returned is cut off from the model: only the loss that `losses` returns leads back
+        into it, so nothing else can.
+        """
+        if self._open is not None:
             raise RuntimeError(
                 "a batch is open that was not collected: call backward and the optimizer's step "
                 "before the next batch, or discard() it"
             )
-        self.prepare(x)
-        self._batch_limits = self._limits(x)
-        self._batch_records = leading(x)
-        if not self._attached:
-            self.attach()
         for name, parameter in self.parameters.items():
             if parameter.grad is not None:
                 raise RuntimeError(
                     f'the parameter "{name}" already has a gradient: call optimizer.zero_grad() '
                     "before the batch"
                 )
-        return self._forward(x, self._batch_limits)
+        limits = self.prepared(x)
+        if not self._attached:
+            self.attach()
+        batch = OpenBatch(self, x, limits)
+        output = batch.forward()
+        self._open = batch
+        return output
 
     def losses(self, output: Any, y: Any) -> Tensor:
         """Mean loss of the open batch, whose backward seeds every record with exactly one."""
-        if not self.tape.open:
+        if self._open is None:
             raise RuntimeError("no batch is open: call the model first")
-        values = self._record_losses(output, y)
-        result: Tensor = Seeded.apply(values, self._seeds(values))  # type: ignore[no-untyped-call]
-        return result
+        return self._open.loss(output, y)
 
     def collect(self) -> BoundedSum:
         """Close the open batch and return its bounded sum."""
-        if not self.tape.open:
+        if self._open is None:
             raise RuntimeError("no batch is open: call the model and backward first")
-        try:
-            self.tape.finish()
-            self._check_leaks()
-            norms = {name: [values] for name, values in self.tape.norms.items()}
-            return self._result(
-                self.tape.sums, self._batch_limits, self._batch_records, self._bad(), norms
-            )
-        finally:
-            self.tape.end()
+        batch, self._open = self._open, None
+        return batch.collect()
 
     def discard(self) -> None:
         """Close an open batch without using it."""
-        self.tape.end()
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
     @property
     def is_open(self) -> bool:
         """Whether a batch is open."""
-        return self.tape.open
+        return self._open is not None
 
     @property
     def has_arrived(self) -> bool:
         """Whether gradients of the open batch have arrived (backward was called)."""
-        return self.tape.open and self.tape.backward
+        return self._open is not None and self._open.arrived
 
     def pull_back(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take gradients of effective weights back to the raw parameters (U19)."""

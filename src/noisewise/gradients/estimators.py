@@ -3,12 +3,12 @@
 An estimator says three things: which parameters are bounded together (``groups``), by how
 much each record counts (``scale``: one factor per record, a function of what it ``measures``
 of that record and of public values), and how far one record can then move a group's sum
-(``limits``). The engine adds a slack for rounding to every limit.
+(``limits``). The engine holds every factor to its limit, and adds a slack for rounding to
+every limit.
 
 Sources: Propagated, Barczewski & Ramon's and the Clipless paper's Algorithm 1; InputScaled,
 Eq. 5.2.14 of Barczewski's thesis with the record's own norm in place of the batch maximum;
-``clip``, Abadi et al. (2016); ``automatic``, Bu et al. (2023); ``global``, Option 2 of
-Algorithm 1 of the global-clipping paper (a record whose gradient is too long is dropped).
+those of clipping rules are in `noisewise.gradients.rules`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GroupSpec, by_layer, partition
+from noisewise.gradients.rules import RULES, SMALLEST, clip_scale
 from noisewise.privacy import _validate
 
 __all__ = [
@@ -42,9 +43,6 @@ Clip = float | Mapping[str, float] | Sequence[float]
 #: bound of it; ``input``: an upper bound of the Jacobian in the parameters, use by use;
 #: ``nothing``: every record counts once.
 Measure = Literal["norm", "bound", "input", "nothing"]
-
-# Squares of smaller numbers underflow in float32, so smaller norms cannot be told from zero.
-_SMALLEST = 1e-12
 
 
 @runtime_checkable
@@ -126,7 +124,7 @@ class Clipped:
         object.__setattr__(self, "clip", _check_clip(self.clip))
         if isinstance(self.per, str):
             _validate.choice("per", self.per, ("model", "layer", "parameter"))
-        _validate.choice("rule", self.rule, ("clip", "automatic", "global", "normalise"))
+        _validate.choice("rule", self.rule, tuple(RULES))
         _validate.positive("gamma", self.gamma)
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
@@ -140,18 +138,6 @@ class Clipped:
     def scale(self, measure: Tensor, limit: float) -> Tensor:
         """Apply the rule to the exact norm."""
         return clip_scale(measure, limit, self.rule, self.gamma)
-
-
-def clip_scale(norm: Tensor, limit: float, rule: str, gamma: float = 0.01) -> Tensor:
-    """Return the factor of each record under a clipping rule."""
-    if rule == "clip":
-        return (limit / norm.clamp_min(_SMALLEST)).clamp_max(1.0)
-    if rule == "automatic":
-        return limit / (norm + gamma)
-    if rule == "global":
-        return (norm <= limit).to(norm.dtype)
-    # A record without gradient stays without: 0 times any finite factor.
-    return limit / norm.clamp_min(_SMALLEST)
 
 
 @dataclass(frozen=True)
@@ -264,7 +250,7 @@ class InputScaled(Lipschitz):
 
     def scale(self, measure: Tensor, limit: float) -> Tensor:
         """Divide by the record's own input norm."""
-        return 1.0 / measure.clamp_min(_SMALLEST)
+        return 1.0 / measure.clamp_min(SMALLEST)
 
 
 @dataclass(frozen=True)
@@ -305,7 +291,7 @@ class BatchMaxScaled(Lipschitz):
         if measure.numel() == 0:
             return measure
         finite = torch.where(torch.isfinite(measure), measure, torch.zeros_like(measure))
-        return (1.0 / finite.amax().clamp_min(_SMALLEST)).expand_as(measure)
+        return (1.0 / finite.amax().clamp_min(SMALLEST)).expand_as(measure)
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,29 @@ from torch.utils import _pytree as pytree
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import Detour
 from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.wiring import NotApartError, Wiring
+from noisewise.separation import Path
 
-__all__ = ["FallbackWarning", "Interception", "NeedsFallbackError"]
+__all__ = [
+    "FallbackWarning",
+    "Following",
+    "Interception",
+    "NeedsFallbackError",
+    "not_understood",
+]
 
 
 class FallbackWarning(UserWarning):
     """A module is differentiated record by record, which costs time and memory."""
 
 
-class NeedsFallbackError(Exception):
-    """Raised in a probe: the module at `path` uses a parameter in an unknown way."""
+class NeedsFallbackError(Detour):
+    """The module at `path` uses a parameter in an unknown way."""
 
     def __init__(self, path: str, function: str) -> None:
         super().__init__(path)
@@ -51,10 +60,41 @@ class _Mode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        tape = self.owner.tape
+        owner = self.owner
+        tape, path = owner.tape, owner.path
         if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
-            return func(*args, **kwargs)
-        return self.owner.handle(func, args, kwargs)
+            result = func(*args, **kwargs)
+        else:
+            result = owner.handle(func, args, kwargs)
+        if path is not None:
+            path.note(func, args, kwargs, result)
+        return result
+
+
+class _Poison(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, why: str) -> Tensor:
+        ctx.why = why
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise UnsupportedModelError(ctx.why)
+
+
+class Following(TorchFunctionMode):
+    """Notes the path where the tape takes no part: in hooks and in backward code."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.path.note(func, args, kwargs, result)
+        return result
 
 
 def _touches(tape: Tape, values: Any) -> bool:
@@ -75,22 +115,34 @@ class Interception:
     Parameters
     ----------
     model : Module
+    wiring : Wiring
+
+    Attributes
+    ----------
     tape : Tape
+        Of the run under way.
+    path : Path or None
+        Follows the run under way.
     """
 
-    def __init__(self, model: nn.Module, tape: Tape) -> None:
-        self.model, self.tape = model, tape
+    tape: Tape
+
+    def __init__(self, model: nn.Module, wiring: Wiring) -> None:
+        self.model = model
+        self.path: Path | None = None
         self.mode = _Mode(self)
-        self.active = False
+        #: Whether modules record, and whether the mode is on already.
+        self.running = self.active = False
         self.bypassed = 0
         self.fallbacks: dict[str, str] = {}
         self.looped: set[str] = set()
+        self.warned: set[str] = set()
         self.originals: dict[str, Callable[..., Any]] = {}
         self.owners = {
             id(p): module
             for module in model.modules()
             for p in module.parameters(recurse=False)
-            if id(p) in tape.targets
+            if id(p) in wiring.targets
         }
 
     # -- attaching ----------------------------------------------------------------------
@@ -121,26 +173,36 @@ class Interception:
         self, path: str, module: nn.Module, original: Callable[..., Any]
     ) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self.tape.open or self.bypassed:
+            if not self.running or self.bypassed:
                 return original(*args, **kwargs)
-            self.tape.stack.append(path)
+            tape = self.tape
+            tape.stack.append(path)
             entered = not self.active
             self.active = True
             try:
                 if path in self.fallbacks:
                     return self._by_record(path, module, args, kwargs)
                 if isinstance(module, RECURRENT) and self._learns(module):
-                    return run_recurrent(self.tape, path, module, _positional(args, kwargs))
+                    return self._recur(path, module, _positional(args, kwargs))
                 if entered:
                     with self.mode:
                         return original(*args, **kwargs)
                 return original(*args, **kwargs)
             finally:
                 self.active = not entered
-                if self.tape.stack:
-                    self.tape.stack.pop()
+                if tape.stack:
+                    tape.stack.pop()
 
         return forward
+
+    def _recur(self, path: str, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Run a recurrent layer, which the library writes out itself: as one call of the path."""
+        with torch._C.DisableTorchFunction():
+            result = run_recurrent(self.tape, path, module, args)
+        if self.path is not None:
+            flat = pytree.tree_leaves(result)
+            self.path.note(type(module), args, {"path": path, "mode": module.training}, flat)
+        return result
 
     def _learns(self, module: nn.Module) -> bool:
         return any(id(p) in self.tape.targets for p in module.parameters())
@@ -156,6 +218,8 @@ class Interception:
                 result = handler(tape, func, args, kwargs)
             else:
                 result = self._unknown(func, args, kwargs)
+        except NotApartError as refusal:
+            return self._poisoned(func, args, kwargs, str(refusal))
         except UnsupportedUseError:
             path = tape.stack[-1] if tape.stack else ""
             raise NeedsFallbackError(path, getattr(func, "__name__", str(func))) from None
@@ -163,9 +227,28 @@ class Interception:
             self._find_effective(result)
         return result
 
+    def _poisoned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+        """A result that mixes records may be computed, but no gradient may come back from it."""
+
+        def cut(value: Any) -> Any:
+            return value.detach() if self.tape.target(value) is not None else value
+
+        result = func(*pytree.tree_map(cut, args), **pytree.tree_map(cut, kwargs))
+
+        def poison(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                return value
+            leaf = value.detach().requires_grad_()
+            self.tape.anchors.append(leaf)
+            return _Poison.apply(leaf, why)  # type: ignore[no-untyped-call]
+
+        return pytree.tree_map(poison, result)
+
     def _unknown(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of parameters alone is a computed weight; metadata passes."""
         if all(self.tape.is_constant(t) for t in tensors_in((args, kwargs))):
+            return derive(self.tape, func, args, kwargs)
+        if self.tape.are_public(tensors_in((args, kwargs)), getattr(func, "__name__", "")):
             return derive(self.tape, func, args, kwargs)
         result = func(*args, **kwargs)
         if any(t.requires_grad for t in tensors_in(result)):
@@ -198,15 +281,12 @@ class Interception:
         }
         leaves, spec = pytree.tree_flatten((args, kwargs))
         what = place(tape, f"{type(module).__name__}, by record,")
+        names = [tape.targets[id(p)].name for p in module.parameters() if id(p) in tape.targets]
         axes = [
-            0
-            if isinstance(v, Tensor)
-            and v.dim()
-            and tape.calls.batched(f"{what} input {i}", v.shape[0], tape.rows)
-            else None
+            self._axis(f"{what} input {i}", v, names) if isinstance(v, Tensor) and v.dim() else None
             for i, v in enumerate(leaves)
         ]
-        mapped = [v for v, axis in zip(leaves, axes, strict=True) if axis == 0]
+        mapped = [v.movedim(a, 0) for v, a in zip(leaves, axes, strict=True) if a is not None]
         if not mapped:
             raise UnsupportedModelError(
                 f'{type(module).__name__} at "{path}" uses its parameters in a way that is not '
@@ -217,7 +297,7 @@ class Interception:
         def one(parameters: dict[str, Tensor], *records: Tensor) -> Any:
             rest = iter(records)
             filled = [
-                next(rest).unsqueeze(0) if axis == 0 else v
+                v if axis is None else next(rest).unsqueeze(axis)
                 for v, axis in zip(leaves, axes, strict=True)
             ]
             inner_args, inner_kwargs = pytree.tree_unflatten(filled, spec)
@@ -230,20 +310,37 @@ class Interception:
                 try:
                     return vmap(one, randomness="different")(copies, *mapped)
                 except (RuntimeError, ValueError, NotImplementedError, TypeError):
-                    if not tape.calls.probing:
+                    if tape.watch is None:
                         raise
                     self.looped.add(path)
             outputs = [
                 one({name: c[i] for name, c in copies.items()}, *(m[i] for m in mapped))
                 for i in range(tape.rows)
             ]
-            return pytree.tree_map(lambda *parts: torch.stack(parts), *outputs)
+            return pytree.tree_map(_stacked, *outputs)
         finally:
             self.bypassed -= 1
+
+    def _axis(self, what: str, value: Tensor, names: list[str]) -> int | None:
+        """The axis along which a module is given its records, None for what all of them share."""
+        tape = self.tape
+        layout = tape.layout(what, value, 0, names)
+        if layout.constant:
+            return None
+        if layout.axis < 0 or layout.order is not None or value.shape[layout.axis] != tape.rows:
+            raise UnsupportedModelError(
+                f"{what} uses a parameter in a way that is not taken apart, on records that are "
+                "merged with other axes. Give the module (batch, ...), or write it with layers of "
+                "torch.nn."
+            )
+        return layout.axis
 
     def warn(self) -> None:
         """Name the modules that are differentiated record by record, and what that costs."""
         for path, function in self.fallbacks.items():
+            if path in self.warned:
+                continue
+            self.warned.add(path)
             module = self.model.get_submodule(path)
             entries = sum(p.numel() for p in module.parameters() if id(p) in self.tape.targets)
             how = "one record after another" if path in self.looped else "with torch.func"
@@ -257,5 +354,28 @@ class Interception:
             )
 
 
+def _stacked(*parts: Any) -> Any:
+    """Results of single records as a batch; flags and numbers must not differ."""
+    if isinstance(parts[0], Tensor):
+        return torch.stack(parts)
+    if parts[0] is None or isinstance(parts[0], (bool, int, str)):
+        return parts[0]
+    raise UnsupportedModelError(
+        f"a module that is differentiated record by record returns a {type(parts[0]).__name__}, "
+        "which cannot be put together again. Let it return tensors (use_cache=False for "
+        "transformers)."
+    )
+
+
 def _positional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*args, *kwargs.values()) if kwargs else args
+
+
+def not_understood(model: nn.Module, need: NeedsFallbackError) -> str:
+    """Say which use of a parameter no handler takes apart."""
+    module = model.get_submodule(need.path)
+    return (
+        f'{type(module).__name__} at "{need.path or "(model)"}" uses a parameter in '
+        f"{need.function}(), which is not taken apart. Use noisewise.Clipped, which can "
+        "differentiate it record by record, or write it with layers of torch.nn."
+    )

@@ -6,14 +6,13 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.bounds.losses import loss_rule_for
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["check_apart", "check_losses", "record_losses"]
+__all__ = ["check_losses", "record_losses"]
 
 
 def record_losses(loss: Any) -> Callable[[Any, Any], Tensor]:
@@ -70,18 +69,3 @@ def check_losses(values: Any, rows: int) -> Tensor:
             "each record (over its tokens, with your mask)."
         )
     return values
-
-
-def check_apart(losses: Tensor, output: Any) -> None:
-    """Refuse a loss that compares records: the first one's may depend on its own output only."""
-    if not isinstance(output, Tensor) or not output.requires_grad or not losses.requires_grad:
-        return
-    (gradient,) = torch.autograd.grad(
-        losses[0], output, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    if bool((gradient[1:] != 0).any()):
-        raise UnsupportedModelError(
-            "the loss of one record depends on the outputs of others (a contrastive loss, or a "
-            "normalisation over the batch), so no sensitivity exists. Compute each record's loss "
-            "from its own output and target."
-        )

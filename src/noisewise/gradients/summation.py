@@ -8,6 +8,7 @@ cotangents go to the tape; then the tape's sums, group by group, with their sens
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,30 +16,37 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noisewise.bounds.improvements import Improvements
-from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import (
+    Part,
     count_records,
-    finite_records,
+    filled,
     fold_views,
     leading,
-    slice_batch,
 )
+from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.contractions.base import Sums, Target, add_to
 from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
 from noisewise.gradients.grouping import GroupSpec, layer_of
-from noisewise.gradients.interception import Interception
-from noisewise.gradients.lipschitz import Gate, LipschitzBounds, shortened
-from noisewise.gradients.losses import check_apart, check_losses, record_losses
-from noisewise.gradients.probe import call_model, check_modules, probe
+from noisewise.gradients.interception import Interception, NeedsFallbackError
+from noisewise.gradients.lipschitz import LipschitzBounds
+from noisewise.gradients.losses import record_losses
+from noisewise.gradients.models import check_modules, undisturbed
+from noisewise.gradients.piece import Piece
+from noisewise.gradients.runner import Runner
+from noisewise.gradients.sizing import piece_size, price_of_a_call
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
-from noisewise.gradients.tape import Tape
+from noisewise.gradients.wiring import Wiring
 from noisewise.privacy import _validate
+from noisewise.separation.shadow import LARGEST
 
 __all__ = ["Summation"]
 
+#: Records that are processed at a time where factors wait for other layers.
+_WAITING = 128
 
-class Summation:
+
+class Summation(Runner):
     """Bounded sums of one model, each of a whole batch.
 
     Parameters as of `noisewise.gradients.bounded_sum`.
@@ -47,6 +55,8 @@ class Summation:
     ----------
     progress : float
         Fraction of training done, for `Schedule`.
+    proof : Proof or None
+        What was shown of the model and the loss; None before the first batch.
     """
 
     def __init__(
@@ -58,6 +68,10 @@ class Summation:
         views: int = 1,
         chunk: int | None = None,
         improvements: Improvements | None = None,
+        augmentation: Callable[[Any], Any] | None = None,
+        assume_apart: bool = False,
+        private: Sequence[Tensor] = (),
+        expected: float | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch module, got {type(model).__name__}")
@@ -69,6 +83,10 @@ class Summation:
         self.model, self.loss, self.schedule = model, loss, gradients
         self.views = _validate.integer("views", views, minimum=1)
         self.chunk = None if chunk is None else _validate.integer("chunk", chunk, minimum=1)
+        if self.chunk is not None and self.chunk > LARGEST:
+            raise ValueError(f"chunk must be at most {LARGEST}, got {chunk}")
+        self.augmentation, self.assume_apart, self.private = augmentation, assume_apart, private
+        self.expected = expected
         # Balancing costs three norms a layer; norms of weights that moved little are cached.
         self.improvements = Improvements(balancing=False) if improvements is None else improvements
         check_modules(model)
@@ -82,13 +100,16 @@ class Summation:
         targets = {id(p): Target(n, tuple(p.shape)) for n, p in self.parameters.items()}
         frozen = {id(p) for p in model.parameters() if not p.requires_grad}
         constants = frozenset(frozen | {id(b) for b in model.buffers()})
-        self.tape = Tape(targets, constants)
-        self.interception = Interception(model, self.tape)
+        self._targets, self._constants = targets, constants
+        self._unmeasured: set[str] = set()
+        self._wirings: dict[Any, Wiring] = {}
+        self.interception = Interception(model, Wiring(targets, constants))
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
+        self.buffers = Buffers(model)
         self.progress = 0.0
         self.bounds: LipschitzBounds | None = None
-        self._probed = self._loss_checked = False
-        self._attached = False
+        self._surveyed = False
+        self._size: int | None = None
         self._precision = contextlib.ExitStack()
         for estimator in self._stages():
             if isinstance(estimator, Lipschitz):
@@ -132,156 +153,115 @@ class Summation:
         if not isinstance(self.estimator, Lipschitz):
             return dict(zip((g.name for g in groups), self.estimator.limits(groups), strict=True))
         if self.bounds is None:
-            self.bounds = LipschitzBounds.of(self.model, self.loss, x, self.views)
-        return self.bounds.limits(self.estimator, groups, self.tape.unmeasured, self.improvements)
+            self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
+        return self.bounds.limits(self.estimator, groups, self._unmeasured, self.improvements)
 
     # -- sums ---------------------------------------------------------------------------
-
-    def prepare(self, x: Any) -> None:
-        """Check the model on made-up records of the same shape, once; raises what is wrong."""
-        if self._probed:
-            return
-        measuring = all(e.measures in ("norm", "bound") for e in self._stages())
-        was = self._attached
-        if was:
-            self.detach()
-        folded = fold_views(x, self.views)
-        if not measuring and self.bounds is None:
-            estimator = next(e for e in self._stages() if isinstance(e, Lipschitz))
-            self.bounds = LipschitzBounds.of(self.model, self.loss, folded, 1)
-            self.bounds.check(estimator)
-        probe(self.interception, folded, self.views, measuring)
-        self._probed = True
-        if was:
-            self.attach()
 
     def sum(self, x: Any, y: Any) -> BoundedSum:
         """Return the bounded sum of a batch, which may be empty."""
         records = count_records(x, y)
-        self.prepare(x)
-        limits = self._limits(x)
+        if not records:
+            self._idle(x, y)
+            return self.zeros(x)
+        limits = self.prepared(x)
         total: Sums = {}
         nonfinite = torch.zeros((), dtype=torch.long, device=self._device())
         norms: dict[str, list[Tensor]] = {}
-        step = self.chunk or self._default_chunk(records)
-        attached = self._attached
-        if not attached:
-            self.attach()
-        try:
-            for start in range(0, records, step):
-                part_x, part_y = (slice_batch(v, start, min(start + step, records)) for v in (x, y))
-                bad = self._run(part_x, part_y, limits, total, norms)
-                nonfinite = nonfinite + bad
-        finally:
-            if not attached:
-                self.detach()
-        return self._result(total, limits, records, nonfinite, norms)
+        with self._attachment():
+            for part in self.parts_of(x, y, records):
+                with self.buffers.kept_from(part.number):
+                    nonfinite = nonfinite + self.add(self._run(part, limits), total, norms)
+        return self.result(total, limits, records, nonfinite, norms)
 
-    def _default_chunk(self, records: int) -> int:
-        """All at once, or in two halves where factors wait for other layers.
-
-        Waiting factors of convolutions and sequences take as much memory as the activations of
-        ordinary training; half of both at a time is less than those alone, and takes no longer.
-        Those of dense layers are small.
-        """
-        waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in self.groups)
-        dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
-        return -(-records // 2) if waiting and not dense and records >= 64 else max(records, 1)
+    def _idle(self, x: Any, y: Any) -> None:
+        """Let state that moves with every step move for an empty batch, too."""
+        if not self.buffers.moving or self._size is None:
+            return
+        zeros = pytree.tree_map(
+            lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
+        )
+        limits = self.prepared(zeros[0])
+        with self._attachment():
+            self._run(next(self.parts_of(zeros[0], zeros[1], 1)), limits)
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
         limits = self._limits(x)
-        return self._result({}, limits, 0, torch.zeros((), dtype=torch.long), {})
+        return self.result({}, limits, 0, torch.zeros((), dtype=torch.long), {})
 
-    def _device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
+    def prepared(self, x: Any) -> dict[str, float]:
+        """Limits for a batch. What they depend on is found out first, once."""
+        if self._lipschitz and not self._surveyed:
+            if self.bounds is None:
+                self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
+                self.bounds.check(next(e for e in self._stages() if isinstance(e, Lipschitz)))
+            with self._attachment():
+                self._survey(next(self.parts_of(x, None, leading(x))))
+            self._surveyed = True
+        return self._limits(x)
 
-    def _run(
-        self,
-        x: Any,
-        y: Any,
-        limits: dict[str, float],
-        total: Sums,
-        norms: dict[str, list[Tensor]],
-    ) -> Tensor:
-        held = {n: p.grad for n, p in self.parameters.items()}
-        for parameter in self.parameters.values():
-            parameter.grad = None
+    def _survey(self, part: Part) -> None:
+        """Find the parameters whose Jacobian is not measured, by one forward pass."""
+        piece = self._piece(part, self.wiring_of(part), {}, watched=True, summing=False)
         try:
             with torch.enable_grad():
-                losses = self._open(x, y, limits)
-                if losses.requires_grad:
-                    torch.autograd.backward(losses, self._seeds(losses))
-            self.tape.finish()
-            self._check_leaks()
-            add_to(total, self.tape.sums)
-            for name, values in self.tape.norms.items():
-                norms.setdefault(name, []).append(values)
-            return self._bad()
+                piece.forward()
+        except NeedsFallbackError as need:
+            self.fall_back(need)
         finally:
-            self.tape.end()
-            for name, parameter in self.parameters.items():
-                parameter.grad = held[name]
+            piece.close()
 
-    def _open(self, x: Any, y: Any, limits: dict[str, float]) -> Tensor:
-        return self._record_losses(self._forward(x, limits), y)
+    def parts_of(self, x: Any, y: Any, records: int) -> Iterator[Part]:
+        """Pieces of one size; the last one is filled up."""
+        size = self._piece_size(records, x)
+        for start in range(0, records, size):
+            count = min(size, records - start)
+            inputs, targets = (filled(v, start, count, size) for v in (x, y))
+            valid = None
+            if count < size:
+                valid = torch.arange(size, device=self._device()) < count
+            yield Part(inputs, targets, valid, count, start // size)
 
-    def _record_losses(self, output: Any, y: Any) -> Tensor:
-        rows = self.tape.rows
-        repeated = pytree.tree_map(self._repeat, y) if self.views > 1 else y
-        bounded = isinstance(self.estimator, Lipschitz)
-        leaf = output.detach().requires_grad_() if bounded else output
-        with torch.enable_grad():
-            losses = check_losses(self.losses_of(leaf, repeated), rows)
-        if not self._loss_checked and rows > 1:
-            check_apart(losses, leaf)
-            self._loss_checked = True
-        return self._gate.enter(losses, leaf, self._seeds(losses), output) if bounded else losses
+    def _piece_size(self, records: int, x: Any) -> int:
+        """The fixed size: as asked for, best for the expected batch, or that of the first batch.
 
-    def _repeat(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.repeat_interleave(self.views, dim=0)
-        return value
-
-    def _seeds(self, losses: Tensor) -> Tensor:
-        """One over the number of views for every row; nothing for a record that is not finite.
-
-        Bounds are propagated for whole cotangents: there views are averaged afterwards, since a
-        limit on a cotangent that was divided before would let each view reach it.
+        Waiting factors of convolutions and sequences take as much memory as the activations of
+        ordinary training, which a part of the batch at a time more than makes up for; those of
+        dense layers are small. The number must not depend on the batch, or one record more
+        would shift the kernels of all others (docs/proofs/rounding.md#order).
         """
-        views = 1 if isinstance(self.estimator, Lipschitz) else self.views
-        return self._kept.to(losses.dtype) / views
+        if self.chunk is not None:
+            return self.chunk
+        waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in self.groups)
+        dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
+        halved = waiting and not dense
+        if self._size is None and self.expected is not None:
+            price = price_of_a_call(self.model, self._sample(x))
+            self._size = piece_size(self.expected, price, halved)
+        elif self._size is None or (self.expected is None and records > 2 * self._size):
+            self._size = min(records, _WAITING if halved else LARGEST)
+        return self._size
 
-    def _forward(self, x: Any, limits: dict[str, float]) -> Any:
-        x, self._kept = finite_records(fold_views(x, self.views), self.views)
-        self.tape.device = self._device().type
-        if isinstance(self.estimator, Lipschitz):
-            check_full_precision(self.tape.device, type(self.estimator).__name__)
-        self.tape.begin(leading(x), self.views, self.estimator, self.groups, limits)
-        if not isinstance(self.estimator, Lipschitz):
-            return call_model(self.model, x)
-        if self.estimator.input_norm is not None:
-            x = shortened(x, self.estimator.input_norm)
-        self._gate = Gate(self.estimator.loss_clip)
-        return self._gate.guard(call_model(self.model, x))
+    def _sample(self, x: Any) -> Any:
+        """One made-up input of the model, with the shapes that records have there."""
+        zeros = pytree.tree_map(
+            lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, x
+        )
+        if self.augmentation is None:
+            return fold_views(zeros, self.views)
+        with undisturbed(self.model):
+            return self.augmentation(zeros)
 
-    def _bad(self) -> Tensor:
-        """How many records counted zero."""
-        bad = ~self._kept.reshape(-1, self.views)[:, 0]
-        found = self.tape.nonfinite
-        return (bad if found is None else bad | found).sum()
+    def add(self, piece: Piece, total: Sums, norms: dict[str, list[Tensor]]) -> Tensor:
+        """Add a piece's sums; returns how many records counted zero."""
+        add_to(total, piece.tape.sums)
+        for name, values in piece.tape.norms.items():
+            counted = values if piece.valid is None else values[piece.valid]
+            norms.setdefault(name, []).append(counted)
+        return piece.bad()
 
-    def _check_leaks(self) -> None:
-        for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
-                parameter.grad = None
-                raise UnsupportedModelError(
-                    f'the parameter "{name}" received a gradient outside the tape, so its records '
-                    "could not be bounded: it is used by code that runs outside the model's "
-                    "forward, or by an operation of its own kind. Use it inside a torch module."
-                )
-
-    def _result(
+    def result(
         self,
         total: Sums,
         limits: dict[str, float],
@@ -289,6 +269,7 @@ class Summation:
         nonfinite: Tensor,
         norms: dict[str, list[Tensor]],
     ) -> BoundedSum:
+        """Sums with their sensitivities, group by group."""
         groups = []
         views = self.views if isinstance(self.estimator, Lipschitz) else 1
         for spec in self.groups:
@@ -303,23 +284,6 @@ class Summation:
                 ).detach()
             sensitivity = limits[spec.name] * (1 + SLACK)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
-        joined = {name: torch.cat(parts) for name, parts in norms.items()}
+        kind = sum_type(next(iter(self.parameters.values())).dtype, 0)
+        joined = {name: torch.cat(parts).to(kind) for name, parts in norms.items()}
         return BoundedSum(tuple(groups), records, nonfinite, joined)
-
-    # -- the model on the tape ----------------------------------------------------------
-
-    def attach(self) -> None:
-        """Put the model's modules on the tape until `detach`.
-
-        Until then a model whose bounds are propagated also computes in full float32.
-        """
-        self.interception.attach()
-        if any(isinstance(estimator, Lipschitz) for estimator in self._stages()):
-            self._precision.enter_context(full_float32(self._device().type))
-        self._attached = True
-
-    def detach(self) -> None:
-        """Give the model back as it was."""
-        self.interception.detach()
-        self._precision.close()
-        self._attached = False

@@ -4,7 +4,7 @@ A sum over records, never a mean; one group after another in a fixed order; each
 distance by which adding or removing one record can move it (replacing one moves it by up to
 twice that).
 
-Type of the sums: that of the parameter, float32 at least, for up to `RUN` records. Beyond that
+Type of the sums: that of the parameter, float32 at least, for up to `FEW` records. Beyond that
 float64, since rounding a sum of n records to float32 moves it by up to 6e-8 n bounds, and that
 must stay far below the slack; a sum is rounded to the parameter's type after its noise.
 """
@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from noisewise.gradients.contractions.base import RUN
-
 __all__ = ["SLACK", "BoundedSum", "Group", "sum_type"]
 
-#: Relative allowance for floating-point rounding on every sensitivity (contract, point 7).
+#: Relative allowance for floating-point rounding on every sensitivity (contract, point 7); that
+#: it is enough is derived in docs/proofs/rounding.md#budget.
 SLACK = 1e-3
+#: Largest number of records whose sum is rounded to float32: docs/proofs/rounding.md#result.
+FEW = 1024
 
 
 def sum_type(parameter: torch.dtype, records: int) -> torch.dtype:
     """Return the type of a sum over so many records for a parameter of this type."""
-    return torch.float64 if records > RUN else torch.promote_types(parameter, torch.float32)
+    return torch.float64 if records > FEW else torch.promote_types(parameter, torch.float32)
 
 
 @dataclass(frozen=True)

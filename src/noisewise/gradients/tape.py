@@ -9,9 +9,7 @@ of one parameter are joined exactly before their norm is taken.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,85 +17,20 @@ from torch import Tensor
 
 from noisewise.bounds.norms.precision import full_precision
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.contractions import CombinedContraction, Contraction, Target
+from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, pulled_back
+from noisewise.gradients.contractions.joining import joined
 from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, layout_of
+from noisewise.gradients.rules import held
+from noisewise.gradients.wiring import NotApartError, OffPathError, RelayoutError, Wiring
+from noisewise.separation import Finding, Origin, Watch, is_mixed
+from noisewise.separation.origin import place
+from noisewise.separation.shadow import broadcast_shapes
 
-__all__ = ["Calls", "Tape"]
-
-
-@dataclass
-class Calls:
-    """Which calls see records along their first axis, learnt from runs of two batch sizes.
-
-    A table of positions has as many rows as a sequence is long, which may happen to be the
-    size of the batch; the size that moved with the batch tells them apart.
-    """
-
-    seen: dict[tuple[str, int], list[_Sight]] = field(default_factory=dict)
-    probing: bool = False
-    counter: dict[str, int] = field(default_factory=dict)
-
-    def restart(self) -> None:
-        """Begin a forward pass."""
-        self.counter = {}
-
-    def batched(self, what: str, leading: int, rows: int, witness: Tensor | None = None) -> bool:
-        """Whether this call's first axis counts records.
-
-        What does not is a constant, for which `witness` vouches: it must be the same in runs
-        with other records.
-        """
-        ordinal = self.counter.get(what, 0)
-        self.counter[what] = ordinal + 1
-        if self.probing:
-            kept = None if witness is None else witness.detach().clone()
-            self.seen.setdefault((what, ordinal), []).append(_Sight(leading, rows, kept))
-            return leading == rows
-        sights = self.seen.get((what, ordinal))
-        if sights is None:  # a recomputation, or a path that the probe did not take
-            known = [entry for (name, _), entry in self.seen.items() if name == what]
-            sights = known[0] if known else [_Sight(leading, rows, None)]
-        if _constant(sights):
-            return False
-        if leading != rows:
-            raise UnsupportedModelError(_not_first(what, leading, rows))
-        return True
-
-    def check(self) -> None:
-        """Refuse calls whose first axis is neither the batch nor that of a constant."""
-        for (what, _), sights in self.seen.items():
-            wrong = [s for s in sights if s.leading != s.rows]
-            if wrong and not _constant(sights):
-                raise UnsupportedModelError(_not_first(what, wrong[0].leading, wrong[0].rows))
-
-
-@dataclass(frozen=True)
-class _Sight:
-    """One call in a probe."""
-
-    leading: int
-    rows: int
-    witness: Tensor | None
-
-
-def _constant(sights: Sequence[_Sight]) -> bool:
-    first = sights[0]
-    if len(sights) < 2 or len({s.leading for s in sights}) != 1:
-        return False
-    if first.witness is None:
-        return True
-    return all(s.witness is not None and torch.equal(s.witness, first.witness) for s in sights)
-
-
-def _not_first(what: str, leading: int, rows: int) -> str:
-    return (
-        f"{what} gets a tensor whose first axis has size {leading} for a batch of {rows} records, "
-        "so it cannot be told which rows belong to which record. Keep the batch as the first axis: "
-        "apply layers to (batch, ..., features) without flattening, and use batch_first=True."
-    )
+__all__ = ["Tape"]
 
 
 class Tape:
@@ -105,23 +38,48 @@ class Tape:
 
     Parameters
     ----------
-    targets : dict of int to Target
-        Learnt parameters by identity.
-    constants : set of int
-        Identities of buffers and frozen parameters: public, the same for all records.
+    wiring : Wiring
+        What is known of the model: its parameters and constants, and the layouts of its calls.
+    rows, views : int
+        Rows of the batch; a record has `views` of them.
+    estimator, groups, limits
+        What bounds the sums. Without estimator nothing is summed.
+    valid : Tensor, optional
+        Which records count; the others only fill the batch up. None: all.
+    watch : Watch, optional
+        Follows the records through this run; without one, calls must be known to the wiring.
     """
 
-    def __init__(self, targets: Mapping[int, Target], constants: frozenset[int]) -> None:
-        self.targets, self.constants = targets, constants
-        self.calls = Calls()
+    def __init__(
+        self,
+        wiring: Wiring,
+        rows: int,
+        views: int,
+        estimator: Estimator | None,
+        groups: Sequence[GroupSpec],
+        limits: Mapping[str, float],
+        device: str = "cpu",
+        valid: Tensor | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.wiring, self.watch, self.valid = wiring, watch, valid
+        self.targets, self.constants = wiring.targets, wiring.constants
+        self.unmeasured = wiring.unmeasured
+        self.rows, self.views, self.estimator = rows, views, estimator
+        self.group_of = {name: group.name for group in groups for name in group.names}
+        self.members = {group.name: frozenset(group.names) for group in groups}
+        self.limits, self.device = limits, device
         self.stack: list[str] = []
-        self.rows = self.views = 0
-        self.open = False
-        self.device = "cpu"
         self.sums: Sums = {}
         self.norms: dict[str, Tensor] = {}
-        #: Parameters whose Jacobian is not measured, found while probing.
-        self.unmeasured: set[str] = set()
+        self.nonfinite: Tensor | None = None
+        self.mixed: list[Finding] = []
+        #: Leaves that the library made so that autograd visits an operation.
+        self.anchors: list[Tensor] = []
+        #: Whether the batch's own backward pass is under way.
+        self.returning = False
+        self.open = True
+        self._counter: dict[str, int] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -131,54 +89,117 @@ class Tape:
         self.arrived: dict[str, int] = {}
         self.settled: set[str] = set()
         self.backward = False
-        self.nonfinite: Tensor | None = None
-
-    # -- a batch ------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def batch(
-        self,
-        rows: int,
-        views: int,
-        estimator: Estimator | None,
-        groups: Sequence[GroupSpec],
-        limits: Mapping[str, float],
-    ) -> Iterator[Tape]:
-        """Record one batch; without estimator nothing is summed (a probe)."""
-        self.begin(rows, views, estimator, groups, limits)
-        try:
-            yield self
-        finally:
-            self.end()
-
-    def begin(
-        self,
-        rows: int,
-        views: int,
-        estimator: Estimator | None,
-        groups: Sequence[GroupSpec],
-        limits: Mapping[str, float],
-    ) -> None:
-        """Open a batch."""
-        self._reset()
-        self.rows, self.views, self.estimator = rows, views, estimator
-        self.group_of = {name: group.name for group in groups for name in group.names}
-        self.members = {group.name: frozenset(group.names) for group in groups}
-        self.limits = limits
-        self.sums, self.norms = {}, {}
-        self.calls.restart()
-        self.open = True
 
     def end(self) -> None:
         """Close the batch and let go of everything but the sums."""
         self.open = False
         self.stack.clear()
+        self.anchors.clear()
         self._reset()
 
     @property
     def records(self) -> int:
         """Records of the batch; each may have several views."""
         return self.rows // self.views
+
+    # -- where records sit --------------------------------------------------------------
+
+    def layout(
+        self, what: str, x: Tensor | Sequence[Tensor], features: int, names: Sequence[str]
+    ) -> Layout:
+        """Where the records sit in the operand of a call, or in several that are broadcast.
+
+        Parameters
+        ----------
+        what : str
+            Names the call; the same name stands for call after call of a run.
+        features : int
+            How many last axes of x belong to every position; -1: only the first axis counts.
+        names : sequence of str
+            Parameters that the call uses.
+        """
+        ordinal = self._counter.get(what, 0)
+        self._counter[what] = ordinal + 1
+        key = (what, ordinal)
+        if self.watch is None:
+            known = self.wiring.layouts.get(key)
+            if known is None:
+                raise OffPathError
+            if known is NOT_APART:
+                shape = broadcast_shapes(*[t.shape for t in ([x] if isinstance(x, Tensor) else x)])
+                raise NotApartError(_not_apart(what, shape, self.records))
+            return known
+        with self.watch.pause():
+            self.wiring.layouts[key] = NOT_APART
+            found = self._read_layout(key, x, features, names)
+            found = found.on((x if isinstance(x, Tensor) else x[0]).device)
+            for index in (found.order, found.inverse, found.owners):
+                if index is not None:
+                    self.watch.shadow.write(index, None, const=True)
+        self.wiring.layouts[key] = found
+        return found
+
+    def are_public(self, tensors: Sequence[Tensor], what: str) -> bool:
+        """Whether a call meets no record, so that its result is part of a weight."""
+        others = [t for t in tensors if not self.is_constant(t)]
+        if any(t.requires_grad for t in others):
+            return False
+        what = f"{what} of constants"
+        ordinal = self._counter.get(what, 0)
+        self._counter[what] = ordinal + 1
+        if self.watch is not None:
+            public = all(self.watch.shadow.read(t) is None for t in others)
+            self.wiring.layouts[what, ordinal] = CONSTANT if public else FIRST
+        found = self.wiring.layouts.get((what, ordinal))
+        if found is None:
+            raise OffPathError
+        return found.constant
+
+    def spreads(self, what: str, copies: int, target: Target) -> bool:
+        """Whether a parameter is spread over the rows of the batch, not only over positions."""
+        if copies != self.rows:
+            return False
+        ordinal = self._counter.get(what, 0)
+        self._counter[what] = ordinal + 1
+        key = (what, ordinal)
+        if key in self.wiring.constant_calls:
+            return False
+        self.wiring.doubtful.setdefault(key, frozenset(self.bases(target)))
+        return True
+
+    def _read_layout(
+        self,
+        key: tuple[str, int],
+        x: Tensor | Sequence[Tensor],
+        features: int,
+        names: Sequence[str],
+    ) -> Layout:
+        assert self.watch is not None
+        operands = [x] if isinstance(x, Tensor) else list(x)
+        shape = broadcast_shapes(*[t.shape for t in operands])
+        found = layout_of(self._joined(operands, shape), self.records, features)
+        leading = shape[0] if shape else 0
+        if found is None and self.wiring.assumed and leading == self.rows:
+            return FIRST
+        if found is None:
+            raise NotApartError(_not_apart(key[0], shape, self.records))
+        if found.constant and leading == self.rows and key not in self.wiring.constant_calls:
+            # Rows of the batch that happen to be public, or a table as long as the batch: its
+            # gradient will tell.
+            self.wiring.doubtful.setdefault(key, frozenset(names))
+            return FIRST
+        return found
+
+    def _joined(self, operands: Sequence[Tensor], shape: Sequence[int]) -> Tensor | None:
+        assert self.watch is not None
+        total: Tensor | None = None
+        for operand in operands:
+            planes = self.watch.shadow.read(operand)
+            if planes is not None:
+                planes = planes.reshape(2, *(1,) * (len(shape) - operand.dim()), *operand.shape)
+                planes = planes.expand(2, *shape)
+                total = planes if total is None else torch.maximum(total, planes)
+        return total
 
     # -- forward ------------------------------------------------------------------------
 
@@ -226,13 +247,49 @@ class Tape:
                 "a gradient arrived after its batch was closed: call backward once, and before the "
                 "optimizer's step"
             )
-        if self.estimator is None:
-            return
+        if not self.returning:
+            raise UnsupportedModelError(
+                f"a gradient is computed inside the model or the loss, at {place()}: it would be "
+                "taken for the record's own. Differentiate outside of what is trained, or use "
+                "finite differences."
+            )
         self.backward = True
-        with full_precision(self.device):
-            self._arrive(pulled_back(contraction, self.derived))
+        with torch._C.DisableTorchFunction(), full_precision(self.device):
+            if self.watch is None:
+                self._arrive(contraction)
+            else:
+                with self.watch.pause():
+                    self._inspect(contraction)
+                    self._arrive(contraction)
+
+    def _inspect(self, contraction: Contraction) -> None:
+        """Every factor of a record holds that record alone: the condition of a sensitivity."""
+        assert self.watch is not None
+        for name, factor in contraction.ingredients():
+            cell = self.watch.shadow.cell(factor)
+            planes = self.watch.shadow.read(factor)
+            # What was read from memory of before is dealt with where it is read.
+            known = cell is not None or name in ("x", "tokens")
+            if known and not _is_foreign(planes, self.records):
+                continue
+            names = set(contraction.names)
+            again = [key for key, used in self.wiring.doubtful.items() if names & used]
+            again = [key for key in again if key not in self.wiring.constant_calls]
+            if again and name != "x":
+                self.wiring.constant_calls.update(again)
+                raise RelayoutError
+            origin = None if cell is None else cell.origin
+            operation, where = origin or Origin("a reordering of the records", "the model")
+            shown = ", ".join(f'"{n}"' for n in contraction.names)
+            what = f"mixes records, and the mixture reaches the gradient of {shown}"
+            self.mixed.append(Finding(operation, where, what))
 
     def _arrive(self, contraction: Contraction) -> None:
+        if self.estimator is None:
+            return
+        if self.valid is not None:
+            contraction = contraction.counting(self.valid)
+        contraction = pulled_back(contraction, self.derived)
         by_group: dict[str, set[str]] = {}
         for name in contraction.names:
             group = self.group_of[name]
@@ -252,10 +309,10 @@ class Tape:
         ):
             add_to(self.sums, part.sums(None, None))
         elif estimator.measures == "input":
-            norm = part.input_squares().sqrt()
+            norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
-            scale = estimator.scale(norm, self.limits[group])
-            scale = torch.where(finite, scale, torch.zeros_like(scale))
+            # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
+            scale = held(estimator.scale(norm, self.limits[group]), norm, 1.0)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
         else:
@@ -271,64 +328,54 @@ class Tape:
                 self._settle(group)
 
     def _settle(self, group: str) -> None:
-        """All uses are in: join them, scale every record, and sum."""
+        """All uses are in: join them, scale every record, and sum.
+
+        Whatever the estimator's factor, factor times norm is held below the limit here.
+        """
         estimator, limit = self.estimator, self.limits[group]
         assert estimator is not None
         uses = joined(self.pending.pop(group))
         self.settled.add(group)
         cheap = estimator.measures == "bound"
+
+        def factors(norms: Tensor) -> Tensor:
+            return held(estimator.scale(norms, limit), norms, limit)
+
         if len(uses) == 1:
-            sums, norm = uses[0].clipped_sums(lambda n: estimator.scale(n, limit), cheap)
-            self._note(~torch.isfinite(norm))
-            self.norms[group] = norm
+            sums, norm = uses[0].clipped_sums(factors, cheap)
             add_to(self.sums, sums)
-            return
-        squares = torch.stack([u.bound().square() if cheap else u.squares() for u in uses])
-        norm = squares.sum(0).sqrt()
-        finite = torch.isfinite(norm)
-        scale = torch.where(finite, estimator.scale(norm, limit), torch.zeros_like(norm))
-        self._note(~finite)
+        else:
+            lengths = torch.stack([use.lengths(cheap) for use in uses])
+            norm = torch.linalg.vector_norm(lengths, dim=0).amax(0)
+            scale, keep = factors(norm), needed(torch.isfinite(norm))
+            for use in uses:
+                add_to(self.sums, use.sums(scale, keep))
+        self._note(~torch.isfinite(norm))
         self.norms[group] = norm
-        keep = needed(finite)
-        for use in uses:
-            add_to(self.sums, use.sums(scale, keep))
 
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad
 
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
-        with full_precision(self.device):
+        with torch._C.DisableTorchFunction(), full_precision(self.device):
             for group in list(self.pending):
                 self._settle(group)
 
 
-def joined(uses: list[Contraction]) -> list[Contraction]:
-    """Join uses that share a parameter, so that the rest are orthogonal to each other."""
-    clusters: list[list[Contraction]] = []
-    for use in uses:
-        apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
-        touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
-        clusters = [*apart, [*(member for c in touching for member in c), use]]
-    return [_join(cluster) for cluster in clusters]
+def _is_foreign(planes: Tensor | None, records: int) -> bool:
+    """Whether a factor holds anything but each record's own values, in the order of the records."""
+    if planes is None or not planes.numel():
+        return False
+    own = planes.reshape(2, records, -1)
+    expected = torch.arange(1, records + 1).unsqueeze(1)
+    return bool(((own[0] > 0) & ((own[0] != expected) | is_mixed(own))).any())
 
 
-def _overlap(first: Contraction, second: Contraction) -> bool:
-    for one in first.targets:
-        for other in second.targets:
-            if one.name != other.name:
-                continue
-            if one.rows is None or other.rows is None:
-                return True
-            if one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]:
-                return True
-    return False
-
-
-def _join(cluster: list[Contraction]) -> Contraction:
-    if len(cluster) == 1:
-        return cluster[0]
-    result: Contraction | None = cluster[0]
-    for other in cluster[1:]:
-        result = None if result is None else result.merged(other)
-    return CombinedContraction(cluster) if result is None else result
+def _not_apart(what: str, shape: Sequence[int], records: int) -> str:
+    return (
+        f"{what}, called at {place()}, gets a tensor of shape {tuple(shape)} for {records} "
+        "records, in which it cannot be told which rows belong to which record. Keep the records "
+        "of a batch along one axis, or merge them with positions in a fixed order: (batch, ..., "
+        "features), (time, batch, features) and (batch * time, features) are understood."
+    )

@@ -23,6 +23,9 @@ __all__ = ["fix"]
 def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int = 32) -> nn.Module:
     """Return a copy of a model in which no normalisation mixes records.
 
+    Batch normalisation in evaluation mode, with statistics of its own, is an affine map and stays
+    as it is. What did not learn before does not learn afterwards.
+
     Parameters
     ----------
     model : Module
@@ -44,6 +47,8 @@ def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int =
     groups = _validate.integer("groups", groups, minimum=1)
 
     def replacement(layer: nn.Module) -> nn.Module | None:
+        if _is_frozen(layer):
+            return None
         if isinstance(layer, _InstanceNorm):
             if not layer.track_running_stats:
                 return None
@@ -63,6 +68,8 @@ def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int =
                 made.weight.copy_(layer.weight)  # type: ignore[union-attr]
                 made.bias.copy_(layer.bias)  # type: ignore[union-attr]
             made.to(device=layer.weight.device, dtype=layer.weight.dtype)
+            made.weight.requires_grad_(layer.weight.requires_grad)  # type: ignore[union-attr]
+            made.bias.requires_grad_(layer.bias.requires_grad)  # type: ignore[union-attr]
         return made.train(layer.training)
 
     def walk(module: nn.Module) -> nn.Module:
@@ -74,3 +81,12 @@ def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int =
         return module
 
     return walk(copy.deepcopy(model))
+
+
+def _is_frozen(layer: nn.Module) -> bool:
+    """Whether a normalisation uses fixed statistics, not those of the batch."""
+    return (
+        isinstance(layer, (_BatchNorm, _InstanceNorm))
+        and not layer.training
+        and layer.running_mean is not None
+    )

@@ -31,7 +31,7 @@ from noisewise.privacy.events import (
     ZeroConcentrated,
     split_noise,
 )
-from noisewise.privacy.ledger import Ledger
+from noisewise.privacy.ledger import Charge, Ledger, LedgerHead
 from noisewise.privacy.mechanisms import (
     LogisticProblem,
     Release,
@@ -53,12 +53,14 @@ from noisewise.privacy.verification import Verification, verify
 __all__ = [
     "ADD_REMOVE",
     "REPLACE_ONE",
+    "Charge",
     "Event",
     "Gaussian",
     "Guarantee",
     "History",
     "Laplace",
     "Ledger",
+    "LedgerHead",
     "LogisticProblem",
     "PoissonGaussian",
     "Pure",

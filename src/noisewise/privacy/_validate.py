@@ -24,6 +24,8 @@ def _number(name: str, value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, got {value!r}") from error
+    except OverflowError as error:
+        raise ValueError(f"{name} must be finite, got more than a float can hold") from error
     if math.isnan(number):
         raise ValueError(f"{name} must be a number, got NaN")
     return number

@@ -5,50 +5,48 @@ and of the line before it, so a change anywhere is seen. :meth:`Ledger.charge`
 returns only after the line has reached the disk (``fsync``): a result computed
 after it returns can never be missing from the ledger, whenever the process dies.
 A last line that was cut off by a crash belongs to a charge whose result was
-never released; it is removed when the ledger is opened again.
+never released; it is removed by whoever uses the ledger next.
 
-Only one process may hold a ledger (advisory file lock; a forked child does not
-inherit the right to charge).
+Any number of threads and processes may charge one ledger, each through the same
+object or its own. To look at what was spent, to decide, and to write is one act
+under a lock on the file; what others wrote is read at the beginning of each act.
+
+**Rolling back.** A ledger that is replaced by an older copy of itself is whole, and
+nothing inside it can tell. Whoever keeps state that belongs to charges remembers
+:meth:`Ledger.head` with it and asks :meth:`Ledger.require` later. An open ledger does
+that by itself for everything that it has seen.
+
+**Paying once.** A release that may be repeated, because a process died between charge
+and release, is charged by :meth:`Ledger.charge_once` under a key, with a digest of what
+is released: the same again is free, anything else under that key is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from noisewise.errors import BudgetExceededError, LedgerError
+from noisewise.errors import BudgetExceededError, ChargeConflictError
 from noisewise.privacy import _validate
-from noisewise.privacy._durable import replace_file
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
-from noisewise.privacy.events import (
-    Event,
-    History,
-    as_history,
-    event_from_dict,
-    event_to_dict,
-    simplify,
-    with_count,
-)
+from noisewise.privacy.events import Event, History, as_history, with_count
+from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead
+from noisewise.privacy.ledger_file import LedgerFile, create_file
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement, round_up
 
-__all__ = ["Ledger"]
-
-_FORMAT = "noisewise-privacy-ledger"
-_VERSION = 1
+__all__ = ["Charge", "Ledger", "LedgerHead"]
 
 
 class Ledger:
     """An append-only file of charges against one dataset.
 
-    Open with :meth:`create` or :meth:`open` and use it as a context manager.
+    Open with :meth:`create` or :meth:`open` and use it as a context manager. Threads may
+    share the object; processes may open the file at the same time. Copying or pickling it
+    gives another object on the same file.
 
     Examples
     --------
@@ -61,17 +59,9 @@ class Ledger:
     True
     """
 
-    def __init__(self, path: Path, lock: FileLock, lines: list[dict[str, Any]], last: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = lock
-        self._process = os.getpid()
-        self._last = last
-        self._header = lines[0]
-        self._entries = [_entry(line) for line in lines[1:]]
-        self._history = simplify(event for event, _ in self._entries)
-        self._sequence = len(lines)
-        self._allowance: tuple[Event, int] | None = None
-        self._file = path.open("ab", buffering=0)
+        self._file = LedgerFile(path)
 
     @classmethod
     def create(
@@ -92,29 +82,16 @@ class Ledger:
             If the file exists: what was spent before must not be forgotten.
         """
         header = {
-            "format": _FORMAT,
-            "version": _VERSION,
+            "format": FORMAT,
+            "version": VERSION,
             "epsilon": None if epsilon is None else _validate.positive("epsilon", epsilon),
             "delta": _validate.probability("delta", delta, zero=True, one=False),
             "relation": Relation.of(relation).name,
             "accountant": _validate.choice("accountant", accountant, ACCOUNTANTS),
             "unit": unit,
         }
-        target = Path(path)
-        lock = _acquire(target)
-        try:
-            if target.exists() and target.read_bytes():
-                raise LedgerError(
-                    f"{str(target)!r} exists. Continue it with Ledger.open, so that what was spent "
-                    "stays counted; start a new ledger only for data that none describes yet."
-                )
-            line, checksum = _seal(header, previous="")
-            # The header must be whole or absent, so it is written aside and renamed.
-            replace_file(target, line)
-            return cls(target, lock, [header], checksum)
-        except BaseException:
-            lock.release()
-            raise
+        create_file(Path(path), header)
+        return cls(Path(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -123,101 +100,134 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If there is none, another process holds it, or it was damaged.
+            If there is none, or it was damaged.
         """
-        target = Path(path)
-        if not target.exists():
-            raise LedgerError(f"no ledger at {str(target)!r}; start one with Ledger.create")
-        lock = _acquire(target)
-        try:
-            lines, checksum, size = _read(target)
-            if size < target.stat().st_size:
-                with target.open("r+b") as file:
-                    file.truncate(size)
-                    os.fsync(file.fileno())
-            return cls(target, lock, lines, checksum)
-        except BaseException:
-            lock.release()
-            raise
+        return cls(Path(path))
 
     @property
     def relation(self) -> Relation:
         """Relation under which everything here is accounted."""
-        return Relation(self._header["relation"])
+        return Relation(self._file.header["relation"])
 
     @property
     def accountant(self) -> str:
         """Accountant that decides whether a charge fits the budget."""
-        return str(self._header["accountant"])
+        return str(self._file.header["accountant"])
 
     @property
     def unit(self) -> str:
         """What one record stands for."""
-        return str(self._header["unit"])
+        return str(self._file.header["unit"])
 
     @property
     def budget(self) -> tuple[float, float] | None:
         """(epsilon, delta) that may be spent, or None if only recorded."""
-        if self._header["epsilon"] is None:
+        header = self._file.header
+        if header["epsilon"] is None:
             return None
-        return float(self._header["epsilon"]), float(self._header["delta"])
+        return float(header["epsilon"]), float(header["delta"])
 
     @property
     def history(self) -> History:
         """All charges so far, like ones merged."""
-        return self._history
+        return self._file.read().history
 
     @property
     def entries(self) -> tuple[tuple[Event, str], ...]:
         """Every charge in order, with its note."""
-        return tuple(self._entries)
+        return tuple((charge.event, charge.note) for charge in self.charges)
 
-    def charge(self, event: Event, *, note: str = "") -> None:
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """Every charge in order, with note, key and digest."""
+        return tuple(self._file.read().charges)
+
+    def find(self, key: str) -> Charge | None:
+        """Return the charge that was made under this key, if there is one."""
+        return self._file.read().by_key.get(key)
+
+    def head(self) -> LedgerHead:
+        """Return where the ledger stands now, to be remembered beside what was charged for."""
+        return self._file.read().head
+
+    def require(self, head: LedgerHead) -> None:
+        """Check that the ledger was at `head` once, and nothing up to there is missing or other.
+
+        Raises
+        ------
+        LedgerRolledBackError
+            If it is an older copy, another ledger, or an older copy that was continued.
+        """
+        self._file.read().require(head)
+
+    def charge(
+        self,
+        event: Event | Iterable[Event],
+        *,
+        note: str = "",
+        key: str | None = None,
+        digest: str | None = None,
+    ) -> None:
         """Record a release that is about to happen; durable when this returns.
+
+        Parameters
+        ----------
+        event : Event, or several
+            Several are charged in one act, all or none.
+        note : str
+            For people who read the ledger.
+        key : str, optional
+            Under which :meth:`find` finds it. Kept with the last of several events.
+        digest : str, optional
+            Of what is released. It is written down: give one of noisy values only, or of
+            what is public, never of private ones.
 
         Raises
         ------
         BudgetExceededError
             If the release does not fit the budget. Nothing is recorded.
+        ChargeConflictError
+            If there is a charge with this key. Nothing is recorded.
         LedgerError
-            If the ledger is closed or belongs to another process.
+            If the ledger is closed, was damaged, or cannot be written.
         """
-        self._check_mine()
-        (event,) = as_history(event)
-        self._check_budget(event)
-        line, checksum = _seal(
-            {"sequence": self._sequence, "event": event_to_dict(event), "note": str(note)},
-            previous=self._last,
-        )
-        before = os.fstat(self._file.fileno()).st_size
-        try:
-            written = self._file.write(line)
-            if written != len(line):
-                raise OSError(f"only {written} of {len(line)} bytes were written")
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            # Not durable, so not charged, so the caller must not release: undo what arrived.
-            self._undo(before)
-            raise LedgerError(
-                f"the charge could not be written to {str(self.path)!r} ({error}); "
-                "do not release the result, free some space and try again"
-            ) from error
-        self._last = checksum
-        self._sequence += 1
-        self._entries.append((event, str(note)))
-        self._history = simplify((*self._history, event))
-        if self._allowance is not None:
-            once, remaining = self._allowance
-            self._allowance = (once, remaining - event.count)
+        charges = _charges(event, note, key, digest)
+        with self._file.act() as act:
+            if key is not None and key in act.book.by_key:
+                raise self._conflict(key)
+            self._check_budget(act.book, charges)
+            act.append(charges)
+
+    def charge_once(self, event: Event, *, key: str, digest: str, note: str = "") -> bool:
+        """Charge, unless exactly this was charged before.
+
+        Returns
+        -------
+        bool
+            True if it was charged now, False if there is a charge with this key, digest and
+            event: then what was released under it may be released again.
+
+        Raises
+        ------
+        ChargeConflictError
+            If there is a charge with this key, but another digest or event. Nothing is recorded;
+            whoever wants to release needs another key, and pays.
+        """
+        charges = _charges(event, note, key, digest)
+        with self._file.act() as act:
+            found = act.book.by_key.get(key)
+            if found is None:
+                self._check_budget(act.book, charges)
+                act.append(charges)
+                return True
+            if (found.digest, found.event) != (digest, event):
+                raise self._conflict(key)
+            act.settle()
+            return False
 
     def spent(self, *, delta: float | None = None) -> float:
         """Epsilon of all charges so far, at the budget's delta unless given."""
-        return epsilon_of(
-            self._history,
-            delta=self._header["delta"] if delta is None else delta,
-            relation=self.relation,
-            accountant=self.accountant,
-        )
+        return self._epsilon(self.history, delta)
 
     def statement(
         self,
@@ -229,8 +239,8 @@ class Ledger:
     ) -> Statement:
         """Build the statement for everything that was charged."""
         return Statement.derive(
-            self._history,
-            delta=self._header["delta"] if delta is None else delta,
+            self.history,
+            delta=self._file.header["delta"] if delta is None else delta,
             mechanism=mechanism,
             relation=self.relation,
             accountant=self.accountant,
@@ -240,10 +250,8 @@ class Ledger:
         )
 
     def close(self) -> None:
-        """Release the file and its lock; the record stays."""
+        """Charge no more through this object; the record stays."""
         self._file.close()
-        if self._process == os.getpid():
-            self._lock.release()
 
     def __enter__(self) -> Ledger:
         return self
@@ -256,105 +264,70 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _undo(self, size: int) -> None:
-        try:
-            os.ftruncate(self._file.fileno(), size)
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._file.close()  # the torn line will be repaired by the next open
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (os.fspath(self._file.place), self.head())
 
-    def _check_mine(self) -> None:
-        if self._file.closed:
-            raise LedgerError("this ledger is closed; open it again with Ledger.open")
-        if self._process != os.getpid():
-            raise LedgerError(
-                "this ledger belongs to the parent process; a forked worker cannot charge it. "
-                "Charge in the parent before the work is handed out."
-            )
-
-    def _check_budget(self, event: Event) -> None:
+    def _check_budget(self, book: Book, charges: Iterable[Charge]) -> None:
         if self.budget is None:
             return
         epsilon, delta = self.budget
-        once = with_count(event, 1)
-        if self._allowance is None or self._allowance[0] != once:
+        events = [charge.event for charge in charges]
+        if len(events) > 1:
+            after = self._epsilon((*book.history, *events))
+            if after > epsilon:
+                raise BudgetExceededError(
+                    f"with these {len(events)} releases {round_up(after)} would be spent, but "
+                    f"{self.path.name!r} allows epsilon {epsilon:g} at delta {delta:g}; nothing "
+                    "was charged"
+                )
+            return
+        (event,) = events
+        once, allowance = with_count(event, 1), book.allowance
+        if allowance is None or allowance[0] != once:
             # One search answers for all further charges of this kind.
             allowed = max_count(
                 once,
                 epsilon=epsilon,
                 delta=delta,
-                spent=self._history,
+                spent=book.history,
                 accountant=self.accountant,
                 relation=self.relation,
             )
-            self._allowance = (once, allowed)
-        if event.count > self._allowance[1]:
+            allowance = book.allowance = (once, allowed)
+        if event.count > allowance[1]:
+            spent = round_up(self._epsilon(book.history))
             raise BudgetExceededError(
                 f"{event.count} more of {once} would exceed the budget of epsilon {epsilon:g} at "
-                f"delta {delta:g}: {round_up(self.spent())} is spent and "
-                f"{self._allowance[1]} more of this kind fit."
+                f"delta {delta:g}: {spent} is spent and {allowance[1]} more of this kind fit."
             )
 
+    def _epsilon(self, history: History, delta: float | None = None) -> float:
+        return epsilon_of(
+            history,
+            delta=self._file.header["delta"] if delta is None else delta,
+            relation=self.relation,
+            accountant=self.accountant,
+        )
 
-def _acquire(path: Path) -> FileLock:
-    if not path.parent.is_dir():
-        raise LedgerError(f"no folder at {str(path.parent)!r} for the ledger {path.name!r}")
-    lock = FileLock(str(path) + ".lock", timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise LedgerError(
-            f"another process is charging {str(path)!r}. One ledger has one writer: wait until it "
-            "is closed, or stop that process."
-        ) from error
-    return lock
-
-
-def _seal(content: dict[str, Any], previous: str) -> tuple[bytes, str]:
-    body = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    checksum = hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
-    return f"{checksum} {body}\n".encode(), checksum
+    def _conflict(self, key: str) -> ChargeConflictError:
+        return ChargeConflictError(
+            f"{str(self.path)!r} has a charge under the key {key!r} for something else: releasing "
+            "this under it would be paid for by nothing. Charge it under another key."
+        )
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], str, int]:
-    """Return the intact lines, the last checksum, and the size in bytes that they fill."""
-    data = path.read_bytes()
-    lines: list[dict[str, Any]] = []
-    checksum, position = "", 0
-    while position < len(data):
-        end = data.find(b"\n", position)
-        raw = data[position:] if end < 0 else data[position:end]
-        content = _unseal(raw, checksum) if end >= 0 else None
-        if content is None:
-            # A crash tears the last line: no newline, or pages of it never written (zeros).
-            if end < 0 or (end + 1 == len(data) and b"\0" in raw):
-                break
-            raise LedgerError(
-                f"line {len(lines) + 1} of {str(path)!r} is damaged or was changed. What was spent "
-                "is unknown from there on; restore the file from a backup."
-            )
-        lines.append(content)
-        checksum, position = raw[:64].decode(), end + 1
-    _check_header(path, lines)
-    return lines, checksum, position
+def _charges(
+    event: Event | Iterable[Event], note: str, key: str | None, digest: str | None
+) -> list[Charge]:
+    events = as_history(event)
+    if not events:
+        raise ValueError("event must be at least one event, got none")
+    last = Charge(events[-1], str(note), key, digest)
+    return [*(Charge(each, str(note)) for each in events[:-1]), last]
 
 
-def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
-    try:
-        checksum, body = raw.decode().split(" ", 1)
-        content = json.loads(body)
-    except (UnicodeDecodeError, ValueError):
-        return None
-    expected = hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
-    return content if checksum == expected and isinstance(content, dict) else None
-
-
-def _check_header(path: Path, lines: list[dict[str, Any]]) -> None:
-    if not lines or lines[0].get("format") != _FORMAT:
-        raise LedgerError(f"{str(path)!r} is not a noisewise ledger")
-    if lines[0].get("version") != _VERSION:
-        raise LedgerError(f"{str(path)!r} was written by another version: {lines[0]['version']!r}")
-
-
-def _entry(line: dict[str, Any]) -> tuple[Event, str]:
-    return event_from_dict(line["event"]), str(line["note"])
+def _reopen(path: str, head: LedgerHead) -> Ledger:
+    """Open a copied or pickled ledger, which must be where it was then, or further."""
+    ledger = Ledger.open(path)
+    ledger.require(head)
+    return ledger

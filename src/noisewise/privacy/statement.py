@@ -23,7 +23,6 @@ from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of
 from noisewise.privacy.events import (
     Event,
     History,
-    PoissonGaussian,
     as_history,
     event_from_dict,
     event_to_dict,
@@ -33,8 +32,11 @@ from noisewise.privacy.statement_form import (
     SCHEMA_VERSION,
     check_shape,
     digest,
+    parse,
+    shorten,
     statement_schema,
 )
+from noisewise.privacy.statement_premises import premises, sampler_of, sampler_problem
 
 __all__ = ["Preprocessing", "Statement", "digest", "round_up", "statement_schema"]
 
@@ -80,7 +82,8 @@ class Statement:
     randomness : str
         Where the noise came from.
     assumptions : tuple of str
-        What must hold for the guarantee to be true and cannot be checked here.
+        What must hold for the guarantee to be true and cannot be checked here, beside the
+        `premises` that every statement has.
     versions : mapping
         Software that derived the numbers.
 
@@ -138,6 +141,14 @@ class Statement:
                 f"no finite epsilon follows from this history at delta {delta:g}: "
                 "ask for a larger delta, or add more noise"
             )
+        sampler = sampler_of(events) if sampler is None else sampler
+        if problem := sampler_problem(sampler, events):
+            raise ValueError(problem)
+        for text in (unit, mechanism, sampler, randomness, *sentences):
+            if not text.strip():
+                raise ValueError(
+                    "unit, mechanism, sampler, randomness, assumptions must say something"
+                )
         return cls(
             epsilon=epsilon,
             delta=float(delta),
@@ -146,7 +157,7 @@ class Statement:
             mechanism=mechanism,
             history=events,
             accountant=accountant,
-            sampler=_sampler(events) if sampler is None else sampler,
+            sampler=sampler,
             randomness=randomness,
             assumptions=sentences,
             versions=_versions(),
@@ -202,11 +213,20 @@ class Statement:
         """Number of private releases."""
         return sum(event.count for event in self.history)
 
+    @property
+    def premises(self) -> tuple[str, ...]:
+        """What every statement of this relation, unit and kind of releases assumes."""
+        return premises(self.relation, self.unit, self.history)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values, with its digest."""
-        content: dict[str, Any] = {
+        content = self._content(SCHEMA_VERSION)
+        return {**content, "digest": digest(content)}
+
+    def _content(self, version: int) -> dict[str, Any]:
+        return {
             "format": "noisewise-privacy-statement",
-            "version": SCHEMA_VERSION,
+            "version": version,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "relation": self.relation.name,
@@ -219,10 +239,9 @@ class Statement:
             "accountant": self.accountant,
             "sampler": self.sampler,
             "randomness": self.randomness,
-            "assumptions": list(self.assumptions),
+            "assumptions": [*(self.premises if version > 1 else ()), *self.assumptions],
             "versions": dict(self.versions),
         }
-        return {**content, "digest": digest(content)}
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """Return the statement as JSON; see :func:`statement_schema`."""
@@ -239,51 +258,61 @@ class Statement:
             written. Whether its epsilon is *right* is for
             :func:`noisewise.privacy.verify` to say.
         """
-        try:
-            fields = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise StatementError(f"not JSON: {error}") from error
-        return cls.from_dict(fields)
+        return cls.from_dict(parse(text))
 
     @classmethod
     def from_dict(cls, fields: Any) -> Statement:
         """Read a statement from the plain values of :meth:`to_dict`."""
         check_shape(fields)
         content = {name: value for name, value in fields.items() if name != "digest"}
-        if digest(content) != fields["digest"]:
+        if _digest(content) != fields["digest"]:
             raise StatementError(
                 "the digest does not match: a field of this statement was changed after it was "
                 "derived. Ask its author for the original file."
             )
         try:
+            relation = Relation.of(fields["relation"])
+            history = as_history(event_from_dict(event) for event in fields["history"])
+            common = () if fields["version"] == 1 else premises(relation, fields["unit"], history)
             statement = cls(
                 epsilon=_validate.positive("epsilon", fields["epsilon"], zero=True),
                 delta=_validate.probability("delta", fields["delta"], zero=True, one=False),
-                relation=Relation.of(fields["relation"]),
+                relation=relation,
                 unit=fields["unit"],
                 mechanism=fields["mechanism"],
-                history=as_history(event_from_dict(event) for event in fields["history"]),
+                history=history,
                 accountant=_validate.choice("accountant", fields["accountant"], ACCOUNTANTS),
                 sampler=fields["sampler"],
                 randomness=fields["randomness"],
-                assumptions=tuple(fields["assumptions"]),
+                assumptions=tuple(fields["assumptions"][len(common) :]),
                 versions=dict(fields["versions"]),
             )
-        except (TypeError, ValueError) as error:
-            raise StatementError(f"not a valid statement: {error}") from error
-        for name in ("noise_multiplier", "sample_rate", "steps"):
-            if getattr(statement, name) != fields[name]:
-                raise StatementError(
-                    f"{name} is {fields[name]!r} but the history says {getattr(statement, name)!r}"
-                )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StatementError(f"not a valid statement: {shorten(str(error))}") from error
+        statement._check_consistent(content)
         return statement
+
+    def _check_consistent(self, content: Mapping[str, Any]) -> None:
+        """Refuse a file that says anything but what this statement would be written as."""
+        written = self._content(content["version"])
+        for name, value in written.items():
+            if _digest({name: value}) != _digest({name: content[name]}):
+                raise StatementError(
+                    f"{name} is {shorten(content[name])}, which contradicts the other fields; they "
+                    f"make it {shorten(value)}"
+                )
+        for sentence in self.assumptions:
+            if sentence.startswith(NOT_SOUND):
+                raise StatementError(f"no epsilon can be stated: {shorten(sentence)}")
+        if problem := sampler_problem(self.sampler, self.history):
+            raise StatementError(problem)
 
     def __str__(self) -> str:
         lines = [
             f"Privacy statement: epsilon {round_up(self.epsilon)}, delta {self.delta:g}",
             *(f"  {name:<12} {value}" for name, value in self._rows()),
             "  assumptions",
-            *(f"    - {sentence}" for sentence in self.assumptions or ("none beyond the above",)),
+            *(f"    - {sentence}" for sentence in (*self.premises, *self.assumptions)),
         ]
         return "\n".join(lines)
 
@@ -295,13 +324,13 @@ class Statement:
             *self._rows(),
         ]
         table = "\n".join(f"| {name} | {value.replace('|', '/')} |" for name, value in rows)
-        assumptions = "\n".join(f"- {sentence}" for sentence in self.assumptions)
+        assumptions = "\n".join(f"- {said}" for said in (*self.premises, *self.assumptions))
         return (
             "## Differential privacy\n\n"
             f"Whatever anyone does with this result, it reveals at most (epsilon = "
             f"{round_up(self.epsilon)}, delta = {self.delta:g}) about {self.unit}.\n\n"
             f"| | |\n|---|---|\n{table}\n\n"
-            f"It holds under these assumptions:\n\n{assumptions or '- none beyond the above'}\n\n"
+            f"It holds under these assumptions:\n\n{assumptions}\n\n"
             f"Digest `{self.to_dict()['digest']}`; check it with `noisewise verify`.\n"
         )
 
@@ -326,6 +355,13 @@ class Statement:
         return value
 
 
+def _digest(content: Mapping[str, Any]) -> str:
+    try:
+        return digest(content)
+    except (ValueError, RecursionError) as error:  # e.g. half a surrogate pair
+        raise StatementError("not a statement: a text in it is not Unicode") from error
+
+
 def round_up(value: float, digits: int = 4) -> str:
     """Write a number with few digits, never smaller than it is.
 
@@ -334,8 +370,10 @@ def round_up(value: float, digits: int = 4) -> str:
     >>> round_up(1.82824364), round_up(2.0), round_up(0.0)
     ('1.829', '2', '0')
     """
-    if value == 0 or math.isinf(value):
+    if value == 0 or not math.isfinite(value):
         return f"{value:g}"
+    if abs(value) < 1e-290:  # too small to be scaled; up by more than the digits cut off
+        return f"{value + abs(value) * 10.0 ** (1 - digits) + 5e-324:.{digits}g}"
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(abs(value))))
     # The nudge keeps 0.1 + 0.2 from becoming 0.3001; it is far below one unit in the last place.
     rounded = math.ceil(value * scale * (1 - 1e-13)) / scale
@@ -348,14 +386,6 @@ def _describe(event: Event) -> str:
     shown = {name: value for name, value in fields.items() if name != "variation" or value}
     numbers = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in shown.items())
     return f"{count:,} x {kind} ({numbers})"
-
-
-def _sampler(events: History) -> str:
-    rates = {event.sample_rate for event in events if isinstance(event, PoissonGaussian)} - {1.0}
-    if not rates:
-        return "none: every record takes part in every release"
-    shown = ", ".join(f"{rate:.6g}" for rate in sorted(rates))
-    return f"Poisson: each record independently, with probability {shown}"
 
 
 def _versions() -> dict[str, str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any
 
 from noisewise.errors import StatementError
 
-__all__ = ["SCHEMA_VERSION", "check_shape", "digest", "statement_schema"]
+__all__ = ["SCHEMA_VERSION", "check_shape", "digest", "parse", "shorten", "statement_schema"]
 
-SCHEMA_VERSION = 1
+#: 1: noisewise 0.1. 2: the assumptions begin with the premises of every statement.
+SCHEMA_VERSION = 2
 
 #: The fields of the JSON form, all required, nothing else allowed.
 _FIELDS = (
@@ -51,22 +53,92 @@ def statement_schema() -> dict[str, Any]:
     return schema
 
 
+def parse(text: str) -> Any:
+    """Read JSON strictly: one meaning for every reader, or none.
+
+    Raises
+    ------
+    StatementError
+        Also if a name occurs twice in one object, of which readers take one or the other, and
+        if a number is none that a float can hold.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite
+        )
+    except RecursionError as error:
+        raise StatementError("not a statement: its JSON is nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, or an integer of thousands of digits
+        raise StatementError(f"not JSON: {error}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise StatementError(f"the field {shorten(name)} occurs twice; which one is meant?")
+        fields[name] = value
+    return fields
+
+
+def _no_number(name: str) -> Any:
+    raise StatementError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise StatementError(f"{shorten(text)} is more than a float can hold")
+    return number
+
+
+def shorten(value: Any) -> str:
+    """Show a value of a foreign file in a message, and not much of it."""
+    try:
+        shown = repr(value[:100] if isinstance(value, str) else value)
+    except RecursionError:
+        return "something nested deeply"
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
 def check_shape(fields: Any) -> None:
-    """Refuse what is not the JSON form of a statement."""
+    """Refuse what is not the JSON form of a statement: other fields, other types, empty texts."""
     if not isinstance(fields, dict) or fields.get("format") != "noisewise-privacy-statement":
         raise StatementError("this is not a noisewise privacy statement")
-    if fields.get("version") != SCHEMA_VERSION:
+    if type(fields.get("version")) is not int or not 1 <= fields["version"] <= SCHEMA_VERSION:
         raise StatementError(
-            f"version must be {SCHEMA_VERSION}, got {fields.get('version')!r}; "
+            f"version must be 1 to {SCHEMA_VERSION}, got {shorten(fields.get('version'))}; "
             "a newer noisewise may read it"
         )
     missing = [name for name in _FIELDS if name not in fields]
-    unknown = [name for name in fields if name not in _FIELDS]
+    unknown = [shorten(name) for name in fields if name not in _FIELDS][:5]
     if missing or unknown:
         raise StatementError(f"missing fields: {missing}; unknown fields: {unknown}")
     texts = ("unit", "mechanism", "sampler", "randomness", "relation", "accountant", "digest")
     wrong = [name for name in texts if not isinstance(fields[name], str)]
     wrong += [name for name in ("history", "assumptions") if not isinstance(fields[name], list)]
     wrong += [name for name in ("versions",) if not isinstance(fields[name], dict)]
+    if not wrong:
+        wrong += [name for name in ("assumptions",) if not _all_texts(fields[name])]
+        wrong += [name for name in ("versions",) if not _all_texts(fields[name].values())]
+        wrong += [
+            name for name in ("history",) if not all(isinstance(e, dict) for e in fields[name])
+        ]
     if wrong:
         raise StatementError(f"fields of the wrong type: {wrong}")
+    said = [*texts, "versions", "assumptions"]
+    empty = [name for name in said if not fields[name] or not _all_said(fields[name])]
+    if empty:
+        raise StatementError(
+            f"these fields are empty: {empty}. A guarantee without them means nothing; ask the "
+            "author of the statement to derive it again."
+        )
+
+
+def _all_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _all_said(value: Any) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return all(text.strip() for text in texts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import MissingExtraError, UnsoundError
@@ -19,7 +18,7 @@ from noisewise.privacy.statement import round_up
 if TYPE_CHECKING:
     from noisewise.training.private_run import PrivateRun
 
-__all__ = ["Callback", "EarlyStopping", "EpsilonMeter", "ProgressBar", "TensorBoard"]
+__all__ = ["Callback", "EarlyStopping", "ProgressBar", "TensorBoard"]
 
 
 class Callback:
@@ -102,7 +101,7 @@ class EarlyStopping(Callback):
 
 
 class TensorBoard(Callback):
-    """Curves for TensorBoard, one point per epoch.
+    """Curves for TensorBoard, one point per epoch, and epsilon once more at the end.
 
     Parameters
     ----------
@@ -122,38 +121,28 @@ class TensorBoard(Callback):
     def on_epoch(self, run: PrivateRun, record: dict[str, Any]) -> bool | None:
         """Write every number of the epoch."""
         for name, value in record.items():
-            if isinstance(value, (int, float)) and name != "step":
+            if isinstance(value, (int, float)) and name not in ("step", "epsilon"):
                 self._writer.add_scalar(name, value, record["step"])
+        self._write_epsilon(record["epsilon"], record["step"])
         self._writer.flush()
         return None
 
     def on_end(self, run: PrivateRun) -> None:
-        """Close the files."""
+        """Write the epsilon of the statement, which may be below the last one shown; close."""
+        self._write_epsilon(run.meter.after(run.steps_taken, exactly=True), run.next_step)
         self._writer.close()
 
-
-class EpsilonMeter:
-    """Epsilon so far, accounted anew only as often as a twentieth of the time allows."""
-
-    def __init__(self) -> None:
-        self._value = 0.0
-        self._next = 0.0
-
-    def read(self, run: PrivateRun) -> str:
-        """Return epsilon as text, never below the truth at the step where it was accounted."""
-        now = time.perf_counter()
-        if now >= self._next:
-            try:
-                self._value = run.epsilon()
-            except UnsoundError:
-                return "none"
-            end = time.perf_counter()
-            self._next = end + 20 * (end - now)
-        return round_up(self._value)
+    def _write_epsilon(self, epsilon: float | None, step: int) -> None:
+        if epsilon is not None:  # stored in float32, whose rounding must not make it smaller
+            self._writer.add_scalar("epsilon", epsilon * (1 + 2.0**-23), step)
 
 
 class ProgressBar(Callback):
-    """A bar with loss, accuracy, epsilon so far and the time that is left."""
+    """A bar with loss, accuracy, epsilon and the time that is left.
+
+    While training, epsilon is that of one of the next steps (:mod:`noisewise.training.meter`), so
+    it is never below the truth; in the end it is the statement's.
+    """
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -167,7 +156,7 @@ class ProgressBar(Callback):
             Remaining(),
         )
         self._task: Any = None
-        self._meter = EpsilonMeter()
+        self._metrics: dict[str, float] = {}
 
     def on_start(self, run: PrivateRun) -> None:
         """Show the bar."""
@@ -178,10 +167,16 @@ class ProgressBar(Callback):
 
     def on_step(self, run: PrivateRun, metrics: dict[str, float]) -> None:
         """Move on."""
-        shown = [f"{name} {value:.3f}" for name, value in metrics.items()]
-        shown.append(f"epsilon {self._meter.read(run)}")
-        self._bar.update(self._task, completed=run.next_step, numbers=", ".join(shown))
+        self._metrics = metrics
+        self._show(run)
 
     def on_end(self, run: PrivateRun) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar with the epsilon of the statement."""
+        self._show(run, exactly=True)
         self._bar.stop()
+
+    def _show(self, run: PrivateRun, exactly: bool = False) -> None:
+        epsilon = run.meter.after(run.steps_taken, exactly=exactly)
+        shown = [f"{name} {value:.3f}" for name, value in self._metrics.items()]
+        shown.append(f"epsilon {'none' if epsilon is None else round_up(epsilon)}")
+        self._bar.update(self._task, completed=run.next_step, numbers=", ".join(shown))

@@ -6,10 +6,13 @@ averages, schedulers, the plan, the position of sampler and generators (for a se
 and the step are all there is; a secret key is never stored), torch's generator, and how many
 steps were charged.
 
-Resuming trusts the ledger, not the checkpoint. Steps that were charged after the checkpoint stay
-charged. A seeded run repeats them bit by bit, with the same batches and the same noise, which
-publishes nothing new; a secret run cannot, so those updates are lost and training goes on with
-the step after the last charge. Either way the finished run has charged exactly its planned steps.
+Resuming trusts the ledger, not the checkpoint, and makes sure that it is the ledger of this
+checkpoint, no older than it. Steps that were charged after the checkpoint stay charged. A seeded
+run repeats them bit by bit, with the same batches and the same noise, which publishes nothing new;
+the ledger has a digest of each, and the first step that would publish anything else ends the
+repetition. From there on, and in a secret run from the beginning, the updates are lost and training
+goes on with the step after the last charge, with other batches and other noise. Either way the
+finished run has charged exactly its planned steps.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from noisewise.privacy import LedgerHead
 from noisewise.privacy._durable import replace_file
 from noisewise.training.errors import CheckpointError
 
@@ -67,6 +71,7 @@ def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
         "name": run.name,
         "step": run.next_step,
         "charged": run.steps_taken,
+        "ledger": None if (head := run.account.head) is None else (head.entries, head.digest),
         "batches": run.batches_known_by,
         "model": run.team.whole(dict(run.plain_model.state_dict())),
         "optimizer": run.team.whole(run.optimizer.state_dict()),
@@ -90,7 +95,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
     CheckpointError
         If there is none, it is damaged, or belongs to another plan or run.
     LedgerError
-        If the ledger has fewer charges than the checkpoint.
+        If there is no ledger, or it is not the one of the checkpoint or older than it.
     """
     content = read(path)
     if content["plan"] != run.plan.to_json(indent=None) or content["name"] != run.name:
@@ -99,10 +104,12 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
             "Resume it with Plan.from_json of what it was made with: "
             f"{content['plan']}"
         )
-    run.team.first(lambda: run.account.restore(int(content["charged"])))
+    held = content.get("ledger")
+    head = None if held is None else LedgerHead(*held)
+    run.team.first(lambda: run.account.restore(int(content["charged"]), head))
     charged = run.team.share(run.steps_taken)
     if run.team.worker != 0:
-        run.account.restore(charged)
+        run.account.follow(charged)
     run.team.load(run.plain_model, run.optimizer, content)
     _restore_average(run, content["average"])
     for name, value in content["circumstances"].items():

@@ -25,8 +25,10 @@ from torch import Tensor, nn
 
 from noisewise.errors import BudgetExceededError, LedgerError, NoisewiseError
 from noisewise.privacy import Randomness, _validate
+from noisewise.training.division import compare_copies, compare_parts
 from noisewise.training.errors import CheckpointError, StepError
-from noisewise.training.release import GroupLike, NoisePlan, add_noise
+from noisewise.training.records import Records
+from noisewise.training.release import Approval, GroupLike, NoisePlan, add_noise
 from noisewise.training.sampling import Shard
 from noisewise.training.sharding import is_sharded, local_part, sharded_modules, whole_tensor
 
@@ -50,11 +52,23 @@ class Distributed:
     data : {"whole", "shard"}
         "whole": every worker was given the whole dataset and draws from every W-th record of it.
         "shard": every worker was given its own records, which no other has.
+        Either is checked before training, see :mod:`noisewise.training.division`.
     group : ProcessGroup, optional
         Default: all processes.
+    identifiers : sequence of int, str, bytes or UUID, optional
+        One for every record that this worker was given, in the same order: what tells records
+        apart where their content cannot, because rows of different people are equal, items are
+        augmented at random, or reading all of them would take too long. They are compared in
+        place of the content, and do not leave the worker but as keyed digests.
     """
 
-    def __init__(self, data: str = "whole", group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        data: str = "whole",
+        group: dist.ProcessGroup | None = None,
+        *,
+        identifiers: Any = None,
+    ) -> None:
         if not dist.is_initialized():
             raise StepError(
                 "torch.distributed is not initialised: call "
@@ -63,6 +77,7 @@ class Distributed:
             )
         self._data = _validate.choice("data", data, ("whole", "shard"))
         self._group = group
+        self._identifiers = identifiers
         self.worker = dist.get_rank(group)
         self.workers = dist.get_world_size(group)
         self._device = torch.device(
@@ -92,6 +107,12 @@ class Distributed:
         total = torch.tensor([held], device=self._device)
         dist.all_reduce(total, group=self._group)
         return int(total)
+
+    def compare(self, records: Records | None, declared: int | None) -> str:
+        """Raise unless the workers hold equal copies, or parts that do not overlap."""
+        if self._data == "whole":
+            return compare_copies(self, records, self._identifiers)
+        return compare_parts(self, records, self._identifiers, declared)
 
     def shard(self, held: int) -> Shard:
         """Every W-th record of the whole, or all of this worker's own."""
@@ -149,6 +170,13 @@ class Distributed:
         dist.all_gather(gathered, held, group=self._group)
         return [part.cpu() for part in gathered]
 
+    def from_worker(self, worker: int, tensor: Tensor) -> Tensor:
+        """Return one worker's tensor; the others give one of the same shape and type."""
+        held = tensor.to(self._device)
+        source = worker if self._group is None else dist.get_global_rank(self._group, worker)
+        dist.broadcast(held, source, group=self._group)
+        return held.cpu()
+
     def barrier(self) -> None:
         """Wait for the others."""
         dist.barrier(group=self._group)
@@ -162,7 +190,8 @@ class Distributed:
         rng: Randomness,
         divisor: float,
         types: Mapping[str, torch.dtype],
-    ) -> dict[str, Tensor]:
+        approve: Approval | None = None,
+    ) -> dict[str, Tensor] | None:
         """Add the sums on worker 0, add noise there once, and send the mean to all."""
         tensors = {name: g for group in groups for name, g in group.gradients.items()}
         joined = torch.cat([t.detach().reshape(-1).double() for t in tensors.values()])
@@ -172,10 +201,17 @@ class Distributed:
         if torch.float64 in types.values():
             kind = torch.float64
         sent = torch.empty(joined.shape, dtype=kind, device=self._device)
+        mean: dict[str, Tensor] = {}
         if self.worker == 0:
             parts = _split(joined, tensors, dict.fromkeys(tensors, torch.float64))
             sums = [_Sum({n: parts[n] for n in group.gradients}) for group in groups]
             mean = add_noise(sums, noise, rng, divisor, types)
+        if approve is not None:
+            answer: list[bool] = []
+            self.first(lambda: answer.append(approve(mean)))
+            if not self.share(int(all(answer))):
+                return None
+        if self.worker == 0:
             sent.copy_(torch.cat([mean[name].reshape(-1).to(kind) for name in tensors]))
         dist.broadcast(sent, self._source, group=self._group)
         return _split(sent, tensors, types)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.training.records import Records, leaves, record_count
+from noisewise.training.records import Records, leaves, map_tensors, record_count
+from noisewise.training.withheld import withheld, zeros_like
 
 __all__ = ["Metric", "accuracy", "call_model", "evaluate", "mean_loss", "measure", "split_batch"]
 
@@ -75,8 +76,12 @@ def measure(
     model.eval()
     try:
         with torch.no_grad():
-            output = call_model(model, x)
-            found = {"loss": float(mean_loss(loss, output, y))}
+            output, value = withheld(
+                lambda: _output_and_loss(model, loss, x, y),
+                lambda: _output_and_loss(model, loss, zeros_like(x), zeros_like(y)),
+                "the model or its loss",
+            )
+            found = {"loss": float(value)}
             right = accuracy(output, y)
             if right is not None:
                 found["accuracy"] = right
@@ -84,6 +89,13 @@ def measure(
     finally:
         model.train(training)
     return found
+
+
+def _output_and_loss(
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], x: Any, y: Any
+) -> tuple[Any, Tensor]:
+    output = call_model(model, x)
+    return output, mean_loss(loss, output, y)
 
 
 def evaluate(
@@ -112,6 +124,4 @@ def evaluate(
 def _to(batch: Any, device: torch.device | None) -> Any:
     if device is None or all(leaf.device == device for leaf in leaves(batch)):
         return batch
-    from noisewise.training.records import map_tensors
-
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))

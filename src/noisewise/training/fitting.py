@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from noisewise.errors import BudgetExceededError, UnsoundError
+from noisewise.errors import BudgetExceededError
 from noisewise.privacy import Statement, _validate
 from noisewise.training.callbacks import Callback, ProgressBar
 from noisewise.training.errors import CheckpointError
 from noisewise.training.evaluation import Metric, evaluate, measure, split_batch
+from noisewise.training.meter import EpsilonMeter
 from noisewise.training.plan import Plan
 from noisewise.training.private import make_private
 from noisewise.training.private_run import LossFunction, PrivateRun
@@ -40,6 +41,27 @@ _warned = False
 OptimizerLike = torch.optim.Optimizer | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
+class Epochs:
+    """What is written down after every epoch; epsilon is accounted only when somebody reads it."""
+
+    def __init__(self, meter: EpsilonMeter) -> None:
+        self._meter = meter
+        self._records: list[dict[str, Any]] = []
+        self._charged: list[int] = []
+
+    def add(self, record: dict[str, Any], charged: int) -> None:
+        """Write down an epoch at whose end so many steps were charged."""
+        self._records.append(record)
+        self._charged.append(charged)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records of all epochs, the last of which has epsilon exactly."""
+        last = len(self._records) - 1
+        for index, (record, charged) in enumerate(zip(self._records, self._charged, strict=True)):
+            record["epsilon"] = self._meter.after(charged, exactly=index == last)
+        return self._records
+
+
 @dataclass
 class Fitted:
     """A finished training.
@@ -48,15 +70,20 @@ class Fitted:
     ----------
     run : PrivateRun
     history : list of dict
-        One record per epoch: step, epsilon, seconds and metrics. Metrics of private records in
-        it are not private.
+        One record per epoch: step, epsilon (at most this much, and exactly this in the last one),
+        seconds and metrics. Metrics of private records in it are not private.
     stopped : {"finished", "budget", "callback"}
         What ended training.
     """
 
     run: PrivateRun
-    history: list[dict[str, Any]] = field(default_factory=list)
+    epochs: Epochs
     stopped: str = "finished"
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per epoch; epsilon is accounted when this is read for the first time."""
+        return self.epochs.read()
 
     @property
     def model(self) -> nn.Module:
@@ -198,7 +225,7 @@ class _Training:
         return along if self.schedule is None else {**along, "scheduler": self.schedule}
 
     def to_the_end(self) -> Fitted:
-        run, fitted = self.run, Fitted(self.run)
+        run, fitted = self.run, Fitted(self.run, Epochs(self.run.meter))
         assert run.loader is not None
         run.plain_model.train()
         if run.next_step == 0:
@@ -242,7 +269,8 @@ class _Training:
         record: dict[str, Any] = {
             "epoch": -(-run.next_step // run.resolved.steps_per_epoch),
             "step": run.next_step,
-            "epsilon": _epsilon(run),
+            # An upper bound for those who are told now; nobody may ever read it.
+            "epsilon": run.meter.after(run.steps_taken) if self.callbacks else None,
             "seconds": seconds,
             **{f"train_{name}": value for name, value in self.latest.items()},
         }
@@ -256,7 +284,7 @@ class _Training:
                 device=run.device,
             )
             record.update({f"validation_{name}": value for name, value in found.items()})
-        fitted.history.append(record)
+        fitted.epochs.add(record, run.steps_taken)
         stop = [callback.on_epoch(run, record) for callback in self.callbacks]
         self._save()
         return self.run.team.agree(any(stop))
@@ -271,13 +299,6 @@ class _Training:
         if not _warned:
             _warned = True
             warnings.warn(_PRIVATE_METRICS, stacklevel=4)
-
-
-def _epsilon(run: PrivateRun) -> float | None:
-    try:
-        return run.epsilon()
-    except UnsoundError:
-        return None
 
 
 def _optimizer(given: OptimizerLike | None, model: nn.Module) -> torch.optim.Optimizer:

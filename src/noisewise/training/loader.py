@@ -1,8 +1,8 @@
 """The loader of a private run: one batch per step, drawn as the accountant assumes.
 
 Iterating gives every batch from the present step to the end of the plan. The loader remembers
-how many batches it handed out, so that a run can tell whether its batches were drawn here or by
-the caller.
+the batch that it handed out last, tensor by tensor, so that a run can tell whether it steps on that
+batch, on one that the caller drew, or on a changed one, which it refuses.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.training.records import Records, record_count
+from noisewise.gradients.batches import keeps_rows
+from noisewise.training.errors import StepError
+from noisewise.training.records import Records, leaves
 from noisewise.training.sampling import Sampler
 
-__all__ = ["PrivateLoader"]
+__all__ = ["ALL_ROWS", "PrivateLoader"]
+
+#: All rows of a batch: the first one, and the number that is missing at the end.
+ALL_ROWS = (0, 0)
 
 
 class PrivateLoader:
@@ -49,7 +54,8 @@ class PrivateLoader:
         self.steps_per_epoch = steps_per_epoch
         self.device = device
         self.position = 0
-        self._fresh: int | None = None
+        self._fresh: list[tuple[Tensor, int]] | None = None
+        self._seeks = 0
         self.unused = 0
 
     def __len__(self) -> int:
@@ -72,20 +78,70 @@ class PrivateLoader:
         """Continue with the batch of that step."""
         self.position = step
         self._fresh = None
+        self._seeks += 1
 
-    def claim(self, count: int) -> bool:
-        """Whether the next step takes the batch that was handed out last, all of it."""
-        fresh, self._fresh = self._fresh, None
-        return fresh is not None and fresh == count
+    def recognise(self, values: Any, like: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Which rows of the batch that was handed out last these tensors are, unchanged.
+
+        None if no batch is under way. Other types, shapes within a row and parts of rows are the
+        same batch; fewer rows are a choice of the caller's.
+
+        Parameters
+        ----------
+        like : tuple of int, optional
+            The rows that other tensors of the same step were.
+
+        Raises
+        ------
+        StepError
+            If a batch is under way and these are other tensors.
+        """
+        if self._fresh is None:
+            return None
+        rows = {self._rows(tensor) for tensor in leaves(values)}
+        if like is not None:
+            rows.add(like)
+        if None in rows or len(rows) != 1:
+            raise StepError(
+                "this is not the batch that run.loader handed out, but a changed one, and it "
+                "cannot be told whether each of its records comes from one record (mixup, "
+                "resampling, statistics of the batch do not). Nothing was charged. Put changes "
+                "of single records into make_private(augmentation=...), where they are proven, "
+                "or into the dataset or the loss. To step on a batch that you drew yourself, "
+                "take none from run.loader, or drop it first with run.discard()."
+            )
+        return rows.pop()
+
+    def _rows(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Which rows of the batch a tensor holds, None if it is something else."""
+        for known, version in self._fresh or ():
+            found = _rows_of(tensor, known) if known._version == version else None
+            if found is not None:
+                return found
+        return None
+
+    def drop(self) -> None:
+        """The batch that was handed out last will not be stepped on."""
+        if self._fresh is not None:
+            self.unused += 1
+            self._fresh = None
+
+    def claim(self) -> None:
+        """The batch that was handed out last was stepped on."""
+        self._fresh = None
 
     def _until(self, stop: int) -> Iterator[Any]:
-        start = self.position
-        for batch in self.records.batches(self._indices(start, stop)):
-            if self._fresh is not None:
-                self.unused += 1
-            self.position += 1
-            self._fresh = record_count(batch)
-            yield self._moved(batch)
+        while self.position < stop:
+            seeks = self._seeks
+            for batch in self.records.batches(self._indices(self.position, stop)):
+                if self._fresh is not None:
+                    self.unused += 1
+                self.position += 1
+                moved = self._moved(batch)
+                self._fresh = [(tensor, tensor._version) for tensor in leaves(moved)]
+                yield moved
+                if seeks != self._seeks:  # another step is next: begin anew there
+                    break
 
     def _indices(self, start: int, stop: int) -> Iterator[Tensor]:
         return (self.sampler.indices(step) for step in range(start, stop))
@@ -102,3 +158,25 @@ class PrivateLoader:
         if isinstance(value, (tuple, list)):
             return type(value)(self._moved(item) for item in value)
         return value
+
+
+def _rows_of(tensor: Tensor, known: Tensor) -> tuple[int, int] | None:
+    """Which rows of a known tensor these are, in another type or shape perhaps, or None."""
+    if tensor is known:
+        return ALL_ROWS
+    if tensor.dim() == 0:
+        return None
+    if tensor.dtype == known.dtype and known.numel() and _share_memory(tensor, known):
+        start = (tensor.storage_offset() - known.storage_offset()) // max(known.stride(0), 1)
+        end = start + tensor.shape[0]
+        if start >= 0 and end <= known.shape[0] and keeps_rows(tensor, known[start:end]):
+            return start, known.shape[0] - end
+    if tensor.shape[0] != known.shape[0] or tensor.numel() != known.numel():
+        return None
+    cast = known.detach().to(tensor.device, tensor.dtype).reshape(tensor.shape)
+    return ALL_ROWS if torch.equal(cast, tensor.detach()) else None
+
+
+def _share_memory(first: Tensor, second: Tensor) -> bool:
+    same = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    return same and first.device == second.device

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
 from noisewise.training.records import first_record, leaves, map_tensors, record_count
@@ -33,8 +34,8 @@ class Loop:
     loss : callable
         As the user gave it; used as it is on evaluation batches.
     engine : GradientEngine
-    before : callable
-        Called before a forward pass, to tell the engine how far training is.
+    before, before_loss : callable
+        Called with the inputs before a forward pass, and with the targets before the loss.
     sharded : bool
         Whether the weights are in parts on several workers; then only `run.step` works.
     """
@@ -44,14 +45,15 @@ class Loop:
         model: nn.Module,
         loss: Callable[[Any, Any], Tensor],
         engine: EngineLike,
-        before: Callable[[], None],
+        before: Callable[[Any], None],
+        before_loss: Callable[[Any], None],
         sharded: bool = False,
     ) -> None:
         self._sharded = sharded
         self._model = model
         self._loss = loss
         self._engine = engine
-        self._before = before
+        self._before, self._before_loss = before, before_loss
         self._state = _IDLE
         self._records = 0
         self._inputs: Any = None
@@ -79,7 +81,8 @@ class Loop:
                 "run.step(x, y) and chunk=."
             )
         self.discard()
-        self._before()
+        self._before(x)
+        require_constant(x)
         self._records = record_count(x)
         self._inputs = x
         try:
@@ -101,6 +104,7 @@ class Loop:
                 + ": one record's contribution would not be bounded. Call run.model(x) once, then "
                 "run.loss(output, y) once, with all terms in one loss."
             )
+        self._before_loss(y)
         value = self._engine.losses(output, y) if self._records else _zero(output)
         value.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         self._state = _LOSS

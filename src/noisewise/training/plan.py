@@ -66,6 +66,10 @@ class Plan:
         if the plan needs it, and the statement says so.
     unit : str
         What one record stands for.
+    assume_apart : bool
+        Train although it is not proven that the model and the loss keep records apart. Every step
+        then compares halves of the batch with the whole, and the statement says that this is an
+        assumption.
     seed : int, optional
         Reproducible noise and batches, hence *not* secret; default: secret ones.
 
@@ -93,6 +97,7 @@ class Plan:
     relation: str = "add-remove"
     records: int | None = None
     unit: str = "one record"
+    assume_apart: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -110,6 +115,8 @@ class Plan:
         _validate.choice("noise", self.noise, ALLOCATIONS)
         if isinstance(self.seed, bool) or not isinstance(self.seed, (int, type(None))):
             raise TypeError(f"seed must be an int, or None for secret noise, got {self.seed!r}")
+        if not isinstance(self.assume_apart, bool):
+            raise TypeError(f"assume_apart must be True or False, got {self.assume_apart!r}")
         if not isinstance(self.unit, str) or not self.unit:
             raise TypeError(f"unit must say what one record stands for, got {self.unit!r}")
         if self.records is not None or not self.needs_size:

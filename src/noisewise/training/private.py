@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import GradientEngine
@@ -20,8 +20,7 @@ from noisewise.training.averaging import Averaging, averaging_of
 from noisewise.training.distributed import default_team
 from noisewise.training.plan import Plan
 from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
-from noisewise.training.records import records_of
-from noisewise.training.release import EngineLike
+from noisewise.training.records import TensorRecords, records_of
 from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
 from noisewise.training.team import Solo, Team
@@ -118,8 +117,19 @@ def make_private(
     _check_parameters(model, optimizer)
     _check_sharded(model, averaging)
     team.prepare(model, plan.to_json())
+    division = team.compare(held, None if size_read else resolved.records)
     with team.gathered(model):
-        engine = build_engine(model, loss, plan.gradients, views, chunk)
+        engine = build_engine(
+            model,
+            loss,
+            plan.gradients,
+            views,
+            chunk,
+            augmentation=augmentation,
+            assume_apart=plan.assume_apart,
+            expected=resolved.batch_size / team.workers,
+            private=held.held if isinstance(held, TensorRecords) else (),
+        )
     account: Account = MemoryAccount(resolved)
     opened: list[Account] = []
     team.first(lambda: opened.append(open_account(resolved, ledger, name)))
@@ -144,6 +154,8 @@ def make_private(
             preprocessing=preprocessing,
         )
         run.circumstances.size_read = size_read
+        run.circumstances.division = division
+        run.circumstances.workers = team.workers
     except BaseException:
         account.close()
         raise
@@ -157,10 +169,29 @@ def make_private(
 
 
 def build_engine(
-    model: nn.Module, loss: LossFunction, estimator: Any, views: int, chunk: int | None
-) -> EngineLike:
+    model: nn.Module,
+    loss: LossFunction,
+    estimator: Any,
+    views: int,
+    chunk: int | None,
+    *,
+    augmentation: Augmentation | None = None,
+    assume_apart: bool = False,
+    expected: float | None = None,
+    private: Sequence[Tensor] = (),
+) -> GradientEngine:
     """Return the engine that bounds every record's contribution."""
-    return GradientEngine(model, loss, estimator, views=views, chunk=chunk)
+    return GradientEngine(
+        model,
+        loss,
+        estimator,
+        views=views,
+        chunk=chunk,
+        augmentation=augmentation,
+        assume_apart=assume_apart,
+        expected=expected,
+        private=private,
+    )
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

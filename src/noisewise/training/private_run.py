@@ -8,9 +8,10 @@ Momentum, weight decay and schedules only ever see noisy gradients, so they are 
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
-from collections.abc import Callable
-from operator import itemgetter
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,17 +20,18 @@ from torch import Tensor, nn
 
 from noisewise.nn.projections import Projectable, project
 from noisewise.privacy import Statement
-from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.statement import Preprocessing
 from noisewise.training import checkpoints, promise
 from noisewise.training.account import Account
 from noisewise.training.averaging import Averager, Averaging
+from noisewise.training.binding import Binding, require_constant
 from noisewise.training.errors import StepError
-from noisewise.training.loader import PrivateLoader
+from noisewise.training.loader import ALL_ROWS, PrivateLoader
 from noisewise.training.loop import GradientWatch, Loop, PrivateLoss, PrivateModel
+from noisewise.training.meter import EpsilonMeter
 from noisewise.training.plan import Plan
-from noisewise.training.records import Records, map_tensors, record_count
-from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan
+from noisewise.training.records import Records
+from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan, digest_of
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import FullSampler, PoissonSampler
 from noisewise.training.sharding import sharded_modules
@@ -56,6 +58,8 @@ class PrivateRun:
         The batches of all steps that are left.
     resolved : ResolvedPlan
         The constants of the accountant.
+    meter : EpsilonMeter
+        Cheap upper bounds of epsilon, for whatever shows it while training.
     """
 
     def __init__(
@@ -83,27 +87,26 @@ class PrivateRun:
         self.optimizer = optimizer
         self.resolved = resolved
         self.account = account
+        self.meter = EpsilonMeter(resolved, account.history)
         self.streams = streams
         self.name = name
         self.team = team
-        self.circumstances = promise.Circumstances(augmented=augmentation is not None)
+        self.circumstances = promise.Circumstances()
         self.averager = None if averaging is None else Averager(model, averaging)
         self.next_step = 0
         self._engine = engine
         self._records = records
         self._views = views
-        self._augmentation = augmentation
-        self._chunk = chunk
         self._preprocessing = preprocessing
         sharded = bool(sharded_modules(model))
-        self._loop = Loop(model, loss, engine, self._before_forward, sharded)
+        self._rows: tuple[int, int] | None = None
+        self._loop = Loop(model, loss, engine, self._before_forward, self._before_loss, sharded)
         self.model = PrivateModel(model, self._loop)
         self.loss = PrivateLoss(self._loop)
         self.device = torch.device(device) if device is not None else _device(model)
         self.loader = self._make_loader()
         self._inside_step = False
         self._released = False
-        self._epsilon: tuple[int, float] | None = None
         self._constrained = _is_constrained(model)
         self._project()
         if optimizer in _IN_USE:
@@ -111,6 +114,7 @@ class PrivateRun:
                 "this optimizer belongs to another private run already; close that run first "
                 "(run.close()), or make an optimizer for each."
             )
+        self._binding = Binding(model, optimizer)
         self._watch = GradientWatch(dict(model.named_parameters()), optimizer, team.write)
         _IN_USE.add(optimizer)
         self._hooks = (
@@ -152,11 +156,13 @@ class PrivateRun:
             If the step would exceed the budget. Nothing was released.
         """
         self._loop.require_idle()
+        self._binding.require(self.optimizer)
+        require_constant((x, y))
         self._announce()
-        count = record_count(x)
+        own = self._recognise((x, y)) == ALL_ROWS
         with self.team.gathered(self.plain_model):
-            bounded = self._bounded_sum(x, y)
-        self._release(bounded, count)
+            bounded = self._engine.sum(x, y)
+        self._release(bounded, own)
         self._inside_step = True
         try:
             self.optimizer.step()
@@ -164,8 +170,10 @@ class PrivateRun:
             self._inside_step = False
 
     def discard(self) -> None:
-        """Drop a batch on which `run.model` was called but no step was taken."""
+        """Drop a batch that was handed out, or on which `run.model` was called, without a step."""
         self._loop.discard()
+        if self.loader is not None:
+            self.loader.drop()
 
     def epsilon(self) -> float:
         """Epsilon of the steps so far, at the plan's delta.
@@ -176,18 +184,15 @@ class PrivateRun:
             If the estimator has no proof.
         """
         promise.require_sound(self.plan.gradients)
-        if self._epsilon is None or self._epsilon[0] != self.steps_taken:
-            value = epsilon_of(
-                self.account.history,
-                delta=self.resolved.delta,
-                relation=self.plan.relation,
-                accountant=self.plan.accountant,
-            )
-            self._epsilon = (self.steps_taken, value)
-        return self._epsilon[1]
+        value = self.meter.after(self.steps_taken, exactly=True)
+        assert value is not None
+        return value
 
     def statement(self) -> Statement:
         """Return the privacy statement of everything this run has released so far."""
+        assumed = self._engine.assumed
+        if assumed is not None:
+            self.circumstances.unproven = "; ".join(assumed.reasons[:3])
         self.circumstances.skipped_batches |= self.loader is not None and self.loader.unused > 0
         return promise.state(
             self.resolved,
@@ -250,37 +255,24 @@ class PrivateRun:
         """Tell the engine how far training is, for estimators that change on the way."""
         self._engine.progress = min(1.0, self.next_step / self.resolved.steps)
 
-    def _before_forward(self) -> None:
+    def _before_forward(self, x: Any) -> None:
+        self._binding.require(self.optimizer)
+        self._rows = self._recognise(x)
         self._watch.clear()
         self._announce()
 
-    def _bounded_sum(self, x: Any, y: Any) -> BoundedSumLike:
-        count = record_count(x)
-        if self._augmentation is None:
-            return self._engine.sum(x, y)
-        if not count:
-            return self._engine.zeros(x if self._views == 1 else map_tensors(x, self._repeated))
-        size = self._chunk or count
-        total: BoundedSumLike | None = None
-        for start in range(0, count, size):
-            part = slice(start, start + size)
-            inputs = map_tensors(x, itemgetter(part))
-            targets = map_tensors(y, itemgetter(part))
-            bounded = self._engine.sum(self._augmented(inputs), targets)
-            total = bounded if total is None else total.add(bounded)
-        assert total is not None
-        return total
+    def _before_loss(self, y: Any) -> None:
+        require_constant(y)
+        if self._rows is not None:
+            self._recognise(y, self._rows)
 
-    def _repeated(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(1).expand(-1, self._views, *x.shape[1:])
+    def _recognise(
+        self, values: Any, like: tuple[int, int] | None = None
+    ) -> tuple[int, int] | None:
+        """Which rows of the loader's batch these are; a changed one is refused."""
+        return None if self.loader is None else self.loader.recognise(values, like)
 
-    def _augmented(self, x: Any) -> Any:
-        assert self._augmentation is not None
-        if self._views == 1:
-            return self._augmentation(x)
-        return torch.stack([self._augmentation(x) for _ in range(self._views)], dim=1)
-
-    def _release(self, bounded: BoundedSumLike, count: int) -> None:
+    def _release(self, bounded: BoundedSumLike, own: bool) -> None:
         """Charge, add noise once, and hand the noisy gradient to the optimizer."""
         noise = NoisePlan(
             self.team.largest([group.sensitivity for group in bounded.groups]),
@@ -288,21 +280,57 @@ class PrivateRun:
             self.resolved.noise_multiplier,
             self.plan.noise,
         )
-        own = self.loader is not None and self.loader.claim(count)
+        if self.loader is not None:
+            self.loader.claim()
         if self.team.agree(not own):
             self.circumstances.caller_batches = True
             # Only the loader's batches are known to repeat; noise must never meet another batch.
             self.next_step = max(self.next_step, self.account.charged)
+        secret = self.streams.is_secret
+        if secret:  # a charge whose step was interrupted is lost: secret noise is never repeated
+            self.next_step = self.team.share(max(self.next_step, self.account.charged))
         step = self.next_step
-        self.team.first(lambda: self.account.charge(step))
-        if self.team.worker != 0:
-            self.account.restore(step + 1)  # worker 0 holds the ledger
-        self.next_step = step + 1  # at once: whatever fails below, this step's noise is used up
-        rng = self.streams.noise(step)
+        if secret:
+            self.team.first(lambda: self._charge(step))
         types = {name: p.dtype for name, p in self._engine.parameters.items()}
-        noisy = self.team.noisy(bounded.groups, noise, rng, self.resolved.batch_size, types)
+        noisy = self.team.noisy(
+            bounded.groups,
+            noise,
+            self.streams.noise(step),
+            self.resolved.batch_size,
+            types,
+            None if secret else partial(self._charge, step),
+        )
+        if noisy is None:
+            self._lose()
+            return
+        self.account.follow(step + 1)
+        self.next_step = step + 1
         self._watch.write(self._engine.pull_back(noisy))
         self._released = True
+
+    def _charge(self, step: int, mean: Mapping[str, Tensor] | None = None) -> bool:
+        """Charge a step (worker 0 holds the ledger); whether it may be released."""
+        durable = self.account.durable  # without a ledger nothing is ever repeated
+        digest = digest_of(mean) if mean is not None and durable else None
+        paid = self.account.charge(step, digest)
+        if paid:
+            self.next_step = step + 1  # at once: whatever fails below, its noise is used up
+        return paid
+
+    def _lose(self) -> None:
+        """Leave out steps that were charged but cannot be repeated: their noise is used up."""
+        first, charged = self.next_step + 1, self.team.share(self.account.charged)
+        warnings.warn(
+            f"step {first} was charged before and cannot be repeated bit by bit: the records, the "
+            "program or the machine differ from those with which it was taken. What steps "
+            f"{first} to {charged} had learnt is lost; training goes on behind them, with new "
+            "batches and new noise, which are charged.",
+            stacklevel=5,
+        )
+        self._watch.write({})  # the optimizer leaves alone what has no gradient
+        self.account.follow(charged)
+        self.go_to(charged)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._inside_step:
@@ -314,9 +342,9 @@ class PrivateRun:
                 "not private. Call run.loss(run.model(x), y).backward() and then "
                 "run.optimizer.step()."
             )
+        self._binding.require(self.optimizer)
         self._watch.require_untouched()
-        count = self._loop.records
-        self._release(self._loop.collect(), count)
+        self._release(self._loop.collect(), self._rows == ALL_ROWS)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._released:
@@ -336,7 +364,7 @@ class PrivateRun:
             return None
         shard = self.team.shard(len(self._records))
         sampler = (
-            FullSampler(shard)
+            FullSampler(shard, self.streams)
             if self.plan.sampling == "full"
             else PoissonSampler(shard, self.resolved.sample_rate, self.streams)
         )

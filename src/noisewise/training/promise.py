@@ -30,13 +30,21 @@ class Circumstances:
         Whether a batch of the loader was not stepped on.
     metrics : bool
         Whether metrics on private records were shown.
+    unproven : str
+        What stands against the proof that records stay apart, if the user vouches for it.
+    division : str
+        What must be said about how records were divided among workers.
+    workers : int
+        How many there were.
     """
 
     size_read: bool = False
     caller_batches: bool = False
     skipped_batches: bool = False
     metrics: bool = False
-    augmented: bool = False
+    unproven: str = ""
+    division: str = ""
+    workers: int = 1
 
 
 def state(
@@ -60,7 +68,7 @@ def state(
         relation=resolved.plan.relation,
         accountant=resolved.plan.accountant,
         unit=resolved.plan.unit,
-        sampler=_sampler(resolved, circumstances),
+        sampler=_sampler(resolved, circumstances) if history else None,
         randomness=randomness,
         assumptions=_assumptions(resolved, circumstances, records, preprocessing),
     )
@@ -126,6 +134,13 @@ def _assumptions(
         )
     elif circumstances.caller_batches:
         yield "The caller drew batches and promises that no record was in one batch twice."
+    if circumstances.caller_batches and circumstances.workers > 1:
+        yield (
+            f"The caller promises that no record was drawn by two of the {circumstances.workers} "
+            "workers in one step."
+        )
+    if circumstances.division:
+        yield circumstances.division
     if circumstances.skipped_batches:
         yield "The caller left out batches that were drawn, for reasons that are not private."
     yield (
@@ -147,5 +162,9 @@ def _assumptions(
         yield "The records were turned into numbers by public constants only."
     if isinstance(records, MapRecords):
         yield "Item i of the dataset depends on record i alone, and so does its place in a batch."
-    if circumstances.augmented:
-        yield "The augmentation of a record depends on that record and on chance alone."
+    if circumstances.unproven:
+        yield (
+            "That the model and the loss keep records apart is assumed, not proven: "
+            f"{circumstances.unproven}. Halves of every batch were compared with the whole, which "
+            "is evidence and no proof; if it is false, so is epsilon."
+        )

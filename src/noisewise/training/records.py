@@ -55,6 +55,11 @@ class TensorRecords:
     def __len__(self) -> int:
         return len(next(leaves(self.tensors)))
 
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """The tensors themselves."""
+        return tuple(leaves(self.tensors))
+
     def batches(self, batches: Iterable[Tensor]) -> Iterator[Any]:
         """Gather the rows of every batch."""
         pin = self.pin_memory and torch.cuda.is_available()
@@ -108,6 +113,18 @@ class MapRecords:
             collate_fn=_CollateOrEmpty(self.collate, empty),
             num_workers=self.workers,
             pin_memory=self.pin_memory,
+            generator=_seeds_of_workers(),
+            **self.options,
+        )
+
+    def visit(self, look: Callable[[Any], Any], positions: Iterable[int]) -> Iterator[list[Any]]:
+        """Return what a function says of each record, collated alone; in the workers' processes."""
+        yield from DataLoader(
+            self.dataset,
+            sampler=positions,
+            batch_size=256,
+            collate_fn=_LookAtEach(self.collate, look),
+            num_workers=self.workers,
             generator=_seeds_of_workers(),
             **self.options,
         )
@@ -242,6 +259,17 @@ class _Listed:
 
     def __iter__(self) -> Iterator[list[int]]:
         return (indices.tolist() for indices in self._batches)
+
+
+class _LookAtEach:
+    """Looks at every item by itself, as a batch of one."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], look: Callable[[Any], Any]) -> None:
+        self._collate = collate
+        self._look = look
+
+    def __call__(self, items: list[Any]) -> list[Any]:
+        return [self._look(self._collate([item])) for item in items]
 
 
 class _CollateOrEmpty:

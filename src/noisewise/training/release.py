@@ -7,7 +7,8 @@ gradient of the effective weight, and the engine then pulls the result back to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,18 @@ from torch import Tensor
 from noisewise.privacy import Randomness
 from noisewise.training.allocation import deviations
 
-__all__ = ["BoundedSumLike", "EngineLike", "GroupLike", "NoisePlan", "add_noise"]
+__all__ = [
+    "Approval",
+    "BoundedSumLike",
+    "EngineLike",
+    "GroupLike",
+    "NoisePlan",
+    "add_noise",
+    "digest_of",
+]
+
+#: Decides, with the noisy mean at hand and before anybody else sees it, whether it is released.
+Approval = Callable[[Mapping[str, Tensor]], bool]
 
 
 class GroupLike(Protocol):
@@ -66,6 +78,12 @@ class EngineLike(Protocol):
 
     progress: float
     parameters: dict[str, Any]
+    losses_of: Callable[[Any, Any], Tensor]
+
+    @property
+    def assumed(self) -> Any:
+        """What is vouched for instead of proven, or None."""
+        ...
 
     def sum(self, x: Any, y: Any) -> BoundedSumLike:
         """Bounded sum over a batch."""
@@ -143,6 +161,16 @@ def add_noise(
             for name, gradient, noise_ in zip(names, sums, drawn, strict=True)
         }
     return {**noisy, **quiet}
+
+
+def digest_of(mean: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a noisy mean, to the bit; it says no more than the mean, which is public."""
+    total = hashlib.sha256()
+    for name, tensor in mean.items():
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        total.update(flat.view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:

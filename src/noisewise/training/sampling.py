@@ -4,6 +4,10 @@
 whose probability is exact (:meth:`noisewise.privacy.Randomness.poisson_indices`); the batch may
 be empty. ``FullSampler`` takes all. Batch k is a function of the step k and the run's generators
 alone, so workers may prefetch and a resumed run draws what it would have drawn.
+
+Records come in an order drawn from the same generator. Then a record that is left out leaves all
+others but one in their places, and with them the rounding of their sum
+(docs/proofs/rounding.md#order).
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.privacy import _validate
+from noisewise.privacy import Randomness, _validate
 from noisewise.training.streams import Streams
 
 __all__ = ["FullSampler", "PoissonSampler", "Sampler", "Shard"]
@@ -66,9 +71,10 @@ class PoissonSampler:
         _validate.probability("sample_rate", self.sample_rate)
 
     def indices(self, step: int) -> Tensor:
-        """Positions of the records of a step, in increasing order."""
-        drawn = self.streams.batch(step).poisson_indices(self.shard.count, self.sample_rate)
-        return self.shard.positions(drawn)
+        """Positions of the records of a step, in random order."""
+        rng = self.streams.batch(step)
+        drawn = rng.poisson_indices(self.shard.count, self.sample_rate)
+        return self.shard.positions(_shuffled(drawn, rng))
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,16 @@ class FullSampler:
     """All records, every time."""
 
     shard: Shard
+    streams: Streams | None = field(default=None, repr=False)
 
     def indices(self, step: int) -> Tensor:
-        """Positions of all records."""
-        return self.shard.positions(torch.arange(self.shard.count))
+        """Positions of all records, in random order if there is a generator."""
+        every = torch.arange(self.shard.count)
+        if self.streams is not None:
+            every = _shuffled(every, self.streams.batch(step))
+        return self.shard.positions(every)
+
+
+def _shuffled(indices: Tensor, rng: Randomness) -> Tensor:
+    """Return the indices in the order of as many random numbers (equal ones: never)."""
+    return indices[torch.from_numpy(np.argsort(rng.uint64(len(indices))))]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.privacy import Randomness
-from noisewise.training.release import GroupLike, NoisePlan, add_noise
+from noisewise.training.records import Records
+from noisewise.training.release import Approval, GroupLike, NoisePlan, add_noise
 from noisewise.training.sampling import Shard
 
 __all__ = ["Solo", "Team"]
@@ -47,6 +48,10 @@ class Team(Protocol):
         """Number of records of all workers, if this one was given `held`."""
         ...
 
+    def compare(self, records: Records | None, declared: int | None) -> str:
+        """Raise if a record could be drawn by two workers; what the statement must say of it."""
+        ...
+
     def shard(self, held: int) -> Shard:
         """Which of the records that this worker was given are its own to draw."""
         ...
@@ -74,8 +79,12 @@ class Team(Protocol):
         rng: Randomness,
         divisor: float,
         types: Mapping[str, torch.dtype],
-    ) -> dict[str, Tensor]:
-        """Add all workers' sums, add noise once, divide; the same result on every worker."""
+        approve: Approval | None = None,
+    ) -> dict[str, Tensor] | None:
+        """Add all workers' sums, add noise once, divide; the same result on every worker.
+
+        Worker 0 asks `approve` before it shows the result to anybody; None if that declines.
+        """
         ...
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
@@ -118,6 +127,10 @@ class Solo:
         """Return what this worker was given."""
         return held
 
+    def compare(self, records: Records | None, declared: int | None) -> str:
+        """Nobody to compare with."""
+        return ""
+
     def shard(self, held: int) -> Shard:
         """All records."""
         return Shard(held)
@@ -145,9 +158,11 @@ class Solo:
         rng: Randomness,
         divisor: float,
         types: Mapping[str, torch.dtype],
-    ) -> dict[str, Tensor]:
+        approve: Approval | None = None,
+    ) -> dict[str, Tensor] | None:
         """Add noise and divide."""
-        return add_noise(groups, noise, rng, divisor, types)
+        mean = add_noise(groups, noise, rng, divisor, types)
+        return mean if approve is None or approve(mean) else None
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient."""

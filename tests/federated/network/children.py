@@ -21,6 +21,7 @@ import noisewise.federated.network.collection as collection_module
 import noisewise.federated.network.durable as durable_module
 import noisewise.federated.network.masks.service as masked_service_module
 import noisewise.federated.network.outbox as outbox_module
+import noisewise.federated.network.reservations as reservations_module
 import noisewise.federated.network.store as store_module
 from noisewise.errors import NoisewiseError, UnsoundError
 from noisewise.federated import Domain, Records
@@ -35,6 +36,7 @@ from noisewise.federated.network import (
     run_server,
 )
 from noisewise.federated.network.client import Client
+from noisewise.federated.network.marks import Marks
 from noisewise.federated.network.masks.party import Journal
 from noisewise.federated.network.measurement import curve_domain
 from noisewise.federated.network.releases import Releases
@@ -47,9 +49,12 @@ PLACES = {
     "server": {
         "before a commit": (store_module, "_commit_together", "before"),
         "after a commit": (store_module, "_commit_together", "after"),
-        "before the charge": (Ledger, "charge", "before"),
-        "after the charge": (Ledger, "charge", "after"),
+        "before the charge": (Ledger, "charge_once", "before"),
+        "after the charge": (Ledger, "charge_once", "after"),
         "after the noise": (Releases, "_make", "after"),
+        "after keeping": (reservations_module, "keep", "after"),
+        "before finishing": (reservations_module, "finish", "before"),
+        "before the witness": (Marks, "write", "before"),
     },
     "party": {
         "before a file": (durable_module, "write", "before"),
@@ -68,6 +73,8 @@ PLACES = {
         "after sharing": (MaskingClient, "share", "after"),
         "before masking": (MaskingClient, "mask", "before"),
         "after masking": (MaskingClient, "mask", "after"),
+        "before confirming": (MaskingClient, "confirm", "before"),
+        "after confirming": (MaskingClient, "confirm", "after"),
         "before revealing": (MaskingClient, "reveal", "before"),
         "after revealing": (MaskingClient, "reveal", "after"),
         "before the receipt": (outbox_module.Outbox, "acknowledge", "before"),
@@ -76,8 +83,9 @@ PLACES = {
     "masked server": {
         "before a commit": (store_module, "_commit_together", "before"),
         "after a commit": (store_module, "_commit_together", "after"),
-        "before the charge": (Ledger, "charge", "before"),
-        "after the charge": (Ledger, "charge", "after"),
+        "before the charge": (Ledger, "charge_once", "before"),
+        "after the charge": (Ledger, "charge_once", "after"),
+        "before the witness": (Marks, "write", "before"),
         "before the total": (masked_service_module, "_unmask", "before"),
         "after the total": (masked_service_module, "_unmask", "after"),
     },

@@ -18,7 +18,8 @@ SWEEP = [
 ]
 FAST = [
     ("server", "after the charge", 1),
-    ("server", "after the noise", 1),
+    ("server", "after keeping", 1),
+    ("server", "before the witness", 3),
     ("server", "before a commit", 2),
     ("party", "after a file", 2),
     ("party", "before the receipt", 1),

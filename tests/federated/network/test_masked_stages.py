@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 
 from noisewise.ecdf import Budget, plan
 from noisewise.federated import Records, SharedNoise
-from noisewise.federated.masking import AggregationError, MaskingClient
+from noisewise.federated.masking import AggregationError, Confirmation, MaskingClient
 from noisewise.federated.network import (
     ClientSettings,
     ConfigurationError,
@@ -24,11 +24,13 @@ from noisewise.federated.network import (
 )
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.identity import Signer
+from noisewise.federated.network.masks.handouts import Handouts
 from noisewise.federated.network.masks.party import Journal
 from noisewise.federated.network.masks.round import MaskedRound
 from noisewise.federated.network.masks.service import MaskedService, _unmask
 from noisewise.federated.network.masks.stages import (
     ADVERTISE,
+    CONFIRM,
     MASK,
     REVEAL,
     SHARE,
@@ -55,10 +57,8 @@ class Round:
         self.round = MaskedRound(Study.read(folder / "study.toml"))
         self.stages = Stages(self.round)
         self.store = Store(folder / "state", {"study": self.round.study.fingerprint})
-        self.clients = {
-            name: MaskingClient(self.round.number_of(name), self.round.session, number)
-            for number, name in enumerate(NAMES)
-        }
+        self.handouts = Handouts(self.stages, self.store)
+        self.clients = {name: self.client(name, number) for number, name in enumerate(NAMES)}
         self.now = 1000.0
 
     def signer(self, name):
@@ -70,8 +70,15 @@ class Round:
     def send(self, stage, name, data):
         self.do(lambda connection: self.stages.take(connection, stage, name, data, self.now))
 
+    def client(self, name, seed):
+        return MaskingClient(
+            self.round.number_of(name), self.round.session, seed,
+            sign=self.round.sign(self.signer(name)), roll=self.round.roll,
+        )  # fmt: skip
+
     def follow(self, stage, name):
-        return self.do(lambda connection: self.stages.follow(connection, stage, name, self.now))
+        waiting = self.do(lambda c: self.stages.follow(c, stage, name, self.now))
+        return waiting or self.handouts.after(stage, self.round.number_of(name))
 
     def advertisement(self, name):
         return self.round.seal_advertisement(self.clients[name].advertise(), self.signer(name))
@@ -97,10 +104,22 @@ class Round:
         for name in names:
             self.send(MASK, name, self.vector(name))
 
-    def reveal(self, name):
+    def confirmation(self, name):
         listed = self.follow(MASK, name)
         numbers = [int.from_bytes(listed[i : i + 4], "little") for i in range(0, len(listed), 4)]
-        return self.clients[name].reveal(numbers).to_bytes()
+        return self.clients[name].confirm(numbers).to_bytes()
+
+    def confirm(self, *names):
+        for name in names:
+            self.send(CONFIRM, name, self.confirmation(name))
+
+    def reveal(self, name):
+        signed = self.follow(CONFIRM, name)
+        messages = [Confirmation.from_bytes(signed[i : i + 68]) for i in range(0, len(signed), 68)]
+        return self.clients[name].reveal(messages).to_bytes()
+
+    def unmask(self):
+        return self.store.read(lambda c: _unmask(self.round, self.stages, c))
 
     def truth(self, *names):
         values = [self.round.vector(Records(np.array(VECTORS[n])), Randomness.seeded(0))
@@ -128,9 +147,10 @@ def test_a_round_with_drop_outs_gives_the_sum_of_those_who_arrived(made):
     made.mask("ada", "bob", "dan")
     assert isinstance(made.follow(MASK, "ada"), Waiting)
     made.now += 60
+    made.confirm("ada", "bob", "dan")
     for name in ("ada", "bob", "dan"):
         made.send(REVEAL, name, made.reveal(name))
-    words = _unmask(made.round, made.do(made.stages.everything))
+    words = made.unmask()
     assert words.astype(np.int64).tolist() == made.truth("ada", "bob", "dan").tolist()
 
 
@@ -138,7 +158,7 @@ def test_the_same_message_again_changes_nothing_and_another_one_is_refused(made)
     first = made.advertisement("ada")
     made.send(ADVERTISE, "ada", first)
     made.send(ADVERTISE, "ada", first)
-    other = MaskingClient(1, made.round.session, 99)
+    other = made.client("ada", 99)
     forged = made.round.seal_advertisement(other.advertise(), made.signer("ada"))
     with refused("other-message"):
         made.send(ADVERTISE, "ada", forged)
@@ -180,11 +200,13 @@ def test_a_revelation_that_comes_too_late_is_not_needed(made):
     made.advertise(*NAMES)
     made.share(*NAMES)
     made.mask(*NAMES)
+    made.confirm(*NAMES)  # the last one is not needed either, and may go on
     messages = {name: made.reveal(name) for name in NAMES}
     for name in NAMES[:3]:
         made.send(REVEAL, name, messages[name])
     made.send(REVEAL, "dan", messages["dan"])
-    assert sorted(made.do(made.stages.everything)[REVEAL]) == [1, 2, 3]
+    for stage in (CONFIRM, REVEAL):
+        assert made.do(lambda c, s=stage: made.stages.members(c, s)) == [1, 2, 3]
 
 
 def test_malformed_and_foreign_messages_are_refused(made):
@@ -197,7 +219,8 @@ def test_malformed_and_foreign_messages_are_refused(made):
     made.send(ADVERTISE, "ada", own)
     made.advertise(*NAMES[1:])
     sealed = made.shares("ada")
-    for wrong in (sealed[:-1], sealed[:-116], sealed + sealed[:116], b""):
+    swapped = sealed[116:232] + sealed[:116] + sealed[232:]
+    for wrong in (sealed[:-1], sealed[:-116], sealed + sealed[:116], b"", swapped):
         with refused("bad-message"):
             made.send(SHARE, "ada", wrong)
     with refused("bad-message"):
@@ -212,6 +235,14 @@ def test_malformed_and_foreign_messages_are_refused(made):
         made.send(MASK, "bob", masked)
     made.send(MASK, "ada", masked)
     made.mask(*NAMES[1:])
+    signed = made.confirmation("ada")
+    for wrong in (b"", signed[:-1], signed[:-1] + bytes([signed[-1] ^ 1]), signed[:4] + bytes(64)):
+        with refused("bad-message"):
+            made.send(CONFIRM, "ada", wrong)
+    with refused("bad-message"):
+        made.send(CONFIRM, "bob", signed)
+    made.send(CONFIRM, "ada", signed)
+    made.confirm(*NAMES[1:])
     shown = made.reveal("ada")
     for wrong in (shown[:-1], b"", shown[:12]):
         with refused("bad-message"):
@@ -244,13 +275,14 @@ def test_wrong_shares_end_the_round_without_a_result(made):
     made.advertise(*NAMES)
     made.share(*NAMES)
     made.mask(*NAMES)
+    made.confirm(*NAMES)
     for name in NAMES[:3]:
         data = bytearray(made.reveal(name))
         if name == "bob":
             data[20] ^= 1  # a share of somebody's seed
         made.send(REVEAL, name, bytes(data))
     with pytest.raises(AggregationError):
-        _unmask(made.round, made.do(made.stages.everything))
+        made.unmask()
 
 
 # ------------------------------------------------------------------------------- parties
@@ -261,7 +293,7 @@ def test_keys_that_the_server_put_in_anothers_place_are_noticed(made):
     listed = made.follow(ADVERTISE, "ada")
     assert len(made.round.open_advertisements(listed)) == 4
     width = 164
-    own = MaskingClient(2, made.round.session, 7).advertise().to_bytes()
+    own = made.client("bob", 7).advertise().to_bytes()
     swapped = listed[:width] + own + listed[width + 100 :]
     with pytest.raises(AggregationError, match="'bob' do not carry its signature"):
         made.round.open_advertisements(swapped)
@@ -275,6 +307,7 @@ def test_keys_that_the_server_put_in_anothers_place_are_noticed(made):
 
 
 def test_a_party_hears_each_list_once_and_keeps_its_root(tmp_path):
+    (tmp_path / "party").mkdir()
     journal = Journal(tmp_path / "party" / "masking.json")
     root = journal.open("records")
     assert journal.open("records") == root
@@ -297,7 +330,7 @@ def test_replayed_from_its_root_a_party_says_the_same_to_the_bit(made, tmp_path)
     records = Records(np.array([0.1, 0.7]))
     first, second = (
         (
-            MaskingClient(1, noisy.session, Randomness.seeded(b"masking/" + root)).advertise(),
+            made.client("ada", Randomness.seeded(b"masking/" + root)).advertise(),
             noisy.vector(records, Randomness.seeded(b"noise/" + root)).tolist(),
         )
         for _ in range(2)
@@ -307,7 +340,7 @@ def test_replayed_from_its_root_a_party_says_the_same_to_the_bit(made, tmp_path)
     assert other != first[1]
 
 
-@pytest.mark.parametrize(("threshold", "colluding"), [(4, 0), (3, 0), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("threshold", "colluding"), [(4, 0), (3, 0), (3, 1), (4, 3)])
 def test_a_partys_noise_is_its_part_of_what_must_survive(tmp_path, threshold, colluding):
     make_trial(
         tmp_path, servers=["alpha"], parties=NAMES, route="masks", minimum_parties=threshold,
@@ -334,6 +367,15 @@ def test_a_server_that_could_not_take_a_vector_does_not_start(tmp_path):
         MaskedService(ServerSettings.read(path))
 
 
+def test_a_study_that_does_not_say_how_many_may_collude_is_refused(tmp_path):
+    make_trial(tmp_path, servers=["alpha"], parties=NAMES, route="masks", minimum_parties=3)
+    path = tmp_path / "study.toml"
+    lines = [line for line in path.read_text().splitlines() if "colluding" not in line]
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigurationError, match="needs colluding_parties"):
+        Study.read(path)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -341,11 +383,12 @@ def test_a_server_that_could_not_take_a_vector_does_not_start(tmp_path):
         ({"curves": ["roc", "ecdf"]}, "one curve once"),
         ({"curves": ["hosmer-lemeshow"]}, "one curve once"),
         ({"delta": 1e-6}, "needs delta = 0"),
-        ({"minimum_parties": 2}, "more than half of the 4 parties"),
-        ({"minimum_parties": 5}, "no more than all of them"),
+        ({"minimum_parties": 2}, "two different lists of survivors"),
+        ({"minimum_parties": 5}, "so many are not there"),
+        ({"colluding": 2}, "two different lists of survivors"),
         ({"colluding": 3}, "no honest party"),
         ({"stage_seconds": 0.0}, "above 0"),
-        ({"parties": ["ada"], "minimum_parties": 1}, "more than half"),
+        ({"parties": ["ada"], "minimum_parties": 1}, "at least two parties"),
         ({"route": "vectors", "servers": ["alpha"]}, "at least two servers"),
     ],
 )

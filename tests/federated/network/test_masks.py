@@ -76,7 +76,7 @@ def test_without_noise_the_curve_equals_the_local_one_to_the_bit(tmp_path, curve
 
 
 def test_with_noise_the_statement_names_the_protocol_and_the_charge_is_one(tmp_path):
-    made = create(tmp_path, minimum_parties=2, colluding=1)
+    made = create(tmp_path, minimum_parties=3, colluding=2)
     with made:
         made.contribute()
         for name in PARTIES:
@@ -88,7 +88,7 @@ def test_with_noise_the_statement_names_the_protocol_and_the_charge_is_one(tmp_p
         assert verify(statement).ok
         said = "\n".join(statement.assumptions)
         assert "masked secure aggregation of 3 parties" in said
-        assert "epsilon allows for 1 colluding parties" in said
+        assert "malicious server, helped by at most 2 parties" in said
         assert "each of 3 contributors adds a full share" in said
         assert "3 of 3 parties are in this result" in said
         progress = progress_of(ClientSettings.read(made.trial.config("analyst")))["alpha"]
@@ -138,6 +138,8 @@ LEAVES = [
     ("after sharing", False),
     ("before masking", False),
     ("after masking", False),
+    ("before confirming", True),
+    ("after confirming", True),
     ("before revealing", True),
     ("after revealing", True),
 ]

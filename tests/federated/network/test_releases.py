@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import numpy as np
@@ -9,76 +10,13 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from federated.network.harness import Federation
+from federated.network.one_process import OneProcess
+from noisewise.federated.network import reservations
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
-from noisewise.federated.network.intake import Intake
-from noisewise.federated.network.manifest import Manifest, set_digest, unframe
+from noisewise.federated.network.manifest import set_digest, unframe
 from noisewise.federated.network.measurement import Measurement
-from noisewise.federated.network.releases import Releases, open_ledger
-from noisewise.federated.network.routes import route_of
-from noisewise.federated.network.settings import Limits
-from noisewise.federated.network.store import Store
+from noisewise.federated.network.releases import Releases
 from noisewise.federated.questions import RocQuestion
-
-
-class OneProcess:
-    """Both servers' state in this process, without the network between."""
-
-    def __init__(self, folder, seed=0, **options):
-        made = Federation.create(folder, np.random.default_rng(seed), **options)
-        self.made, self.study, self.route = made, made.study, route_of(made.study)
-        self.names = [server.name for server in self.study.servers]
-        self.folder = folder
-        self.members = []
-        self.open()
-        for party, records in made.data.items():
-            made_shares = self.route.make(records)
-            common = self.route.check(0, made_shares[0], len(records))
-            shares = dict(zip(self.names, made_shares, strict=True))
-            manifest = Manifest.of(
-                study=self.study.fingerprint, party=party, records=len(records), common=common,
-                shares=shares, piece_size=1 << 20,
-            )  # fmt: skip
-            self.members.append(manifest.identifier)
-            for name in self.names:
-                intake = Intake(self.study, name, self.route, Limits())
-                share = intake.check(manifest, manifest.identifier, party)
-                job = intake.begin
-                self.stores[name].submit(
-                    lambda c, job=job, m=manifest, s=share, d=shares[name]: job(c, m, s, d)
-                ).result()
-
-    def open(self):
-        self.stores, self.ledgers, self.releases = {}, {}, {}
-        for name in self.names:
-            folder = self.folder / f"{name}-state"
-            identity = {"study": self.study.fingerprint, "server": name}
-            self.stores[name] = Store(folder, identity)
-            self.ledgers[name] = open_ledger(folder, self.study)
-            self.releases[name] = Releases(
-                self.study, name, self.stores[name], self.route, self.ledgers[name]
-            )
-
-    def close(self):
-        for store in self.stores.values():
-            store.close()
-        for ledger in self.ledgers.values():
-            if ledger is not None:
-                ledger.close()
-        self.stores, self.ledgers = {}, {}
-
-    def measurement(self, epsilon=1.0):
-        return Measurement.of(self.study, RocQuestion(self.made.question().domain, epsilon))
-
-    def ask(self, server, name="first", measurement=None, members=None, excluded=()):
-        wanted = set_digest(self.members if members is None else members)
-        return self.releases[server].release(
-            name, measurement or self.measurement(), wanted, list(excluded)
-        )
-
-    def sums(self, name="first", **options):
-        parts = [np.frombuffer(unframe(self.ask(s, name, **options))[1], "<i8") for s in self.names]
-        return np.sum(parts, axis=0)
 
 
 @pytest.fixture
@@ -111,22 +49,31 @@ def test_the_same_question_in_other_words_is_the_same_release(both):
 
 
 def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both, monkeypatch):
-    monkeypatch.setattr(Releases, "_make", lambda self, asked: 1 / 0)
+    monkeypatch.setattr(reservations, "finish", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         both.ask("alpha")
-    assert len(both.ledgers["alpha"].entries) == 1
+    (charge,) = both.ledgers["alpha"].charges
     monkeypatch.undo()
     both.close()
     both.open()
-    both.ask("alpha")
-    assert len(both.ledgers["alpha"].entries) == 1
+    answer = both.ask("alpha")
+    assert hashlib.sha256(answer).hexdigest() == charge.digest
+    assert both.ledgers["alpha"].charges == (charge,)
+
+
+def test_what_fails_before_it_is_paid_for_costs_nothing_and_holds_nobody(both, monkeypatch):
+    monkeypatch.setattr(Releases, "_make", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        both.ask("alpha")
+    assert both.ledgers["alpha"].entries == ()
+    both.withdraw("alpha", both.members[0])
 
 
 def test_a_ledger_that_forgot_a_release_is_refused(both):
     both.ask("alpha")
     both.close()
     (both.folder / "alpha-state" / "budget.ledger").unlink()
-    with pytest.raises(ConfigurationError, match="does not know what it cost"):
+    with pytest.raises(ConfigurationError, match="was deleted"):
         both.open()
 
 
@@ -134,7 +81,7 @@ def test_nothing_is_stored_if_the_charge_fails(both, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr(both.ledgers["alpha"], "charge", fail)
+    monkeypatch.setattr(both.ledgers["alpha"], "charge_once", fail)
     with pytest.raises(OSError, match="disk full"):
         both.ask("alpha")
     assert both.releases["alpha"].find("first") is None
@@ -146,6 +93,8 @@ def test_a_name_is_not_given_to_another_question_or_set(both):
         both.ask("alpha", measurement=both.measurement(0.5))
     with pytest.raises(RefusedError, match="other contributions"):
         both.ask("alpha", members=both.members[1:], excluded=both.members[:1])
+    with pytest.raises(RefusedError, match="reserve the contributions"):
+        both.make("alpha", name="never reserved")
     with pytest.raises(RefusedError, match="changed since"):
         both.ask("alpha", name="second", members=both.members[1:])
     assert len(both.ledgers["alpha"].entries) == 1
@@ -191,10 +140,10 @@ def test_every_server_adds_the_full_noise_to_its_own_share(tmp_path):
         [np.full(block.size, block.variance) for block in measurement.question.planned.noise]
     )
     differences = {}
+    asked = reservations.Reservation("many", measurement.encoded, tuple(sorted(made.members)))
     for server in made.names:
-        words = np.array(
-            [np.frombuffer(unframe(made.ask(server, f"r{i}"))[1], "<i8") for i in range(400)]
-        )
+        answers = (made.releases[server]._make(asked, measurement) for _ in range(400))
+        words = np.array([np.frombuffer(unframe(answer)[1], "<i8") for answer in answers])
         differences[server] = words[::2] - words[1::2]
         ratio = (differences[server] ** 2 / (2 * spread(made, planned))).mean()
         assert 0.8 < ratio < 1.2, (server, ratio)
@@ -236,5 +185,6 @@ def test_an_answer_says_what_it_answers(both):
 
 
 def test_a_study_with_noise_cannot_be_served_without_a_ledger(both):
+    state = both.states["alpha"]
     with pytest.raises(ValueError, match="has a ledger"):
-        Releases(both.study, "alpha", both.stores["alpha"], both.route, None)
+        Releases(both.study, "alpha", state.store, both.route, None, state.marks)

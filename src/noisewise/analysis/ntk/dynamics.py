@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from noisewise.analysis.inputs import FloatArray
 from noisewise.analysis.ntk.kernel import Kernels, kernels
 from noisewise.analysis.ntk.positivity import Positivity, positivity
-from noisewise.gradients.estimators import clip_scale
 from noisewise.gradients.grouping import layer_of
 from noisewise.gradients.losses import record_losses
+from noisewise.gradients.rules import clip_scale
 from noisewise.privacy import _validate
 
 __all__ = ["ClippedKernel", "LossChange", "analyse", "clipping_factors", "table_of_kernels"]

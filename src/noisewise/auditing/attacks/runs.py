@@ -131,7 +131,7 @@ class _Gradients:
     def silent(self, records: Data) -> NDArray[np.float64]:
         """The sum before noise."""
         # The one thing that a run does not show in public, for good reason.
-        bounded = self._run._bounded_sum(*records)  # type: ignore[attr-defined]
+        bounded = self._run._engine.sum(*records)  # type: ignore[attr-defined]
         return self._vector(bounded.gradients)
 
     def _vector(self, gradients: Mapping[str, Tensor]) -> NDArray[np.float64]:

@@ -31,6 +31,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget, concentrated_delta, discreteness, gaussian_delta
 from noisewise.privacy import _validate
 from noisewise.privacy.discrete import (
@@ -308,7 +309,7 @@ class Mechanism:
                 f"counts must be {self.setting.bins} integers, "
                 f"got shape {counts.shape} of {counts.dtype}"
             )
-        noisy = self.strategy.measure(counts.astype(np.int64)) + self.draw(rng)
+        noisy = noising.add(self.strategy.measure(counts.astype(np.int64)), self.draw(rng))
         return self.strategy.reconstruct(noisy, float(counts.sum()))
 
     def simulate(self, generator: np.random.Generator, size: int = 1) -> FloatArray:

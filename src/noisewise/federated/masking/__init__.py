@@ -4,10 +4,12 @@ State machines for a client and a server, with messages as bytes; no network.
 """
 
 from noisewise.federated.masking.client import MaskingClient
-from noisewise.federated.masking.server import MaskingServer
+from noisewise.federated.masking.roll import make_roll
+from noisewise.federated.masking.server import MaskingServer, unmask
 from noisewise.federated.masking.session import (
     Advertisement,
     AggregationError,
+    Confirmation,
     MaskedVector,
     Revelation,
     SealedShares,
@@ -17,10 +19,13 @@ from noisewise.federated.masking.session import (
 __all__ = [
     "Advertisement",
     "AggregationError",
+    "Confirmation",
     "MaskedVector",
     "MaskingClient",
     "MaskingServer",
     "Revelation",
     "SealedShares",
     "Session",
+    "make_roll",
+    "unmask",
 ]

@@ -4,7 +4,9 @@ Its vector leaves it under two kinds of masks: one for each other party, which c
 (plus for the one with the smaller number, minus for the other), and one of its own. Should it
 drop out, the others' shares rebuild its mask key, so that the masks without a counterpart
 can be subtracted; should it stay, they rebuild the seed of its own mask. A server that got both
-could read the vector, so a party reveals one kind for each other party, once, and then no more.
+could read the vector, so a party reveals one kind for each other party, once, and then no more; and
+only after it has seen that enough others were told the same list of survivors
+(:mod:`noisewise.federated.masking.session` derives how many are enough).
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ from noisewise.federated.masking.session import (
     LIMBS,
     Advertisement,
     AggregationError,
+    Confirmation,
     MaskedVector,
     Revelation,
+    Roll,
     SealedShares,
     Session,
+    Sign,
     agree,
     commit,
     mask_of,
@@ -53,11 +58,25 @@ class MaskingClient:
     session : Session
     rng : None, int or Randomness
         ``None`` is the secure choice; anything else is for tests.
+    sign : callable
+        Signs data with the key by which the others know this party.
+    roll : callable
+        Tells whether a party signed data; see :class:`noisewise.federated.masking.session.Roll`.
     """
 
-    def __init__(self, index: int, session: Session, rng: Randomness | int | None = None) -> None:
+    def __init__(
+        self,
+        index: int,
+        session: Session,
+        rng: Randomness | int | None = None,
+        *,
+        sign: Sign,
+        roll: Roll,
+    ) -> None:
         self.index = session.check_party(index)
         self.session = session
+        self._sign, self._roll = sign, roll
+        self._stayed: set[int] = set()
         self._rng = resolve(rng)
         self._sealing = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
         self._masking = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
@@ -126,12 +145,8 @@ class MaskingClient:
                 masked -= mask
         return MaskedVector(self.index, masked)
 
-    def reveal(self, arrived: Iterable[int]) -> Revelation:
-        """Stage 4: return shares of the seeds of parties that stayed and keys of those that left.
-
-        For every party one of the two, never both, and only once: a server that asks again with
-        another list could put a party's two secrets together.
-        """
+    def confirm(self, arrived: Iterable[int]) -> Confirmation:
+        """Stage 4: sign the list of those whose vectors arrived; the one list of this round."""
         self._enter(4)
         stayed = set(arrived)
         unknown = stayed - set(self._shares)
@@ -142,10 +157,34 @@ class MaskingClient:
         if self.index not in stayed:
             raise AggregationError("the server says that this party's own vector did not arrive")
         self.session.check_enough(len(stayed), "mask")
+        self._stayed = stayed
+        return Confirmation(self.index, self._sign(self.session.survivors(stayed)))
+
+    def reveal(self, confirmations: Iterable[Confirmation]) -> Revelation:
+        """Stage 5: return shares of the seeds of parties that stayed and keys of those that left.
+
+        For every party one of the two, never both, and only if as many survivors as the threshold
+        have signed the list that this party was told: a server that told others another list
+        could put a party's two secrets together, or open the sum of a few.
+        """
+        self._enter(5)
+        said, signed = self.session.survivors(self._stayed), set()
+        for message in confirmations:
+            if message.sender not in self._stayed or not self._roll(
+                message.sender, message.signature, said
+            ):
+                raise AggregationError(
+                    f"party {message.sender} did not sign the list of survivors that this party "
+                    "was told: the server may have told others another one. Nothing was revealed"
+                )
+            signed.add(message.sender)
+        self.session.check_enough(len(signed), "confirm")
         return Revelation(
             self.index,
-            seeds={owner: self._shares[owner][1] for owner in sorted(stayed)},
-            keys={owner: self._shares[owner][0] for owner in sorted(set(self._shares) - stayed)},
+            seeds={owner: self._shares[owner][1] for owner in sorted(self._stayed)},
+            keys={
+                owner: self._shares[owner][0] for owner in sorted(set(self._shares) - self._stayed)
+            },
         )
 
     # ------------------------------------------------------------------ inside

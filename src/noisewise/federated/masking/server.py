@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -9,8 +11,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from noisewise.federated.masking.session import (
     Advertisement,
     AggregationError,
+    Confirmation,
     MaskedVector,
     Revelation,
+    Roll,
     SealedShares,
     Session,
     agree,
@@ -22,7 +26,7 @@ from noisewise.federated.masking.session import (
 from noisewise.federated.sharing import shamir
 from noisewise.federated.sharing.additive import Words
 
-__all__ = ["MaskingServer"]
+__all__ = ["MaskingServer", "unmask"]
 
 
 class MaskingServer:
@@ -31,13 +35,17 @@ class MaskingServer:
     Parameters
     ----------
     session : Session
+    roll : callable
+        Tells whether a party signed data; see :class:`noisewise.federated.masking.session.Roll`.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, roll: Roll) -> None:
         self.session = session
+        self._roll = roll
         self._advertised: dict[int, Advertisement] = {}
         self._sealed: dict[int, dict[int, SealedShares]] = {}
         self._vectors: dict[int, MaskedVector] = {}
+        self._confirmed: dict[int, Confirmation] = {}
         self._revealed: dict[int, Revelation] = {}
         self._stage = 1
 
@@ -72,9 +80,19 @@ class MaskingServer:
             raise AggregationError(f"the vector of party {message.sender} has the wrong length")
         once(self._vectors, message.sender, message, "mask")
 
-    def take_revelation(self, message: Revelation) -> None:
+    def take_confirmation(self, message: Confirmation) -> None:
         """Stage 4."""
         self._during(4)
+        said = self.session.survivors(self._vectors)
+        if message.sender not in self._vectors or not self._roll(
+            message.sender, message.signature, said
+        ):
+            raise AggregationError(f"party {message.sender} did not sign the list of survivors")
+        once(self._confirmed, message.sender, message, "confirm")
+
+    def take_revelation(self, message: Revelation) -> None:
+        """Stage 5."""
+        self._during(5)
         if message.sender not in self._vectors:
             raise AggregationError(f"party {message.sender} did not send a vector")
         stayed, left = set(self._vectors), set(self._sealed) - set(self._vectors)
@@ -105,44 +123,20 @@ class MaskingServer:
             self._close(3, len(self._vectors), "mask")
         return sorted(self._vectors)
 
+    def confirmations(self) -> list[Confirmation]:
+        """Close stage 4 and return all signatures, for everybody."""
+        if self._stage == 4:
+            self._close(4, len(self._confirmed), "confirm")
+        return [self._confirmed[sender] for sender in sorted(self._confirmed)]
+
     def total(self) -> Words:
-        """Close stage 4 and return the sum of the vectors that arrived, without masks."""
-        self._close(4, len(self._revealed), "reveal")
-        result = np.zeros(self.session.size, np.uint64)
-        for message in self._vectors.values():
-            result += message.words
-        for owner in self._vectors:
-            shares = {sender: m.seeds[owner] for sender, m in self._revealed.items()}
-            seed = from_limbs(self._rebuild(shares))
-            if commit(seed, self.session) != self._advertised[owner].commitment:
-                raise AggregationError(f"the shares of party {owner}'s seed do not give its seed")
-            result -= mask_of(seed, self.session.size)
-        for owner in sorted(set(self._sealed) - set(self._vectors)):
-            shares = {sender: m.keys[owner] for sender, m in self._revealed.items()}
-            self._remove_pairwise(owner, from_limbs(self._rebuild(shares)), result)
-        return result
+        """Close stage 5 and return the sum of the vectors that arrived, without masks."""
+        self._close(5, len(self._revealed), "reveal")
+        return unmask(
+            self.session, self._advertised, self._sealed, self._vectors.values(), self._revealed
+        )
 
     # ---------------------------------------------------------------- inside
-
-    def _remove_pairwise(self, left: int, secret: bytes, result: Words) -> None:
-        """Subtract the masks that parties who stayed added for one who left."""
-        private = X25519PrivateKey.from_private_bytes(secret)
-        public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        if public != self._advertised[left].masking:
-            raise AggregationError(f"the shares of party {left}'s key do not give its key")
-        for stayed in self._vectors:
-            seed = agree(private, self._advertised[stayed].masking, self.session, "mask")
-            mask = mask_of(seed, self.session.size)
-            if stayed < left:
-                result -= mask
-            else:
-                result += mask
-
-    def _rebuild(self, shares: dict[int, shamir.Field]) -> shamir.Field:
-        try:
-            return shamir.combine(shares, self.session.threshold)
-        except ValueError as error:
-            raise AggregationError(f"a secret cannot be rebuilt: {error}") from error
 
     def _during(self, stage: int) -> None:
         if stage != self._stage:
@@ -152,3 +146,83 @@ class MaskingServer:
         self._during(stage)
         self.session.check_enough(present, name)
         self._stage = stage + 1
+
+
+def unmask(
+    session: Session,
+    advertised: Mapping[int, Advertisement],
+    shared: Iterable[int],
+    vectors: Iterable[MaskedVector],
+    revealed: Mapping[int, Revelation],
+) -> Words:
+    """Return the sum of vectors without their masks.
+
+    Parameters
+    ----------
+    session : Session
+    advertised : mapping
+        Public keys of all who advertised.
+    shared : iterable of int
+        Who shared keys, and is therefore in the others' masks.
+    vectors : iterable of MaskedVector
+        Those that arrived; read one after the other.
+    revealed : mapping
+        By sender; each about everybody who shared keys.
+
+    Raises
+    ------
+    AggregationError
+        If the revealed shares do not give the secrets that were advertised.
+    """
+    result = np.zeros(session.size, np.uint64)
+    stayed = []
+    for message in vectors:
+        result += message.words
+        stayed.append(message.sender)
+    left = sorted(set(shared) - set(stayed))
+    seeds = {sender: message.seeds for sender, message in revealed.items()}
+    for owner, seed in _rebuild(seeds, stayed, session.threshold):
+        if commit(seed, session) != advertised[owner].commitment:
+            raise AggregationError(f"the shares of party {owner}'s seed do not give its seed")
+        result -= mask_of(seed, session.size)
+    keys = {sender: message.keys for sender, message in revealed.items()}
+    for owner, secret in _rebuild(keys, left, session.threshold):
+        _remove_pairwise(session, advertised, owner, secret, stayed, result)
+    return result
+
+
+def _rebuild(
+    shares: Mapping[int, Mapping[int, shamir.Field]], owners: list[int], threshold: int
+) -> list[tuple[int, bytes]]:
+    """Return the secrets of all owners, whose shares have the same holders: interpolated once."""
+    if not owners:
+        return []
+    stacked = {
+        holder: np.stack([found[owner] for owner in owners]) for holder, found in shares.items()
+    }
+    try:
+        secrets = shamir.combine(stacked, threshold)
+    except ValueError as error:
+        raise AggregationError(f"a secret cannot be rebuilt: {error}") from error
+    return [(owner, from_limbs(limbs)) for owner, limbs in zip(owners, secrets, strict=True)]
+
+
+def _remove_pairwise(
+    session: Session,
+    advertised: Mapping[int, Advertisement],
+    left: int,
+    secret: bytes,
+    stayed: Iterable[int],
+    result: Words,
+) -> None:
+    """Subtract the masks that parties who stayed added for one who left."""
+    private = X25519PrivateKey.from_private_bytes(secret)
+    public = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    if public != advertised[left].masking:
+        raise AggregationError(f"the shares of party {left}'s key do not give its key")
+    for other in stayed:
+        mask = mask_of(agree(private, advertised[other].masking, session, "mask"), session.size)
+        if other < left:
+            result -= mask
+        else:
+            result += mask

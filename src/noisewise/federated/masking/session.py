@@ -1,17 +1,38 @@
 """What client and server of a masked aggregation agree on: parameters, keys, messages.
 
-Four stages (Bonawitz et al. 2017, Figure 4, without signatures): every party advertises two
-public keys; shares its mask key and a seed of its own among all, sealed for each receiver; sends
-its masked vector; and reveals, for every party, one of the two kinds of shares.
+Five stages (Bonawitz et al. 2017, Figure 4, with the consistency check of the malicious model):
+every party advertises two public keys; shares its mask key and a seed of its own among all, sealed
+for each receiver; sends its masked vector; signs the list of those whose vectors arrived; and, once
+it has seen enough signatures under that very list, reveals for every party one of the two kinds of
+shares.
+
+**What a lying server learns.** Let n parties be invited, t be the threshold, and c parties tell the
+server everything and do whatever it says. An honest party signs one list, so two different lists
+have t signatures each only if 2 (t - c) <= n - c. With
+
+    2 t > n + c
+
+at most one list L has t signatures, and honest parties reveal for L or not at all. Then:
+
+* nobody's two secrets are opened: honest parties give out one kind of share of a party, the same
+  kind all of them, and c < t shares of the other kind say nothing;
+* no honest vector is opened alone. A party that reveals has shares of everybody in L, hence has
+  masked with every honest party in L; a mask between two honest parties in L stays unknown, so
+  whoever adds up its vector must add all of theirs. A set of honest parties in L that leaves all
+  revealing ones out has at most n - t members, so its members would have masked with at most
+  n - t + c < t parties, which they refuse.
+
+So a server learns the sum over the honest of L, of whom there are at least t - c, or nothing: the
+noise of t - c parties is in everything it sees.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
@@ -27,13 +48,18 @@ from noisewise.privacy.randomness import Randomness
 __all__ = [
     "Advertisement",
     "AggregationError",
+    "Confirmation",
     "MaskedVector",
     "Revelation",
+    "Roll",
     "SealedShares",
     "Session",
+    "Sign",
     "agree",
+    "check_threshold",
     "commit",
     "from_limbs",
+    "least_threshold",
     "mask_of",
     "to_limbs",
 ]
@@ -41,10 +67,48 @@ __all__ = [
 SECRET_BYTES = 32
 # 32 bytes as five numbers below 2^56, which fit into the field of Shamir's shares.
 LIMB_BYTES, LIMBS = 7, 5
+SEALED_BYTES = 8 + 12 + 2 * 8 * LIMBS + 16
+CONFIRMATION_BYTES = 4 + 64
+_ROW = np.dtype([("owner", "<u4"), ("share", "<u8", (LIMBS,))])
+
+#: Signs data in the name of one party.
+Sign: TypeAlias = Callable[[bytes], bytes]
+#: Tells whether a party, by its number, signed data: roll(party, signature, data).
+Roll: TypeAlias = Callable[[int, bytes, bytes], bool]
 
 
 class AggregationError(NoisewiseError, RuntimeError):
     """An aggregation that cannot go on; nothing was revealed, nothing is wrong but the round."""
+
+
+def least_threshold(parties: int, colluding: int) -> int:
+    """Return how many must stay so that no two lists of survivors can both be confirmed."""
+    return (parties + colluding) // 2 + 1
+
+
+def check_threshold(parties: int, threshold: int, colluding: int) -> None:
+    """Refuse numbers under which a lying server could learn more than one sum of many."""
+    least = least_threshold(parties, colluding)
+    if least <= threshold <= parties:
+        return
+    if colluding >= threshold or least > parties:
+        reason = "that leaves no honest party whose noise and masks could be counted on"
+    elif threshold > parties:
+        reason = "so many are not there"
+    else:
+        reason = (
+            "the server could have two different lists of survivors confirmed and open a party's "
+            "vector"
+        )
+    possible = (
+        f"it must be more than half of parties and helpers together, {least} to {parties}"
+        if least <= parties
+        else "so many helpers cannot be allowed for"
+    )
+    raise ValueError(
+        f"a threshold of {threshold} among {parties} parties, of which {colluding} may help the "
+        f"server, does not do: {reason}; {possible}"
+    )
 
 
 @dataclass(frozen=True)
@@ -58,23 +122,27 @@ class Session:
     parties : int
         How many are invited; they are numbered from 1.
     threshold : int
-        How many must stay to the end. More than half of the parties: then no two sets of
-        that many parties are disjoint.
+        How many must stay to the end: more than half of `parties` and `colluding` together, or
+        a lying server could have two different lists of survivors confirmed.
     size : int
         Length of the vectors.
+    colluding : int
+        How many parties may tell the server everything and do what it says.
     """
 
     name: bytes
     parties: int
     threshold: int
     size: int
+    colluding: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, bytes) or len(self.name) < 16:
             raise ValueError("name must be at least 16 bytes, fresh for every round")
         _validate.integer("parties", self.parties, minimum=2, maximum=1 << 16)
-        least = self.parties // 2 + 1
-        _validate.integer("threshold", self.threshold, minimum=least, maximum=self.parties)
+        _validate.integer("threshold", self.threshold)
+        _validate.integer("colluding", self.colluding)
+        check_threshold(self.parties, self.threshold, self.colluding)
         _validate.integer("size", self.size, minimum=1, maximum=1 << 28)
 
     def check_party(self, index: int) -> int:
@@ -82,6 +150,11 @@ class Session:
         if not 1 <= index <= self.parties:
             raise AggregationError(f"there is no party {index}: they are 1 to {self.parties}")
         return index
+
+    def survivors(self, arrived: Iterable[int]) -> bytes:
+        """Return what a party signs when it confirms a list of survivors."""
+        numbers = np.array(sorted(set(arrived)), "<u4")
+        return b"noisewise/masking/2/survivors/" + self.name + numbers.tobytes()
 
     def check_enough(self, present: int, stage: str) -> None:
         """Raise if too few parties are left."""
@@ -131,7 +204,7 @@ class SealedShares:
     @classmethod
     def from_bytes(cls, data: bytes) -> SealedShares:
         """Read what :meth:`to_bytes` wrote."""
-        _check_length(data, 8 + 12 + 2 * 8 * LIMBS + 16, "sealed shares")
+        _check_length(data, SEALED_BYTES, "sealed shares")
         sender, receiver = struct.unpack("<II", data[:8])
         return cls(sender, receiver, data[8:])
 
@@ -155,9 +228,27 @@ class MaskedVector:
         return cls(struct.unpack("<I", data[:4])[0], words)
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """Stage 4, to all: a party's signature under the list of those whose vectors arrived."""
+
+    sender: int
+    signature: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return 68 bytes."""
+        return struct.pack("<I", self.sender) + self.signature
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Confirmation:
+        """Read what :meth:`to_bytes` wrote."""
+        _check_length(data, CONFIRMATION_BYTES, "a confirmation")
+        return cls(struct.unpack("<I", data[:4])[0], data[4:])
+
+
 @dataclass(frozen=True, eq=False)
 class Revelation:
-    """Stage 4, to the server: for each party a share of its seed, or of its mask key.
+    """Stage 5, to the server: for each party a share of its seed, or of its mask key.
 
     Parameters
     ----------
@@ -176,8 +267,11 @@ class Revelation:
         """Return 12 bytes and 44 for each party."""
         parts = [struct.pack("<III", self.sender, len(self.seeds), len(self.keys))]
         for shares in (self.seeds, self.keys):
-            for owner, share in sorted(shares.items()):
-                parts.append(struct.pack("<I", owner) + share.astype("<u8").tobytes())
+            rows = np.zeros(len(shares), _ROW)
+            if shares:
+                rows["owner"] = sorted(shares)
+                rows["share"] = [shares[owner] for owner in sorted(shares)]
+            parts.append(rows.tobytes())
         return b"".join(parts)
 
     @classmethod
@@ -185,22 +279,20 @@ class Revelation:
         """Read what :meth:`to_bytes` wrote."""
         if len(data) < 12:
             raise AggregationError("a revelation has at least 12 bytes: truncated?")
-        sender, *counts = struct.unpack("<III", data[:12])
-        row = 4 + 8 * LIMBS
-        _check_length(data, 12 + row * sum(counts), "a revelation")
-        found: list[dict[int, shamir.Field]] = []
-        start = 12
-        for count in counts:
-            shares: dict[int, shamir.Field] = {}
-            for _ in range(count):
-                owner = struct.unpack("<I", data[start : start + 4])[0]
-                words = np.frombuffer(data[start + 4 : start + row], "<u8").astype(np.uint64)
-                if owner in shares:
-                    raise AggregationError(f"a revelation names party {owner} twice")
-                shares[owner] = words
-                start += row
-            found.append(shares)
-        return cls(sender, found[0], found[1])
+        sender, seeds, keys = struct.unpack("<III", data[:12])
+        _check_length(data, 12 + _ROW.itemsize * (seeds + keys), "a revelation")
+        rows = np.frombuffer(data, _ROW, offset=12)
+        return cls(sender, _by_owner(rows[:seeds]), _by_owner(rows[seeds:]))
+
+
+def _by_owner(rows: np.ndarray) -> dict[int, shamir.Field]:
+    owners = rows["owner"].astype(np.int64)
+    if np.any(np.diff(owners) <= 0):
+        raise AggregationError("a revelation names a party twice or out of order")
+    shares = rows["share"].astype(np.uint64)
+    if shares.size and int(shares.max()) >= shamir.PRIME:
+        raise AggregationError("a revelation holds something that is not a share")
+    return dict(zip(owners.tolist(), shares, strict=True))
 
 
 def to_limbs(secret: bytes) -> shamir.Field:
@@ -234,13 +326,13 @@ def agree(private: X25519PrivateKey, public: bytes, session: Session, purpose: s
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise AggregationError(f"a public key is not valid: {error}") from error
-    info = b"noisewise/masking/1/" + purpose.encode()
+    info = b"noisewise/masking/2/" + purpose.encode()
     return HKDF(hashes.SHA256(), 32, salt=session.name, info=info).derive(shared)
 
 
 def commit(seed: bytes, session: Session) -> bytes:
     """Return a digest of a party's seed, bound to the round."""
-    return hashlib.sha256(b"noisewise/masking/1/seed/" + session.name + seed).digest()
+    return hashlib.sha256(b"noisewise/masking/2/seed/" + session.name + seed).digest()
 
 
 def mask_of(seed: bytes, size: int) -> Words:

@@ -3,12 +3,15 @@
 Every request here may safely be repeated: contributions are known by their content and
 releases by their name. Each attempt is signed anew, with a new nonce, and an answer counts only
 if it carries that nonce, so a delayed or repeated answer to something else is not believed.
+
+Every request brings the latest mark of the server along that any answer carried, and no answer may
+carry an older one (:mod:`noisewise.federated.network.marks`): a server that was restored from a
+backup is noticed by whoever has seen what it forgot.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from types import TracebackType
@@ -17,7 +20,10 @@ from typing import Any
 import aiohttp
 
 from noisewise.federated.network.access import NONCE_HEADER
-from noisewise.federated.network.errors import RefusedError, UnreachableError
+from noisewise.federated.network.errors import NetworkError, RefusedError, UnreachableError
+from noisewise.federated.network.marks import MARK_HEADER
+from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.seen import SeenMarks
 from noisewise.federated.network.settings import ClientSettings
 
 __all__ = ["Client"]
@@ -25,7 +31,11 @@ __all__ = ["Client"]
 # Refusals that a new attempt may overcome: the request was seen before (a network that sends
 # things twice), took too long, or was damaged or answered by something else on the way ("http":
 # our servers always give a reason).
-_PASSING = {"replayed", "slow", "http"}
+_PASSING = {"replayed", "slow", "http", "busy", "reserved"}
+# Those among them that are an answer, if they last.
+_WAITING = {"busy", "reserved"}
+# Refusals with a status of 500 or more that no new attempt overcomes.
+_FINAL = {"rolled-back"}
 
 
 class Client:
@@ -40,6 +50,7 @@ class Client:
         self.settings = settings
         self._study = settings.study
         self._session: aiohttp.ClientSession | None = None
+        self._seen = SeenMarks.of(settings.state, settings.study)
 
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(ssl=self.settings.tls(), limit_per_host=8)
@@ -85,7 +96,7 @@ class Client:
             try:
                 return await self._attempt(server, method, path, body, seconds)
             except RefusedError as error:
-                if error.code not in _PASSING and error.status < 500:
+                if error.code in _FINAL or (error.code not in _PASSING and error.status < 500):
                     raise
                 failure: Exception = error
             except (
@@ -101,6 +112,8 @@ class Client:
                     ) from error
                 failure = error
             if time.monotonic() + pause > deadline:
+                if isinstance(failure, RefusedError) and failure.code in _WAITING:
+                    raise failure
                 raise UnreachableError(
                     f"server {server!r} at {self.settings.url(server)} did not answer within "
                     f"{self.settings.patience:g} seconds ({type(failure).__name__}: {failure}). "
@@ -112,7 +125,10 @@ class Client:
 
     async def json(self, server: str, method: str, path: str, body: bytes = b"") -> Any:
         """Send a request and return the JSON in the answer."""
-        return json.loads(await self.request(server, method, path, body))
+        try:
+            return read_json(await self.request(server, method, path, body))
+        except ValueError as error:
+            raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
 
     async def _attempt(
         self, server: str, method: str, path: str, body: bytes, seconds: float | None
@@ -128,6 +144,9 @@ class Client:
             time=int(time.time()),
         )
         headers = {"Authorization": credential.header}
+        shown = self._seen.latest(server)
+        if shown is not None:
+            headers[MARK_HEADER] = shown
         url = self.settings.url(server) + path
         timeout = aiohttp.ClientTimeout(total=seconds or self.settings.seconds)
         async with self._session.request(
@@ -140,6 +159,9 @@ class Client:
                 raise _StrangeAnswerError("the answer belongs to another request")
             if response.status != 200:
                 raise _refused(response.status, answer)
+            await asyncio.to_thread(
+                self._seen.take, server, shown, response.headers.get(MARK_HEADER)
+            )
             return answer
 
 
@@ -149,8 +171,11 @@ class _StrangeAnswerError(Exception):
 
 def _refused(status: int, answer: bytes) -> RefusedError:
     try:
-        fields = json.loads(answer)
-        return RefusedError(str(fields["error"]), status, str(fields["code"]))
+        fields = read_json(answer)
+        reason, code = str(fields["error"]), str(fields["code"])
+        if code == "unsigned":  # we do sign, so this server reads signatures of another version
+            reason += ": the server may run version 0.1 of noisewise, which must be updated"
+        return RefusedError(reason, status, code)
     except (ValueError, TypeError, KeyError):
         return RefusedError(
             f"HTTP status {status} without a reason: this was not an aggregation server, or the "

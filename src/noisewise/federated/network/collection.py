@@ -2,14 +2,16 @@
 
 Shares of a contribution add up to its histogram only if *all* servers count it. So the analyst
 reads from every server which contributions are complete, takes those that all of them have,
-and asks every server for a release about exactly that set, named by its SHA-256. Answers that
-are not about the same question, set, map and noise are refused. A release that some server
-has already made is completed with the set that it was made for.
+reserves exactly that set, named by its SHA-256, at every server, and only when all of them have
+reserved it asks for the release: nothing is spent anywhere before. Answers that are not about the
+same question, set, map and noise are refused. A release that some server has already made is
+completed with the set that it was made for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from noisewise.federated.network.manifest import set_digest, unframe
 from noisewise.federated.network.masks.analyst import fetch
 from noisewise.federated.network.masks.round import RELEASE, MaskedRound
 from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.federated.noise import SharedNoise
@@ -167,16 +170,13 @@ class RemoteAggregator:
                 complete = [_identifiers(answer) for answer in listed]
                 members = await self._members(client, name, complete)
                 try:
-                    answers = await asyncio.gather(
-                        *(
-                            self._release(client, server.name, name, measurement, own, members)
-                            for server, own in zip(
-                                self.settings.study.servers, complete, strict=True
-                            )
-                        )
+                    await self._at_all(client, "reservations", name, measurement, complete, members)
+                    answers = await self._at_all(
+                        client, "releases", name, measurement, complete, members
                     )
                 except RefusedError as error:
-                    if error.code in ("moved", "other-set"):
+                    await self._give_up(client, name)
+                    if error.code in ("moved", "other-set", "not-reserved"):
                         continue
                     raise
                 return _combine(answers, measurement, name, members, len(complete[0]))
@@ -218,7 +218,7 @@ class RemoteAggregator:
         states = await _everywhere(client, "GET", "/v1/progress")
         lines = []
         for server, answer in zip(self.settings.study.servers, states, strict=True):
-            state = json.loads(answer)
+            state = read_json(answer)
             absent = ", ".join(state["absent"][:10]) or "nobody"
             lines.append(f"server {server.name!r} waits for: {absent}")
         return (
@@ -227,26 +227,48 @@ class RemoteAggregator:
             + ". Wait for them, or ask for fewer parties. Nothing was spent."
         )
 
-    async def _release(
+    async def _at_all(
         self,
         client: Client,
-        server: str,
+        what: str,
         name: str,
         measurement: Measurement,
-        own: set[str],
+        complete: Sequence[set[str]],
         members: tuple[str, ...],
-    ) -> tuple[str, bytes]:
-        request = {
-            "question": json.loads(measurement.encoded),
-            "set": set_digest(members),
-            "excluded": sorted(own - set(members)),
-        }
-        body = json.dumps(request).encode()
-        # Servers evaluate all keys before they answer, so this may take its time.
-        answer = await client.request(
-            server, "PUT", f"/v1/releases/{name}", body, seconds=self.settings.patience
+    ) -> list[tuple[str, bytes]]:
+        """Reserve ("reservations") or ask for a release ("releases") at all servers."""
+
+        async def at(server: str, own: set[str]) -> tuple[str, bytes]:
+            request = {
+                "question": json.loads(measurement.encoded),
+                "set": set_digest(members),
+                "excluded": sorted(own - set(members)) if what == "reservations" else [],
+            }
+            # Servers evaluate all keys before they answer, so this may take its time.
+            answer = await client.request(
+                server,
+                "PUT",
+                f"/v1/{what}/{name}",
+                json.dumps(request).encode(),
+                seconds=self.settings.patience,
+            )
+            return server, answer
+
+        servers = [server.name for server in self.settings.study.servers]
+        found = await asyncio.gather(
+            *(at(server, own) for server, own in zip(servers, complete, strict=True)),
+            return_exceptions=True,
         )
-        return server, answer
+        for answer in found:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in found if not isinstance(answer, BaseException)]
+
+    async def _give_up(self, client: Client, name: str) -> None:
+        """Let the servers that have reserved go on without this release."""
+        for server in self.settings.study.servers:
+            with contextlib.suppress(NetworkError):  # it forgets by itself, only later
+                await client.request(server.name, "DELETE", f"/v1/reservations/{name}")
 
 
 def _combine(
@@ -267,8 +289,10 @@ def _combine(
     for server, answer in answers:
         try:
             head, data = unframe(answer)
-            fields = json.loads(head)
+            fields = read_json(head)
             share = np.frombuffer(data, "<i8").astype(np.int64)
+            if not isinstance(fields, dict):
+                raise ValueError("not an answer")
         except ValueError as error:
             raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
         wrong = [key for key, value in expected.items() if fields.get(key) != value]
@@ -309,7 +333,7 @@ def progress_of(settings: ClientSettings) -> dict[str, Any]:
 
     answers = asyncio.run(ask())
     servers = settings.study.servers
-    return {s.name: json.loads(answer) for s, answer in zip(servers, answers, strict=True)}
+    return {s.name: read_json(answer) for s, answer in zip(servers, answers, strict=True)}
 
 
 def threat_of(aggregator: RemoteAggregator) -> ThreatModel:

@@ -146,7 +146,17 @@ async def _send_share(
 
 
 async def _withdraw(settings: ClientSettings, identifiers: set[str]) -> None:
+    done: list[str] = []
     async with Client(settings) as client:
         for server in settings.study.servers:
             for identifier in identifiers:
-                await client.request(server.name, "DELETE", f"/v1/contributions/{identifier}")
+                try:
+                    await client.request(server.name, "DELETE", f"/v1/contributions/{identifier}")
+                except NetworkError as error:
+                    if not done:
+                        raise
+                    raise NetworkError(
+                        f"server {server.name!r}: {error} (Withdrawn at {', '.join(done)}, so no "
+                        "further release can have it; run this again for the rest.)"
+                    ) from error
+            done.append(server.name)

@@ -1,4 +1,7 @@
-"""Files that are on the disk when a function returns, and that only their owner may read."""
+"""Files that are on the disk when a function returns, and that only their owner may read.
+
+Also if the file was there before with a wider mode.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ __all__ = ["replace", "write"]
 
 def write(path: Path, data: bytes) -> None:
     """Write a file through to the disk; a death on the way leaves a part of it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

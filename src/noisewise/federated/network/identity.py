@@ -4,10 +4,12 @@ A party or analyst is known by a public key in the study file. It signs, for eve
 
     version, server, study fingerprint, method, path, time, nonce, SHA-256 of the body,
 
-one to a line. So a request cannot be changed, sent on to the other server, or moved to
-another study; and since a server accepts a nonce once and only near its time, it cannot be
-sent twice. TLS around it keeps it secret and proves the server's name. Signatures are checked
-by the server itself, so a TLS-terminating proxy in a hospital's network changes nothing.
+one to a line. All of these stand in the request's head, so a server knows who is asking before it
+reads the body, and then compares the body with its SHA-256. So a request cannot be changed, sent on
+to the other server, or moved to another study; and since a server accepts a nonce once and only
+near its time, it cannot be sent twice. TLS around it keeps it secret and proves the server's name.
+Signatures are checked by the server itself, so a TLS-terminating proxy in a hospital's network
+changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import base64
 import binascii
 import hashlib
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,7 @@ from noisewise.federated.network.errors import ConfigurationError
 __all__ = [
     "SCHEME",
     "Credential",
+    "OldRequestError",
     "Signer",
     "is_vouched",
     "public_key_text",
@@ -37,9 +41,14 @@ __all__ = [
 ]
 
 SCHEME = "Noisewise-Ed25519"
-_VERSION = "noisewise-request-1"
+_VERSION = "noisewise-request-2"
 _PASSED_ON = "noisewise-passed-on-1"
 _PREFIX = "ed25519:"
+_NONCE, _DIGEST = re.compile("[0-9a-f]{32}"), re.compile("[0-9a-f]{64}")
+
+
+class OldRequestError(ValueError):
+    """A request that is signed as version 0.1 of the library did it."""
 
 
 @dataclass(frozen=True)
@@ -54,37 +63,44 @@ class Credential:
         Seconds since 1970, by the sender's clock.
     nonce : str
         32 hexadecimal digits, never used again.
+    digest : str
+        SHA-256 of the body, 64 hexadecimal digits.
     signature : bytes
     """
 
     name: str
     time: int
     nonce: str
+    digest: str
     signature: bytes
 
     @property
     def header(self) -> str:
         """The value of the Authorization header."""
         signature = base64.b64encode(self.signature).decode()
-        return f"{SCHEME} {self.name} {self.time} {self.nonce} {signature}"
+        return f"{SCHEME} {self.name} {self.time} {self.nonce} {self.digest} {signature}"
 
     @classmethod
     def parse(cls, header: str) -> Credential:
         """Read the Authorization header; ValueError if it is malformed."""
-        scheme, name, time, nonce, signature = header.split(" ")
-        if scheme != SCHEME or len(nonce) != 32 or not time.isdecimal() or len(time) > 12:
+        words = header.split(" ")
+        if words[0] == SCHEME and len(words) == 5:
+            raise OldRequestError("a request of version 0.1")
+        scheme, name, time, nonce, digest, signature = words
+        if scheme != SCHEME or not (time.isascii() and time.isdecimal()) or len(time) > 12:
             raise ValueError("malformed Authorization header")
-        bytes.fromhex(nonce)
+        if not _NONCE.fullmatch(nonce) or not _DIGEST.fullmatch(digest):
+            raise ValueError("malformed Authorization header")
         try:
-            return cls(name, int(time), nonce, base64.b64decode(signature, validate=True))
+            return cls(name, int(time), nonce, digest, base64.b64decode(signature, validate=True))
         except binascii.Error as error:
             raise ValueError("malformed signature") from error
 
     def verify(
-        self, key: Ed25519PublicKey, *, server: str, study: str, method: str, path: str, body: bytes
+        self, key: Ed25519PublicKey, *, server: str, study: str, method: str, path: str
     ) -> bool:
-        """Whether the holder of `key` signed this very request."""
-        said = _statement(server, study, method, path, self.time, self.nonce, body)
+        """Whether the holder of `key` signed this request; its body is compared apart."""
+        said = _statement(server, study, method, path, self.time, self.nonce, self.digest)
         try:
             key.verify(self.signature, said)
         except InvalidSignature:
@@ -125,15 +141,14 @@ class Signer:
         self, *, server: str, study: str, method: str, path: str, body: bytes, time: int
     ) -> Credential:
         """Sign one request with a nonce that was never used before."""
-        nonce = secrets.token_hex(16)
-        said = _statement(server, study, method, path, time, nonce, body)
-        return Credential(self.name, time, nonce, self.key.sign(said))
+        nonce, digest = secrets.token_hex(16), hashlib.sha256(body).hexdigest()
+        said = _statement(server, study, method, path, time, nonce, digest)
+        return Credential(self.name, time, nonce, digest, self.key.sign(said))
 
 
 def _statement(
-    server: str, study: str, method: str, path: str, time: int, nonce: str, body: bytes
+    server: str, study: str, method: str, path: str, time: int, nonce: str, digest: str
 ) -> bytes:
-    digest = hashlib.sha256(body).hexdigest()
     lines = (_VERSION, server, study, method, path, str(time), nonce, digest)
     return "\n".join(lines).encode()
 

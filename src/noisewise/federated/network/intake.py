@@ -11,9 +11,10 @@ from typing import Any
 
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.manifest import Manifest, Share
+from noisewise.federated.network.reservations import release_using
 from noisewise.federated.network.routes import Route
 from noisewise.federated.network.settings import Limits
-from noisewise.federated.network.store import Connection, members_of
+from noisewise.federated.network.store import Connection
 from noisewise.federated.network.study import Study
 
 __all__ = ["Intake", "use_nonce"]
@@ -170,8 +171,14 @@ class Intake:
         if found != manifest.common:
             raise RefusedError("the shares of the servers are no pair", 422, "bad-share")
 
-    def withdraw(self, connection: Connection, identifier: str, sender: str) -> None:
-        """Forget a contribution that no release has used."""
+    def withdraw(self, connection: Connection, identifier: str, sender: str, now: float) -> bool:
+        """Forget a contribution that no release has used, and none is about to use.
+
+        Returns
+        -------
+        bool
+            Whether that is new: it may have been withdrawn before.
+        """
         withdrawn = [
             row[0]
             for row in connection.execute(
@@ -179,14 +186,21 @@ class Intake:
             )
         ]
         if identifier in withdrawn:
-            return
+            return False
         if len(withdrawn) >= _MOST_WITHDRAWN:
             raise RefusedError("too many contributions were withdrawn", 429, "too-many")
-        for (members,) in connection.execute("SELECT members FROM releases"):
-            if identifier in members_of(members):
-                raise RefusedError(
-                    "a release has used this contribution; it cannot be taken back", 409, "released"
-                )
+        using = release_using(connection, identifier, now - self.limits.reservation_seconds)
+        if using == "released":
+            raise RefusedError(
+                "a release has used this contribution; it cannot be taken back", 409, "released"
+            )
+        if using == "reserved":
+            raise RefusedError(
+                "a release is being prepared with this contribution. It may still fail: try again, "
+                f"within {self.limits.reservation_seconds:g} seconds you are told",
+                409,
+                "reserved",
+            )
         # Also one that never came is remembered: a delayed copy of it must not arrive afterwards.
         connection.execute(
             "INSERT INTO contributions (identifier, party, manifest, withdrawn) "
@@ -195,6 +209,7 @@ class Intake:
             (identifier, sender),
         )
         connection.execute("DELETE FROM pieces WHERE identifier = ?", (identifier,))
+        return True
 
     def state(self, connection: Connection, identifier: str, sender: str) -> dict[str, Any]:
         """Tell a party how far its contribution is."""

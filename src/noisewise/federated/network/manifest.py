@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from noisewise.federated.network.errors import NetworkError
+from noisewise.federated.network.reading import read_json
 
 __all__ = ["Manifest", "Share", "frame", "set_digest", "unframe"]
 
@@ -131,7 +132,7 @@ class Manifest:
     def decode(cls, data: bytes) -> Manifest:
         """Read a manifest; ValueError if it is not the canonical form of one."""
         try:
-            content = json.loads(data)
+            content = read_json(data)
             shares = {
                 str(name): Share(
                     _whole(part["size"]),
@@ -149,7 +150,7 @@ class Manifest:
                 nonce=str(content["nonce"]),
                 shares=shares,
             )
-        except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a contribution's manifest: {error!r}") from error
         if manifest.encoded != data:
             raise ValueError("not the canonical form of a contribution's manifest")

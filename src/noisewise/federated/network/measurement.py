@@ -103,8 +103,8 @@ class Measurement:
             measurement.mechanism.noise  # noqa: B018
         except RefusedError:
             raise
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            raise RefusedError(f"not a question: {error}", 422, "bad-question") from error
+        except Exception as error:  # whatever a stranger's question breaks, it is no question
+            raise RefusedError(f"not a question: {error}", 400, "bad-question") from error
         return measurement
 
     def check(self) -> None:

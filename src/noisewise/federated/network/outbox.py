@@ -27,7 +27,7 @@ from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
-from noisewise.privacy._durable import sync_folder
+from noisewise.privacy._durable import private_folder, sync_folder
 
 __all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 
@@ -102,7 +102,7 @@ class Outbox:
             piece_size=PIECE_SIZE,
         )
         making = self.folder / "preparing"
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.own()
         if making.exists():  # a killed attempt, of which nothing was sent
             shutil.rmtree(making)
         making.mkdir(mode=0o700)
@@ -132,8 +132,14 @@ class Outbox:
             "servers": sorted(sizes),
             "bytes": sizes,
         }
+        self.own()
         durable.replace(self._receipt, json.dumps(receipt, indent=2).encode())
         return receipt
+
+    def own(self) -> None:
+        """Make the folder, and let nobody else into it or the one around it."""
+        private_folder(self.folder.parent)
+        private_folder(self.folder)
 
     def empty(self) -> None:
         """Delete the shares."""

@@ -2,15 +2,18 @@
 
 The order is what makes it safe. For a release that was not made before:
 
-1. the cost is charged to the ledger, which is durable when that returns;
+1. its contributions are reserved (:mod:`~noisewise.federated.network.reservations`);
 2. the share of the sums is computed and this server's *full* noise is added to it;
-3. the noisy share is stored, durably;
-4. it is sent.
+3. the noisy share is stored, durably, where nobody sees it yet;
+4. its cost is charged to the ledger, durably, together with the SHA-256 of the noisy share;
+5. it becomes a release, with a mark (:mod:`~noisewise.federated.network.marks`), and is sent.
 
-Killed after 1, the server makes the release when asked again, under the charge that exists;
-after 3, it sends what it stored. So one name stands for one charge and one noise, whatever
-happens, and asking again costs nothing. Noise is in every share before it leaves; the
-analyst, who adds the shares up, never meets a sum without noise.
+Killed before 4, the server has spent nothing and forgets what it made. Killed after 4, it finds the
+noisy share that the ledger names and goes on with that very one. If it does not find it, its
+database is not the one that the ledger was charged from, and it neither starts nor draws other
+noise. So one charge stands for one noise, whatever happens and whatever is restored, and asking
+again gives the same bits. Noise is in every share before it leaves; the analyst, who adds the
+shares up, never meets a sum without noise.
 
 Each server charges its own ledger, from its own noise alone. Its ledger is a true bound whatever
 the analyst asks of the others: given the others' shares and noise, everything that the
@@ -19,82 +22,86 @@ analyst sees is computed from this server's noisy shares.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.errors import BudgetExceededError, NoisewiseError
+from noisewise.errors import BudgetExceededError, ChargeConflictError, NoisewiseError
+from noisewise.federated.network import reservations
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import frame, set_digest
+from noisewise.federated.network.marks import Marks
 from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.reservations import Reservation
 from noisewise.federated.network.routes import Route
-from noisewise.federated.network.store import Connection, Store, members_of
+from noisewise.federated.network.settings import Limits
+from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
+from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
 
-__all__ = ["Releases", "charge_once", "check_paid", "open_ledger"]
+__all__ = ["Releases", "charge_once", "charged", "key_of"]
+
+_KEY = "release "
 
 
-def open_ledger(folder: Path, study: Study) -> Ledger | None:
-    """Return the round's ledger, a new one if there is none; none at all for a noiseless test."""
-    if study.noiseless_test:
-        return None
-    path = folder / "budget.ledger"
-    if path.exists() and path.stat().st_size:
-        return Ledger.open(path)
-    return Ledger.create(path, epsilon=study.epsilon, delta=study.delta, relation=study.relation)
+def key_of(name: str) -> str:
+    """Return the key under which a release is charged."""
+    return _KEY + name
 
 
-def check_paid(ledger: Ledger, made: set[str]) -> None:
-    """Refuse to go on with a ledger that does not know of a release that was made."""
-    paid = {note.split(" ")[1] for _, note in ledger.entries}
-    forgotten = sorted(made - paid)
-    if forgotten:
-        raise ConfigurationError(
-            f"release {forgotten[0]!r} was made, but {str(ledger.path)!r} does not know what it "
-            "cost: the ledger was deleted or is older than the database. Restore it."
-        )
+def charged(ledger: Ledger) -> dict[str, str | None]:
+    """Return the releases that were charged by name, each with the digest of what was released.
 
-
-def charge_once(ledger: Ledger, name: str, digest: str, event: Event) -> None:
-    """Charge once for a name. A charge whose release was never stored is used up first.
-
-    The ledger notes the name, and what exactly was asked under it.
+    Version 0.1 charged without keys; those releases have no digest.
     """
-    note = f"release {name} {digest}"
-    notes = [said for _, said in ledger.entries]
-    if note in notes:
-        return
-    if any(said.split(" ")[1] == name for said in notes):
-        raise RefusedError(
-            "a release of this name answered another question; choose another name",
-            409,
-            "other-question",
-        )
+    found: dict[str, str | None] = {}
+    for charge in ledger.charges:
+        if charge.key is not None and charge.key.startswith(_KEY):
+            found[charge.key[len(_KEY) :]] = charge.digest
+        elif charge.key is None and charge.note.startswith(_KEY):
+            found[charge.note.split(" ")[1]] = None
+    return found
+
+
+def charge_once(ledger: Ledger, name: str, question: str, event: Event, digest: str) -> None:
+    """Charge for a release, unless it was charged for these very bits before.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    name : str
+        Of the release.
+    question : str
+        Digest of what was asked, for people who read the ledger.
+    event : Event
+    digest : str
+        SHA-256 of what is released.
+
+    Raises
+    ------
+    RefusedError
+        If the budget does not allow it, or something else was charged under this name.
+    """
     try:
-        ledger.charge(event, note=note)
+        ledger.charge_once(event, key=key_of(name), digest=digest, note=f"{_KEY}{name} {question}")
     except BudgetExceededError as error:
         raise RefusedError(str(error), 403, "budget") from error
+    except ChargeConflictError as error:
+        raise RefusedError(
+            "a release of this name was paid for, and this is another one; choose another name",
+            409,
+            "other-answer",
+        ) from error
     except NoisewiseError as error:
         raise RefusedError(str(error), 500, "ledger") from error
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    name: str
-    measurement: Measurement
-    members: tuple[str, ...]
-
-    @property
-    def request(self) -> bytes:
-        return self.measurement.encoded
 
 
 class Releases:
@@ -108,8 +115,16 @@ class Releases:
     route : Route
     ledger : Ledger or None
         None for a noiseless test only.
+    marks : Marks
     rng : Randomness, optional
         Where noise comes from; by default a secure generator.
+    reservation_seconds : float
+        How long a reservation holds its part of the budget while nothing is made of it.
+
+    Raises
+    ------
+    ConfigurationError
+        If database and ledger do not know of the same releases.
     """
 
     def __init__(
@@ -119,7 +134,10 @@ class Releases:
         store: Store,
         route: Route,
         ledger: Ledger | None,
+        marks: Marks,
         rng: Randomness | None = None,
+        *,
+        reservation_seconds: float = Limits.reservation_seconds,
     ) -> None:
         if (ledger is None) != study.noiseless_test:
             raise ValueError("a study with noise has a ledger, a noiseless test has none")
@@ -128,42 +146,66 @@ class Releases:
         self._store = store
         self._route = route
         self._ledger = ledger
+        self._marks = marks
         self._rng = resolve(rng)
-        self._check_ledger()
-        self._lock = threading.Lock()
+        self._lock, self._reserving = threading.Lock(), threading.Lock()
+        self._reservation_seconds = reservation_seconds
         self._sums: tuple[str, list[IntArray]] | None = None
+        self._go_on()
+        marks.start()
 
-    def _check_ledger(self) -> None:
-        def job(connection: Connection) -> set[str]:
-            return {row[0] for row in connection.execute("SELECT name FROM releases")}
+    def _go_on(self) -> None:
+        """Finish what was paid for, forget what was not, and refuse what does not fit."""
+        paid = {} if self._ledger is None else charged(self._ledger)
+        made, prepared = self._store.read(_digests)
+        for name, digest in paid.items():
+            if digest is not None and digest not in (made.get(name), prepared.get(name)):
+                raise ConfigurationError(
+                    f"release {name!r} was charged, but the database does not hold what was "
+                    "released: it is older than the ledger, or another one. Restore it to its "
+                    "latest state, or start a new round."
+                )
+        for name, digest in made.items():
+            if self._ledger is not None and paid.get(name, "") not in (digest, None):
+                raise ConfigurationError(
+                    f"release {name!r} was made, but {str(self._ledger.path)!r} does not know what "
+                    "it cost: the ledger was deleted, or is older than the database. Restore it to "
+                    "its latest state, or start a new round."
+                )
 
-        if self._ledger is not None:
-            check_paid(self._ledger, self._store.submit(job).result())
+        def job(connection: Connection) -> None:
+            for name, digest in prepared.items():
+                if digest is not None and paid.get(name) == digest:
+                    reservations.finish(connection, name)
+                else:
+                    reservations.forget(connection, name)
 
-    def find(self, name: str) -> tuple[bytes, tuple[str, ...], bytes] | None:
-        """Return request, members and answer of a release that was made."""
+        self._store.submit(job).result()
 
-        def job(connection: Connection) -> tuple[bytes, tuple[str, ...], bytes] | None:
-            row = connection.execute(
-                "SELECT request, members, answer FROM releases WHERE name = ?", (name,)
-            ).fetchone()
-            return None if row is None else (row[0], tuple(members_of(row[1])), row[2])
-
-        return self._store.submit(job).result()
+    def find(self, name: str) -> Reservation | None:
+        """Return a release that was made."""
+        return self._store.submit(lambda connection: reservations.find(connection, name)).result()
 
     def spent(self) -> float | None:
         """Return the epsilon that was charged so far."""
         return None if self._ledger is None else self._ledger.spent()
 
-    def release(
-        self, name: str, measurement: Measurement, wanted: str, excluded: Sequence[str]
-    ) -> bytes:
-        """Return the noisy share, made now or before.
+    def reserve(
+        self,
+        name: str,
+        analyst: str,
+        measurement: Measurement,
+        wanted: str,
+        excluded: Sequence[str],
+    ) -> None:
+        """Fix the contributions of a release; nothing is spent.
 
         Parameters
         ----------
         name : str
             Of the release: a name has one answer.
+        analyst : str
+            Who may give the reservation up again.
         measurement : Measurement
             What is asked.
         wanted : str
@@ -171,73 +213,117 @@ class Releases:
         excluded : sequence of str
             Those among this server's complete contributions that are not in it.
         """
+        self._marks.check()
+        minimum, now = self.study.minimum_parties, time.time()
+        with self._reserving:
+            if self.find(name) is None:
+                self._check_budget(name, measurement, now)
+            self._store.submit(
+                lambda connection: reservations.reserve(
+                    connection, name, analyst, measurement.encoded, wanted, excluded, minimum, now
+                )
+            ).result()
+
+    def _check_budget(self, name: str, measurement: Measurement, now: float) -> None:
+        """Refuse what cannot be paid with all else that is reserved, before anybody pays."""
+        if self._ledger is None:
+            return
+        if name in charged(self._ledger):
+            raise RefusedError(
+                "a release of this name was paid for and its answer is lost; choose another name",
+                409,
+                "other-answer",
+            )
+        before = now - self._reservation_seconds
+        held = [
+            Measurement.decode(self.study, json.loads(request)).event
+            for request in self._store.submit(
+                lambda connection: reservations.others(connection, name, before)
+            ).result()
+        ]
+        after = epsilon_of(
+            (*self._ledger.history, *held, measurement.event),
+            delta=self.study.delta,
+            relation=self.study.relation,
+            accountant=self._ledger.accountant,
+        )
+        if after > self.study.epsilon:
+            also = f" with the {len(held)} others that are reserved" if held else ""
+            raise RefusedError(
+                f"this release would exceed the budget of epsilon {self.study.epsilon:g} at delta "
+                f"{self.study.delta:g}: {after:.4g} would be spent{also}. Nothing was spent",
+                403,
+                "budget",
+            )
+
+    def release(self, name: str, measurement: Measurement, wanted: str) -> bytes:
+        """Return the noisy share, made now from what was reserved, or made before.
+
+        Parameters
+        ----------
+        name : str
+        measurement : Measurement
+        wanted : str
+            As they were reserved.
+        """
         with self._lock:
+            self._marks.check()
             found = self.find(name)
-            if found is not None:
-                return self._again(measurement, wanted, found)
-            members = self._members(wanted, set(excluded))
-            asked = _Wanted(name, measurement, members)
-            self._charge(asked)
-            answer = self._make(asked)
-            self._store.submit(lambda connection: _keep(connection, asked, answer)).result()
-            return answer
+            if found is None:
+                found = self._make_and_pay(name, measurement, wanted)
+            found.check(measurement.encoded, wanted)
+            if found.answer is None:
+                raise RefusedError("this release has no answer", 500, "server")
+            return found.answer
 
-    def _again(
-        self, measurement: Measurement, wanted: str, found: tuple[bytes, tuple[str, ...], bytes]
-    ) -> bytes:
-        request, members, answer = found
-        if request != measurement.encoded:
-            raise RefusedError(
-                "a release of this name answered another question; choose another name",
-                409,
-                "other-question",
-            )
-        if set_digest(members) != wanted:
-            raise RefusedError(
-                "a release of this name was about other contributions; choose another name",
-                409,
-                "other-set",
-            )
-        return answer
+    def _make_and_pay(self, name: str, measurement: Measurement, wanted: str) -> Reservation:
+        def begin(connection: Connection) -> Reservation:
+            found = reservations.begin(connection, name)
+            found.check(measurement.encoded, wanted)
+            return found
 
-    def _members(self, wanted: str, excluded: set[str]) -> tuple[str, ...]:
-        def job(connection: Connection) -> list[str]:
-            rows = connection.execute("SELECT identifier FROM contributions WHERE complete = 1")
-            return [row[0] for row in rows]
+        asked = self._store.submit(begin).result()
+        try:
+            if asked.answer is None:
+                answer = self._make(asked, measurement)
+                self._store.submit(lambda c: reservations.keep(c, name, answer)).result()
+            else:
+                answer = asked.answer
+            if self._ledger is not None:
+                digest = hashlib.sha256(answer).hexdigest()
+                charge_once(self._ledger, name, measurement.digest, measurement.event, digest)
+        except BaseException:
+            self._let_go(name)
+            raise
 
-        members = tuple(sorted(set(self._store.submit(job).result()) - excluded))
-        if set_digest(members) != wanted:
-            raise RefusedError(
-                "the contributions changed since the list was read; read it again", 409, "moved"
-            )
-        if len(members) < self.study.minimum_parties:
-            raise RefusedError(
-                f"{len(members)} parties are complete; this study answers from "
-                f"{self.study.minimum_parties} on",
-                409,
-                "too-few",
-            )
-        return members
+        def finish(connection: Connection) -> None:
+            reservations.finish(connection, name)
+            self._marks.set(connection)
 
-    def _charge(self, asked: _Wanted) -> None:
-        if self._ledger is not None:
-            charge_once(self._ledger, asked.name, asked.measurement.digest, asked.measurement.event)
+        self._store.submit(finish).result()
+        self._marks.write()
+        return Reservation(name, asked.request, asked.members, answer)
 
-    def _make(self, asked: _Wanted) -> bytes:
+    def _let_go(self, name: str) -> None:
+        """End what failed, unless it was paid for: then it waits to be asked for again."""
+        if self._ledger is None or self._ledger.find(key_of(name)) is None:
+            self._store.submit(lambda c: reservations.forget(c, name)).result()
+
+    def _make(self, asked: Reservation, measurement: Measurement) -> bytes:
         domains = [domain.digest for domain in self._route.domains]
-        place = domains.index(asked.measurement.question.domain.digest)
-        share = asked.measurement.measure(self._totals(asked.members)[place])
+        place = domains.index(measurement.question.domain.digest)
+        share = measurement.measure(self._totals(asked.members)[place])
         if not self.study.noiseless_test:
             # Wraps around modulo 2^64, like the shares themselves.
-            share = share + asked.measurement.draw_share(self._rng)
+            share = share + measurement.draw_share(self._rng)
         head: dict[str, Any] = {
             "server": self.server,
             "name": asked.name,
-            "request": asked.measurement.digest,
+            "request": measurement.digest,
             "set": set_digest(asked.members),
             "contributions": len(asked.members),
             "records": self._records(asked.members),
-            "map": asked.measurement.fingerprint,
+            "map": measurement.fingerprint,
             "noise": "none: a test" if self._ledger is None else self._rng.description,
         }
         return frame(json.dumps(head, sort_keys=True).encode(), share.astype("<i8").tobytes())
@@ -267,8 +353,14 @@ class Releases:
         return self._store.submit(job).result()
 
 
-def _keep(connection: Connection, asked: _Wanted, answer: bytes) -> None:
-    members = b"".join(bytes.fromhex(identifier) for identifier in asked.members)
-    connection.execute(
-        "INSERT INTO releases VALUES (?, ?, ?, ?)", (asked.name, asked.request, members, answer)
-    )
+def _digests(connection: Connection) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return, by name, the SHA-256 of what was released, and of what is prepared."""
+    made = {
+        name: hashlib.sha256(answer).hexdigest()
+        for name, answer in connection.execute("SELECT name, answer FROM releases")
+    }
+    prepared = {
+        name: None if answer is None else hashlib.sha256(answer).hexdigest()
+        for name, answer in connection.execute("SELECT name, answer FROM reservations")
+    }
+    return made, prepared

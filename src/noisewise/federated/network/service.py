@@ -7,11 +7,13 @@ GET      /v1/health                  anybody    name of the server, study and ro
 PUT      /v1/contributions/ID        party      manifest and first piece of a contribution
 PUT      /v1/contributions/ID/PIECE  party      a further piece
 GET      /v1/contributions/ID        party      whether it is complete, and what is missing
-DELETE   /v1/contributions/ID        party      withdraw it, unless a release has used it
+DELETE   /v1/contributions/ID        party      withdraw it, unless a release uses it
 GET      /v1/contributions           analyst    identifiers of all complete contributions
 GET      /v1/progress                analyst    how many are complete, who is not, what is spent
+PUT      /v1/reservations/NAME       analyst    fix the contributions of a release; costs nothing
+DELETE   /v1/reservations/NAME       analyst    give its own reservation up
 GET      /v1/releases/NAME           analyst    which contributions a release was about
-PUT      /v1/releases/NAME           analyst    make a release, or get the same answer again
+PUT      /v1/releases/NAME           analyst    make what was reserved, or get the answer again
 =======  ==========================  =========  =================================================
 
 Everything but the first is signed (:mod:`noisewise.federated.network.access`).
@@ -20,21 +22,26 @@ Everything but the first is signed (:mod:`noisewise.federated.network.access`).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
+import time
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
+from noisewise.federated.network import reservations
 from noisewise.federated.network.access import Access
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import Manifest, unframe
 from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.releases import Releases
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.state import ServerState
+from noisewise.federated.network.store import Connection
 
 __all__ = ["Service"]
 
@@ -55,16 +62,22 @@ class Service:
         self.settings = settings
         self._study = settings.study
         route = route_of(self._study)
-        self._state = ServerState(settings)
+        self._state = state = ServerState(settings)
         try:
             self._releases = Releases(
-                self._study, settings.name, self._state.store, route, self._state.ledger
+                self._study,
+                settings.name,
+                state.store,
+                route,
+                state.ledger,
+                state.marks,
+                reservation_seconds=settings.limits.reservation_seconds,
             )
         except BaseException:
             self.close()
             raise
         self._intake = Intake(self._study, settings.name, route, settings.limits)
-        self._access = Access(settings, self._state.store)
+        self._access = Access(settings, state.store, state.marks)
 
     def close(self) -> None:
         """Finish what is being written and let go of the state."""
@@ -84,6 +97,8 @@ class Service:
                 web.delete(one, self._access.signed(party, self._withdraw)),
                 web.get("/v1/contributions", self._access.signed(analyst, self._list)),
                 web.get("/v1/progress", self._access.signed(analyst, self._progress)),
+                web.put("/v1/reservations/{name}", self._access.signed(analyst, self._reserve)),
+                web.delete("/v1/reservations/{name}", self._access.signed(analyst, self._give_up)),
                 web.get("/v1/releases/{name}", self._access.signed(analyst, self._find)),
                 web.put("/v1/releases/{name}", self._access.signed(analyst, self._release)),
             ]
@@ -97,7 +112,7 @@ class Service:
             head, first = unframe(body)
             manifest = Manifest.decode(head)
         except ValueError as error:
-            raise RefusedError(str(error), 422, "wrong-manifest") from error
+            raise RefusedError(str(error), 400, "wrong-manifest") from error
         share = self._intake.check(manifest, _identifier(request), sender)
         missing = await self._access.do(
             request, lambda connection: self._intake.begin(connection, manifest, share, first)
@@ -124,10 +139,14 @@ class Service:
         return web.json_response(state)
 
     async def _withdraw(self, request: web.Request, sender: str, body: bytes) -> web.Response:
-        identifier = _identifier(request)
-        await self._access.do(
-            request, lambda connection: self._intake.withdraw(connection, identifier, sender)
-        )
+        identifier, now = _identifier(request), time.time()
+
+        def job(connection: Connection) -> None:
+            if self._intake.withdraw(connection, identifier, sender, now):
+                self._state.marks.set(connection)
+
+        await self._access.do(request, job)
+        await asyncio.to_thread(self._state.marks.write)
         return web.json_response({"withdrawn": identifier})
 
     async def _list(self, request: web.Request, sender: str, body: bytes) -> web.Response:
@@ -155,28 +174,62 @@ class Service:
         found = await asyncio.to_thread(self._releases.find, name)
         if found is None:
             raise RefusedError("no release of this name was made here", 404, "unknown")
-        return web.Response(body=b"".join(map(bytes.fromhex, found[1])))
+        return web.Response(body=b"".join(map(bytes.fromhex, found.members)))
+
+    async def _reserve(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        name, asked = _release_name(request), _Asked.read(body)
+        await self._access.do(request, lambda connection: None)
+
+        def job() -> None:
+            measurement = Measurement.decode(self._study, asked.question)
+            self._releases.reserve(name, sender, measurement, asked.set, asked.excluded)
+
+        await asyncio.to_thread(job)
+        return web.json_response({"reserved": name})
+
+    async def _give_up(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        name = _release_name(request)
+        await self._access.do(
+            request, lambda connection: reservations.give_up(connection, name, sender)
+        )
+        return web.json_response({"given up": name})
 
     async def _release(self, request: web.Request, sender: str, body: bytes) -> web.Response:
-        name = _release_name(request)
+        name, asked = _release_name(request), _Asked.read(body)
         await self._access.do(request, lambda connection: None)
-        try:
-            fields = json.loads(body)
-            wanted, excluded = fields["set"], fields["excluded"]
-            if not isinstance(wanted, str) or not isinstance(excluded, list):
-                raise TypeError("wrong types")
-            question = fields["question"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise RefusedError("not a request for a release", 422, "bad-request") from error
 
         def make() -> bytes:
             # Planning the noise may take a second, and adding up shares longer.
-            measurement = Measurement.decode(self._study, question)
-            return self._releases.release(name, measurement, wanted, excluded)
+            measurement = Measurement.decode(self._study, asked.question)
+            return self._releases.release(name, measurement, asked.set)
 
         answer = await asyncio.to_thread(make)
         _log.info("release %s for %s", name, sender)
         return web.Response(body=answer)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request for a reservation or a release."""
+
+    question: Any
+    set: str
+    excluded: list[str]
+
+    @classmethod
+    def read(cls, body: bytes) -> _Asked:
+        """Read a request's body; refused if it is none."""
+        try:
+            fields = read_json(body)
+            asked = cls(fields["question"], fields["set"], fields["excluded"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise RefusedError(f"not a request for a release: {error}", 400, "bad-json") from error
+        listed = isinstance(asked.excluded, list) and all(
+            isinstance(item, str) for item in asked.excluded
+        )
+        if not isinstance(asked.set, str) or not listed:
+            raise RefusedError("not a request for a release", 400, "bad-json")
+        return asked
 
 
 def _identifier(request: web.Request) -> str:

@@ -42,6 +42,7 @@ async def _serve(settings: ServerSettings, ready: Callable[[str], None] | None) 
         handle_signals=False,
         keepalive_timeout=settings.limits.seconds,
         shutdown_timeout=5.0,
+        auto_decompress=False,  # what was signed is what was sent, and nothing grows on the way in
     )
     try:
         await runner.setup()

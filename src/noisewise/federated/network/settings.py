@@ -31,6 +31,12 @@ class Limits:
         How far a sender's clock may be off. Nonces are remembered for twice as long.
     requests : int
         That are worked on at once; others wait.
+    requests_of_sender : int
+        Of one party or analyst under way at once; more are refused.
+    arriving : int
+        Bytes of all requests together that have not arrived whole; more are refused.
+    reservation_seconds : float
+        For which an analyst's reservation holds withdrawals up while nothing is made of it.
     """
 
     largest_request: int = 2 << 20
@@ -38,6 +44,9 @@ class Limits:
     seconds: float = 30.0
     clock_seconds: float = 300.0
     requests: int = 512
+    requests_of_sender: int = 16
+    arriving: int = 256 << 20
+    reservation_seconds: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -204,8 +213,15 @@ def _limits(section: Section) -> Limits:
         seconds=section.number("seconds", default.seconds),
         clock_seconds=section.number("clock_seconds", default.clock_seconds),
         requests=section.whole("requests", default.requests, minimum=1),
+        requests_of_sender=section.whole(
+            "requests_of_sender", default.requests_of_sender, minimum=1
+        ),
+        arriving=section.whole("arriving", default.arriving, minimum=4096),
+        reservation_seconds=section.number("reservation_seconds", default.reservation_seconds),
     )
     section.done()
-    if limits.seconds <= 0 or limits.clock_seconds <= 0:
+    if min(limits.seconds, limits.clock_seconds, limits.reservation_seconds) <= 0:
         raise ConfigurationError(f"{section.where}: seconds must be above 0")
+    if limits.arriving < limits.largest_request:
+        raise ConfigurationError(f"{section.where}: arriving must be at least largest_request")
     return limits

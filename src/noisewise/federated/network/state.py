@@ -1,10 +1,16 @@
-"""What a server process owns while it runs: its database and its ledger, opened together."""
+"""What a server process owns while it runs: database, ledger and marks, opened together."""
 
 from __future__ import annotations
 
-from noisewise.federated.network.releases import open_ledger
+from pathlib import Path
+
+from noisewise.errors import LedgerError
+from noisewise.federated.network.errors import ConfigurationError
+from noisewise.federated.network.marks import Marks
 from noisewise.federated.network.settings import ServerSettings
-from noisewise.federated.network.store import Store
+from noisewise.federated.network.store import Connection, Store
+from noisewise.federated.network.study import Study
+from noisewise.privacy._durable import private_file
 from noisewise.privacy.ledger import Ledger
 
 __all__ = ["ServerState"]
@@ -23,10 +29,12 @@ class ServerState:
     def __init__(self, settings: ServerSettings) -> None:
         study = settings.study
         self.store = Store(settings.state, {"study": study.fingerprint, "server": settings.name})
+        self.ledger = None
         try:
-            self.ledger = open_ledger(settings.state, study)
+            self.ledger = _open_ledger(settings.state, study, begun=self.store.read(_has_marks))
+            self.marks = Marks(self.store, self.ledger, f"{study.fingerprint}/{settings.name}")
         except BaseException:
-            self.store.close()
+            self.close()
             raise
 
     def close(self) -> None:
@@ -34,3 +42,38 @@ class ServerState:
         self.store.close()
         if self.ledger is not None:
             self.ledger.close()
+
+
+def _has_marks(connection: Connection) -> bool:
+    return connection.execute("SELECT 1 FROM marks LIMIT 1").fetchone() is not None
+
+
+def _open_ledger(folder: Path, study: Study, *, begun: bool) -> Ledger | None:
+    """Return the round's ledger, a new one before the round; none at all for a noiseless test."""
+    if study.noiseless_test:
+        return None
+    path = folder / "budget.ledger"
+    try:
+        if path.exists() and path.stat().st_size:
+            ledger = Ledger.open(path)
+        elif begun:
+            raise ConfigurationError(
+                f"{str(path)!r} was deleted: what this server has spent is unknown. Restore it to "
+                "its latest state, or start a new round."
+            )
+        else:
+            ledger = Ledger.create(
+                path, epsilon=study.epsilon, delta=study.delta, relation=study.relation
+            )
+        for each in folder.glob("budget.ledger*"):
+            private_file(each)
+    except LedgerError as error:
+        raise ConfigurationError(f"the server's ledger cannot be used: {error}") from error
+    expected = (study.epsilon, study.delta)
+    if ledger.budget != expected or ledger.relation != study.relation:
+        ledger.close()
+        raise ConfigurationError(
+            f"{str(path)!r} has the budget {ledger.budget} under {ledger.relation}, the study "
+            f"{expected} under {study.relation}: it is the ledger of another round"
+        )
+    return ledger

@@ -1,4 +1,4 @@
-"""What a server must not forget: contributions, nonces and releases, in one SQLite file.
+"""What a server must not forget: contributions, nonces, releases and marks, in one SQLite file.
 
 Rounds with route "masks" keep the messages of their stages there, and which stages are closed.
 
@@ -23,8 +23,9 @@ from typing import Any, TypeAlias, TypeVar
 from filelock import FileLock, Timeout
 
 from noisewise.federated.network.errors import ConfigurationError, NetworkError
+from noisewise.privacy._durable import private_file, private_folder, sync_folder
 
-__all__ = ["Connection", "Store", "members_of"]
+__all__ = ["Connection", "Store", "is_member", "members_of"]
 
 Result = TypeVar("Result")
 Connection: TypeAlias = sqlite3.Connection
@@ -59,6 +60,21 @@ CREATE TABLE IF NOT EXISTS releases (
     members BLOB NOT NULL,
     answer BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS reservations (
+    name TEXT PRIMARY KEY,
+    analyst TEXT NOT NULL,
+    request BLOB NOT NULL,
+    members BLOB NOT NULL,
+    at REAL NOT NULL,
+    making INTEGER NOT NULL DEFAULT 0,
+    answer BLOB
+);
+CREATE TABLE IF NOT EXISTS marks (
+    number INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL,
+    entries INTEGER NOT NULL,
+    head TEXT NOT NULL
+);
 CREATE TABLE IF NOT EXISTS messages (
     stage INTEGER NOT NULL,
     party INTEGER NOT NULL,
@@ -73,6 +89,8 @@ CREATE TABLE IF NOT EXISTS closings (
 );
 """
 _MOST_JOBS = 2000
+#: Of the tables and of what they mean; 0 is that of version 0.1 of the library.
+_VERSION = 2
 
 
 class Store:
@@ -81,15 +99,16 @@ class Store:
     Parameters
     ----------
     folder : Path
-        Made if it does not exist; only its owner may read it.
+        Made if it does not exist; only its owner may read it and what is in it, also if it existed
+        with a wider mode.
     identity : dict
         Facts that must never change (study, server): another study's folder is refused.
     """
 
     def __init__(self, folder: Path, identity: dict[str, str]) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder = folder
-        self._lock = FileLock(str(folder / "server.lock"), timeout=0, thread_local=False)
+        self.folder = private_folder(folder)
+        lock = folder / "server.lock"
+        self._lock = FileLock(str(lock), timeout=0, mode=0o600, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout as error:
@@ -97,7 +116,9 @@ class Store:
                 f"another server process uses {str(folder)!r}; two of them would count "
                 "contributions twice"
             ) from error
+        private_file(lock)
         self.path = folder / "contributions.sqlite"
+        self.is_new = not self.path.exists()
         self._jobs: queue.SimpleQueue[tuple[Job, Future[Any]] | None]
         self._jobs = queue.SimpleQueue()
         opened: Future[None] = Future()
@@ -110,6 +131,12 @@ class Store:
         except BaseException:
             self._lock.release()
             raise
+        self._file = _file_number(self.path)
+
+    @property
+    def is_itself(self) -> bool:
+        """Whether the file at its place is the one that is being written to."""
+        return _file_number(self.path) == self._file
 
     def submit(self, job: Callable[[Connection], Result]) -> Future[Result]:
         """Run `job` in the next transaction; its result arrives after the commit.
@@ -165,11 +192,46 @@ class Store:
 
 
 def _open(path: Path, identity: dict[str, str]) -> Connection:
-    new = not path.exists()
+    # SQLite gives its other files the mode of this one.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        if each.exists():
+            private_file(each)
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.executescript(_SCHEMA)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.executescript(_SCHEMA)
+        _check_version(connection, path)
+        _check_identity(connection, path, identity)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise ConfigurationError(
+            f"{str(path)!r} cannot be read: {error}. A server whose state is damaged cannot go on; "
+            "start a new round"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    sync_folder(path.parent)
+    return connection
+
+
+def _check_version(connection: Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    known = connection.execute("SELECT COUNT(*) FROM facts").fetchone()[0] > 0
+    begun = connection.execute("SELECT COUNT(*) FROM messages").fetchone()[0] > 0
+    if version > _VERSION:
+        raise ConfigurationError(f"{str(path)!r} was written by a newer version of noisewise")
+    if known and version < _VERSION and begun:
+        raise ConfigurationError(
+            f"{str(path)!r} holds a masked round of version 0.1, whose parties did not confirm the "
+            "list of survivors. It cannot be continued: start a new round, in a new folder"
+        )
+    connection.execute(f"PRAGMA user_version={_VERSION}")
+
+
+def _check_identity(connection: Connection, path: Path, identity: dict[str, str]) -> None:
     with_facts = dict(connection.execute("SELECT name, value FROM facts").fetchall())
     for name, value in identity.items():
         if with_facts.get(name, value) != value:
@@ -180,13 +242,14 @@ def _open(path: Path, identity: dict[str, str]) -> Connection:
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany("INSERT OR IGNORE INTO facts VALUES (?, ?)", identity.items())
     connection.execute("COMMIT")
-    if new and os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    return connection
+
+
+def _file_number(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _commit_together(connection: Connection, batch: Batch) -> None:
@@ -238,3 +301,15 @@ def _run_apart(connection: Connection, job: Job, future: Future[Any]) -> Answer:
 def members_of(blob: bytes) -> Iterator[str]:
     """Return the identifiers in the stored form of a set."""
     return (blob[i : i + 32].hex() for i in range(0, len(blob), 32))
+
+
+def is_member(blob: bytes, identifier: str) -> bool:
+    """Whether an identifier is in the stored form of a set, which is sorted."""
+    wanted, low, high = bytes.fromhex(identifier), 0, len(blob) // 32
+    while low < high:
+        middle = (low + high) // 2
+        if blob[32 * middle : 32 * middle + 32] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return blob[32 * low : 32 * low + 32] == wanted

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
+from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
@@ -77,15 +78,15 @@ class Study:
         What all releases of the round together may cost.
     minimum_parties : int
         A server answers no request about fewer contributions. With route "masks" the number of
-        parties that must stay to the end, more than half of them.
+        parties that must stay to the end, more than half of all parties and `colluding` together.
     servers, parties, analysts : tuple
     noiseless_test : bool
         No noise at all: for tests of the machinery on made-up records. Such a study must have a
         name that begins with "TEST-", servers must allow it explicitly, and no result of it has
         an epsilon.
     colluding : int
-        Route "masks" only: how many parties may tell the server everything. Each party adds
-        1/(minimum_parties - colluding) of the noise.
+        Route "masks" only, and required in its study file: how many parties may tell the server
+        everything, or lie for it. Each party adds 1/(minimum_parties - colluding) of the noise.
     stage_seconds : float
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
@@ -149,6 +150,13 @@ class Study:
         """Read a study file."""
         file = read_toml(path)
         budget = file.section("budget")
+        route = file.choice("route", ROUTES)
+        if route == "masks" and not file.has("colluding_parties"):
+            raise ConfigurationError(
+                f"{file.where}: route 'masks' needs colluding_parties, the number of parties that "
+                "may tell the server everything or lie for it. It decides how much noise each "
+                "party adds and what a lying server can learn, so nobody chooses it silently."
+            )
         study = cls(
             name=file.text("name"),
             round=file.text("round"),
@@ -156,7 +164,7 @@ class Study:
             lower=file.number("lower"),
             upper=file.number("upper"),
             bins=file.whole("bins", minimum=2),
-            route=cast(Any, file.choice("route", ROUTES)),
+            route=cast(Any, route),
             neighbors=file.choice("neighbors", ("replace", "add-remove"), "replace"),
             epsilon=budget.number("epsilon"),
             delta=budget.number("delta", 0.0),
@@ -185,7 +193,7 @@ class Study:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything agreed on, but for the servers' addresses."""
-        meaning = {
+        meaning: dict[str, Any] = {
             "format": "noisewise-study-1",
             "name": self.name,
             "round": self.round,
@@ -202,6 +210,8 @@ class Study:
             "noiseless_test": self.noiseless_test,
             "masks": [self.colluding, self.stage_seconds.hex()],
         }
+        if self.route == "masks":  # with the confirmed list of survivors
+            meaning["protocol"] = 2
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @cached_property
@@ -223,6 +233,8 @@ class Study:
 
     def _check_masks(self) -> None:
         parties, threshold = len(self.parties), self.minimum_parties
+        if parties < 2:
+            raise ConfigurationError("route 'masks' needs at least two parties")
         if len(self.servers) != 1:
             raise ConfigurationError(
                 f"route 'masks' has one server, got {len(self.servers)}: more of them see no less"
@@ -237,16 +249,13 @@ class Study:
                 "route 'masks' needs delta = 0: parties add shares of Laplace noise, which sum to "
                 "it exactly"
             )
-        if not parties // 2 < threshold <= parties or parties < 2:
+        try:
+            check_threshold(parties, threshold, self.colluding)
+        except ValueError as error:
             raise ConfigurationError(
-                f"route 'masks': minimum_parties must be more than half of the {parties} parties, "
-                "and no more than all of them"
-            )
-        if self.colluding >= threshold:
-            raise ConfigurationError(
-                f"colluding_parties = {self.colluding} leaves no honest party among the "
-                f"{threshold} that must stay: nobody's noise could be counted on"
-            )
+                "route 'masks', minimum_parties (threshold) and colluding_parties (helpers): "
+                f"{error}"
+            ) from error
         if not self.stage_seconds > 0:
             raise ConfigurationError("stage_seconds must be above 0")
 

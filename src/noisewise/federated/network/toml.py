@@ -49,6 +49,10 @@ class Section:
         self._values = dict(values)
         self._read: set[str] = set()
 
+    def has(self, key: str) -> bool:
+        """Whether a key is there."""
+        return key in self._values
+
     def text(self, key: str, default: str = _MISSING) -> str:
         """Return a text."""
         value = self._get(key, default)

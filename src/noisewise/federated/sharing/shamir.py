@@ -93,13 +93,12 @@ def share(
     threshold = _validate.integer("threshold", threshold, minimum=1, maximum=count)
     source, secret = resolve(rng), _elements(values)
     coefficients = [source.below(PRIME, secret.shape) for _ in range(threshold - 1)]
-    shares = {}
-    for holder in range(1, count + 1):
-        value = np.zeros(secret.shape, np.uint64)
-        for coefficient in reversed(coefficients):
-            value = multiply(_reduce(value + coefficient), np.uint64(holder))
-        shares[holder] = _reduce(value + secret)
-    return shares
+    # All holders at once: as many steps as the polynomial has coefficients.
+    points = np.arange(1, count + 1, dtype=np.uint64).reshape(-1, *(1,) * secret.ndim)
+    values = np.zeros((count, *secret.shape), np.uint64)
+    for coefficient in reversed(coefficients):
+        values = multiply(_reduce(values + coefficient), points)
+    return dict(enumerate(_reduce(values + secret), start=1))
 
 
 def combine(shares: Mapping[int, Field], threshold: int) -> Field:
@@ -114,25 +113,45 @@ def combine(shares: Mapping[int, Field], threshold: int) -> Field:
         raise ValueError(f"{threshold} shares are needed, got {len(holders)}: nothing can be told")
     if holders[0] < 1:
         raise ValueError(f"holders are numbered from 1, got {holders[0]}")
-    values = {holder: _elements(shares[holder]) for holder in holders}
     used, spare = holders[:threshold], holders[threshold:]
+    values = np.stack([_elements(shares[holder]) for holder in used])
+    weights = _barycentric(used)
     for holder in spare:
-        if not np.array_equal(_interpolate(used, values, holder), values[holder]):
+        expected = _interpolate(weights, values, holder)
+        if not np.array_equal(expected, _elements(shares[holder])):
             raise ValueError(f"the share of holder {holder} contradicts the others")
-    return _interpolate(used, values, 0)
+    return _interpolate(weights, values, 0)
 
 
-def _interpolate(holders: list[int], values: Mapping[int, Field], at: int) -> Field:
-    total = np.zeros(np.shape(values[holders[0]]), np.uint64)
+def _barycentric(holders: list[int]) -> dict[int, int]:
+    """Return 1 / prod(x_j - x_k) for every holder.
+
+    It is the part of Lagrange's weights that all points have in common, and the only one whose
+    cost is quadratic.
+    """
+    weights = {}
     for holder in holders:
-        top = bottom = 1
+        product = 1
         for other in holders:
             if other != holder:
-                top = top * (at - other) % PRIME
-                bottom = bottom * (holder - other) % PRIME
-        weight = np.uint64(top * pow(bottom, -1, PRIME) % PRIME)
-        total = _reduce(total + multiply(values[holder], weight))
-    return total
+                product = product * (holder - other) % PRIME
+        weights[holder] = pow(product, -1, PRIME)
+    return weights
+
+
+def _interpolate(weights: Mapping[int, int], values: Field, at: int) -> Field:
+    """Return the polynomial's value at a point that is none of the holders'."""
+    through = 1
+    for holder in weights:
+        through = through * (at - holder) % PRIME
+    factors = np.array(
+        [through * w * pow(at - holder, -1, PRIME) % PRIME for holder, w in weights.items()],
+        np.uint64,
+    )
+    terms = multiply(values, factors.reshape(-1, *(1,) * (values.ndim - 1)))
+    # Sums of up to 2^20 terms fit 64 bits if the halves of the terms are summed apart.
+    low, high = (terms & _LOW32).sum(0), (terms >> np.uint64(32)).sum(0)
+    return _reduce(_reduce(low) + multiply(_reduce(high), np.uint64(1 << 32)))
 
 
 def _elements(values: Any) -> Field:

@@ -6,7 +6,8 @@ from noisewise.gradients.contractions.convolution import (
     TransposedContraction,
 )
 from noisewise.gradients.contractions.given import CombinedContraction, GivenContraction
-from noisewise.gradients.contractions.pair import LinearContraction, PairContraction
+from noisewise.gradients.contractions.linear import LinearContraction
+from noisewise.gradients.contractions.pair import PairContraction
 from noisewise.gradients.contractions.rows import RowsContraction
 
 __all__ = [

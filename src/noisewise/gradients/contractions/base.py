@@ -5,23 +5,23 @@ and the cotangent that arrived at its output. It can state the exact norm of eac
 gradient, a cheaper upper bound, the norm of the Jacobian, and the sum over records with one
 factor each. It never holds the gradients of all records at once unless they are given.
 
-Numbers (contract, point 7): factors are float32 at least; sums run over at most 256 records
-in that type, at most four of those are added in it, and all others in float64.
+Numbers (contract, point 7): what is measured is what is added. The norms that a contraction
+states cover the rounding of the very sum that it computes; docs/proofs/rounding.md has the
+proof, `noisewise.gradients.contractions.rounding` its constants.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 __all__ = [
     "CHUNK_BYTES",
-    "RECORDS",
-    "RUN",
     "Contraction",
     "Sums",
     "Target",
@@ -30,12 +30,6 @@ __all__ = [
     "working",
 ]
 
-#: Largest number of records whose contributions are summed by one float32 kernel.
-RECORDS = 256
-#: How many such sums are added in float32 before float64 takes over. Each addition rounds by
-#: at most 6e-8 of the sum so far, which is at most 1024 C long: three of them are within 2e-4 C
-#: of the exact sum, a fifth of the slack on every sensitivity.
-RUN = 4 * RECORDS
 #: Size that per-record gradients of one layer may take at a time: about a core's cache.
 CHUNK_BYTES = 4 << 20
 
@@ -110,9 +104,43 @@ class Contraction(ABC):
     def only(self, names: frozenset[str]) -> Contraction:
         """Return the part of this use that concerns some of its targets."""
 
+    def ingredients(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor in it, by name; the first axis counts records or their rows."""
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                yield field.name, value
+            elif isinstance(value, dict):
+                yield from ((field.name, part) for part in value.values())
+
+    def counting(self, valid: Tensor) -> Contraction:
+        """Return the same use with the cotangents of some records set to zero."""
+
+        def cut(value: Tensor) -> Tensor:
+            rows = valid.repeat_interleave(value.shape[0] // valid.shape[0])
+            return masked(value, rows)
+
+        changed: dict[str, Any] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name == "cotangent":
+                changed[field.name] = cut(value)
+            elif field.name == "gradients":
+                changed[field.name] = {target: cut(part) for target, part in value.items()}
+        if not changed:
+            raise NotImplementedError(f"{type(self).__name__} has no cotangents")
+        return replace(self, **changed)  # type: ignore[type-var]
+
     @abstractmethod
-    def squares(self) -> Tensor:
-        """Exact squared norm of each record's gradient, all targets together."""
+    def lengths(self, cheap: bool) -> Tensor:
+        """Two lengths of each record, all targets together: (2, records), float64.
+
+        First that of what `sums` adds, never too small by more than rounding that the slack
+        covers; an upper bound of it if that is `cheap`. Then the length that its rounding counts
+        as, so many times shorter than the products behind the sum as the kernels allow. Uses
+        that are orthogonal join each by squares; the norm of a record is the larger of both.
+        Not finite for a record whose length cannot be told.
+        """
 
     @abstractmethod
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
@@ -131,23 +159,17 @@ class Contraction(ABC):
     def instantiate(self, start: int, stop: int) -> Sums:
         """Gradients of records start to stop, each by itself (first axis)."""
 
-    def bound(self) -> Tensor:
-        """Upper bound of the norm of each record's gradient; exact unless overridden."""
-        return self.squares().sqrt()
-
     def input_squares(self) -> Tensor:
-        """Squared upper bound of the norm of the output's Jacobian in the targets."""
+        """Squared upper bound of the norm of the output's Jacobian in the targets; float64."""
         raise NotImplementedError
 
     def clipped_sums(self, rule: Rule, cheap: bool) -> tuple[Sums, Tensor]:
         """Scale every record by rule(its norm) and sum; returns also the norms.
 
-        `cheap` permits an upper bound in place of the norm.
+        The rule gives zero for every norm that is not finite.
         """
-        norm = self.bound() if cheap else self.squares().sqrt()
-        finite = torch.isfinite(norm)
-        scale = torch.where(finite, rule(norm), torch.zeros_like(norm))
-        return self.sums(scale, needed(finite)), norm
+        norm = self.lengths(cheap).amax(0)
+        return self.sums(rule(norm), needed(torch.isfinite(norm))), norm
 
     def condensed(self) -> Contraction:
         """Return the same use in whatever form takes the least memory while it waits."""

@@ -15,9 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from noisewise.gradients.contractions.base import Contraction, Target, masked, scaled, working
-from noisewise.gradients.contractions.given import row_squares
-from noisewise.gradients.contractions.pair import PairContraction
+from noisewise.gradients.contractions.base import (
+    Contraction,
+    Target,
+    chunks,
+    masked,
+    scaled,
+    working,
+)
+from noisewise.gradients.contractions.pair import PairContraction, over_positions
+from noisewise.gradients.contractions.rounding import BLOCK, row_norms
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
 
@@ -128,46 +135,46 @@ class _Convolved(PairContraction):
         shaped = rows.reshape(stop - start, self.views, self.groups, channels, positions)
         return shaped.permute(0, 2, 3, 1, 4).flatten(3)
 
-    def bias_gradients(self, start: int, stop: int) -> Tensor:
+    def bias_gradients(self) -> Tensor:
         """Sum of the cotangents over positions and views."""
-        rows = self._rows(self.cotangent, start, stop)
-        return rows.flatten(2).sum(2).reshape(stop - start, self.views, -1).sum(1)
+        rows = over_positions(working(self.cotangent).flatten(2), 2)
+        return rows.reshape(self.records, self.views, -1).sum(1)
 
-    def contract(
-        self,
-        start: int,
-        stop: int,
-        scale: Tensor | None,
-        keep: Tensor | None,
-        total: Tensor | None = None,
-    ) -> Tensor:
-        """Torch's kernel, with the smaller factor scaled."""
+    def factors(
+        self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Slices of all views, scaled."""
         x, cotangent = self._rows(self.x, start, stop), self._rows(self.cotangent, start, stop)
         if self.views > 1:
             keep = None if keep is None else keep.repeat_interleave(self.views)
             scale = None if scale is None else scale.repeat_interleave(self.views)
         x, cotangent = masked(x, keep), masked(cotangent, keep)
         if x.numel() <= cotangent.numel():
-            x = scaled(x, scale)
-        else:
-            cotangent = scaled(cotangent, scale)
+            return scaled(x, scale), cotangent
+        return x, scaled(cotangent, scale)
+
+    def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
+        """Torch's kernel."""
         assert self.weight is not None
         template = x.new_empty(()).expand(self.weight.shape)
         _, gradient = self.settings.backward(cotangent, x, template, (False, True))
         assert gradient is not None
-        return gradient if total is None else total.add_(gradient)
+        return gradient
 
     def _channel_squares(self, tensor: Tensor) -> Tensor:
-        """Squares summed over the channels of a group: (rows, groups, ...)."""
+        """Squares summed over the channels of a group, in float64: (rows, groups, ...)."""
         wide = working(tensor)
-        shape = (wide.shape[0], self.groups, -1, *wide.shape[2:])
-        return wide.reshape(shape).square().sum(2)
+        shaped = wide.reshape(wide.shape[0], self.groups, -1, *wide.shape[2:])
+        channels = shaped.shape[2]
+        runs = [shaped[:, :, a:b] for a, b in chunks(channels, BLOCK)]
+        squares = torch.stack([part.square().sum(2).double() for part in runs]).sum(0)
+        # What may have underflowed is made up for: docs/proofs/rounding.md#norms.
+        return squares + channels * torch.finfo(wide.dtype).tiny
 
     def _window_squares(self, image: Tensor, positions: tuple[int, ...]) -> Tensor:
         """Squared norm of every window: (rows, groups, T)."""
         squares = self._channel_squares(image)
-        one = replace(self.settings, groups=self.groups)
-        windows = one.windows(squares, positions, 1)
+        windows = self.settings.windows(squares, positions, 1)
         return windows.sum(2)
 
     def _over_positions(self, image: Tensor, other: Tensor) -> Tensor:
@@ -227,7 +234,7 @@ class ConvolutionContraction(_Convolved):
     def input_squares(self) -> Tensor:
         """Squared norm of the unfolded input, and one per position for the bias."""
         positions = math.prod(self.cotangent.shape[2:]) * self.views
-        result = working(self.x).new_zeros(self.records)
+        result = torch.zeros(self.records, dtype=torch.float64, device=self.x.device)
         if self.weight is not None:
             windows = self._window_squares(self.x, tuple(self.cotangent.shape[2:]))
             result = result + windows.flatten(1).sum(1).reshape(self.records, -1).sum(1)
@@ -261,9 +268,9 @@ class TransposedContraction(_Convolved):
     def input_squares(self) -> Tensor:
         """An output entry meets each input at most once per tap, so the kernel bounds reuse."""
         positions = math.prod(self.cotangent.shape[2:]) * self.views
-        result = working(self.x).new_zeros(self.records)
+        result = torch.zeros(self.records, dtype=torch.float64, device=self.x.device)
         if self.weight is not None:
             reuse = math.prod(self.settings.kernel)
-            squares = row_squares(working(self.x)).reshape(self.records, -1).sum(1)
+            squares = row_norms(working(self.x)).square().reshape(self.records, -1).sum(1)
             result = result + reuse * squares
         return result + (positions if self.bias is not None else 0)

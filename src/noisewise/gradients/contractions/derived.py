@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noisewise.gradients.contractions.base import Contraction, Sums, Target
+from noisewise.gradients.contractions.base import Contraction, Sums, Target, working
 from noisewise.gradients.contractions.given import ChunkedContraction
 
 __all__ = ["Derived", "PulledBackContraction", "pulled_back"]
@@ -70,7 +70,8 @@ class PulledBackContraction(ChunkedContraction):
         total: Sums = {}
 
         def add(name: str, value: Tensor) -> None:
-            total[name] = total[name] + value if name in total else value
+            wide = working(value)  # what a model of lower precision gave is not rounded again
+            total[name] = total[name] + wide if name in total else wide
 
         for name, gradient in self.inner.instantiate(start, stop).items():
             source = self.sources.get(name)

@@ -15,36 +15,33 @@ from torch import Tensor
 
 from noisewise.gradients.contractions.base import (
     CHUNK_BYTES,
-    RECORDS,
     Contraction,
     Rule,
     Sums,
     Target,
-    add_to,
     chunks,
     masked,
     needed,
     working,
 )
+from noisewise.gradients.contractions.rounding import RECORDS, Totals, alike, row_norms
 
 __all__ = ["ChunkedContraction", "CombinedContraction", "GivenContraction", "weighted"]
 
 
 def weighted(scale: Tensor | None, gradients: Tensor) -> Tensor:
     """Sum of the rows, each times its factor."""
-    flat = gradients.flatten(1)
+    flat = gradients.reshape(gradients.shape[0], -1)
     total = flat.sum(0) if scale is None else scale.to(flat.dtype) @ flat
     return total.reshape(gradients.shape[1:])
 
 
-def row_squares(gradients: Tensor) -> Tensor:
-    """Squared norm of every row."""
-    norms: Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
-    return norms.square()
-
-
 class ChunkedContraction(Contraction):
-    """Everything from `instantiate`, a chunk of records at a time."""
+    """Everything from `instantiate`, a chunk of records at a time.
+
+    What is measured are the very numbers that are added, so only the addition over records
+    rounds: docs/proofs/rounding.md#given.
+    """
 
     @property
     def step(self) -> int:
@@ -52,37 +49,56 @@ class ChunkedContraction(Contraction):
         entries = sum(torch.Size(target.shape).numel() for target in self.targets)
         return max(1, min(RECORDS, CHUNK_BYTES // (4 * max(entries, 1))))
 
-    def squares(self) -> Tensor:
-        """Chunk by chunk."""
-        parts = [
-            torch.stack([row_squares(g) for g in self.instantiate(a, b).values()]).sum(0)
-            for a, b in chunks(self.records, self.step)
-        ]
-        return torch.cat(parts) if parts else torch.zeros(0)
+    def lengths(self, cheap: bool) -> Tensor:
+        """Chunk by chunk; what is added are single products, no longer than the norm."""
+        runs = chunks(self.records, self.step)
+        parts = [_norms(self.instantiate(a, b)) for a, b in runs]
+        return alike(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
         """Chunk by chunk."""
-        total: Sums = {}
-        for a, b in chunks(self.records, self.step):
-            part = self.instantiate(a, b)
-            mask = None if keep is None else keep[a:b]
-            factor = None if scale is None else scale[a:b]
-            add_to(total, {n: weighted(factor, masked(g, mask)) for n, g in part.items()})
-        return total
+
+        def given(start: int, stop: int, part: Sums) -> tuple[Tensor | None, Tensor | None]:
+            factor = None if scale is None else scale[start:stop]
+            return factor, None if keep is None else keep[start:stop]
+
+        return self._summed(given)
 
     def clipped_sums(self, rule: Rule, cheap: bool) -> tuple[Sums, Tensor]:
         """Norm, scale and sum in one pass over the chunks."""
-        total: Sums = {}
-        norms = []
-        for a, b in chunks(self.records, self.step):
-            part = self.instantiate(a, b)
-            norm = torch.stack([row_squares(g) for g in part.values()]).sum(0).sqrt()
-            finite = torch.isfinite(norm)
-            keep = needed(finite)
-            scale = torch.where(finite, rule(norm), torch.zeros_like(norm))
-            add_to(total, {n: weighted(scale, masked(g, keep)) for n, g in part.items()})
-            norms.append(norm)
-        return total, torch.cat(norms) if norms else torch.zeros(0)
+        found: list[Tensor] = []
+
+        def measured(start: int, stop: int, part: Sums) -> tuple[Tensor | None, Tensor | None]:
+            norm = _norms(part)
+            found.append(norm)
+            return rule(norm), needed(torch.isfinite(norm))
+
+        sums = self._summed(measured)
+        return sums, torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+
+    def _summed(self, factors: Factors) -> Sums:
+        total = Totals()
+        for start, stop in chunks(self.records, RECORDS):
+            kernel: Sums = {}
+            for a, b in chunks(stop - start, self.step):
+                part = self.instantiate(start + a, start + b)
+                scale, keep = factors(start + a, start + b, part)
+                for name, gradients in part.items():
+                    added = weighted(scale, masked(gradients, keep))
+                    kernel[name] = kernel[name].add_(added) if name in kernel else added
+            for name, value in kernel.items():
+                total.add(name, value)
+        return total.result()
+
+
+Factors = Callable[[int, int, Sums], tuple[Tensor | None, Tensor | None]]
+
+
+def _norms(gradients: Sums) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(
+        torch.stack([row_norms(g) for g in gradients.values()]), dim=0
+    )
+    return norms
 
 
 @dataclass

@@ -8,39 +8,51 @@ For one record the gradient of a dense layer, a sequence of them or a convolutio
   2022), in float64 because the inner product may cancel.
 * many positions: the gradient itself, a few records at a time that fit the cache. Summing
   the scaled pieces replaces the ordinary contraction, so the exact norm is almost free.
+
+Positions that cancel leave a short gradient, but the rounding of long products. So records
+share a kernel only as far as docs/proofs/rounding.md#kernels allows, and a record whose
+products are much longer than their sum counts as longer than it is (#spread).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from noisewise.gradients.contractions.base import (
     CHUNK_BYTES,
-    RECORDS,
-    RUN,
     Contraction,
     Rule,
     Sums,
     Target,
-    add_to,
     chunks,
     masked,
     needed,
-    scaled,
-    working,
 )
-from noisewise.gradients.contractions.given import GivenContraction, row_squares, weighted
+from noisewise.gradients.contractions.given import GivenContraction, weighted
+from noisewise.gradients.contractions.rounding import (
+    PIECES,
+    POSITIONS,
+    RECORDS,
+    RUN,
+    Totals,
+    alike,
+    gamma,
+    kernel_records,
+    row_norms,
+    spread,
+)
 
-__all__ = ["LinearContraction", "PairContraction"]
+__all__ = ["PairContraction", "over_positions"]
 
 # Entries of a gradient that cost as much as one multiplication each when written and read
 # back, and the price of float64: measured ratios, they only steer the choice of a kernel.
 _MEMORY = 30
 _DOUBLE = 4
+#: Numbers that are converted to float64 at a time.
+_AT_A_TIME = 1 << 20
 
 
 class PairContraction(Contraction):
@@ -49,9 +61,15 @@ class PairContraction(Contraction):
     Subclasses give the factors of any run of records and a kernel that contracts a whole run.
     """
 
+    x: Tensor
     weight: Target | None
     bias: Target | None
     groups: int = 1
+    #: Largest length of a record's products together, in units of what `lengths` said.
+    _ratio: float = 1.0
+    #: Whether `lengths` are those of the gradients as computed.
+    _measured: bool = False
+    _biases: Tensor | None = None
 
     @property
     @abstractmethod
@@ -67,23 +85,25 @@ class PairContraction(Contraction):
         """Inputs (records, groups, N, T)."""
 
     @abstractmethod
-    def bias_gradients(self, start: int, stop: int) -> Tensor:
+    def bias_gradients(self) -> Tensor:
         """Cotangents summed over positions (records, entries of the bias)."""
 
     @abstractmethod
-    def contract(
-        self,
-        start: int,
-        stop: int,
-        scale: Tensor | None,
-        keep: Tensor | None,
-        total: Tensor | None = None,
-    ) -> Tensor:
-        """Weight gradient of some records, each times its factor, added to `total` if given."""
+    def factors(
+        self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and cotangents of a run of records, the smaller of both scaled."""
+
+    @abstractmethod
+    def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
+        """Weight gradient of factors that share a kernel.
+
+        It may be added to `total`, which is then returned; else the caller adds it.
+        """
 
     @abstractmethod
     def positions_bound(self) -> Tensor:
-        """Upper bound of the weight's gradient norm: sum over positions of |l_t| |r_t|."""
+        """Sum over positions of |l_t| |r_t| in float64: what rounding is relative to."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -114,53 +134,90 @@ class PairContraction(Contraction):
     def factor_entries(self) -> int:
         """Numbers in the two factors of one record."""
 
-    def _gradients(self, start: int, stop: int) -> Tensor:
-        """Weight gradients of a run of records (records, groups * M * N)."""
+    @property
+    def shared(self) -> int:
+        """How many records share a kernel of the contraction; one: none does."""
+        return kernel_records(self.sizes[2], self._ratio, self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Type of the kernels."""
+        return torch.promote_types(self.x.dtype, torch.float32)
+
+    @property
+    def biases(self) -> Tensor:
+        """Gradients of the bias, computed once: they are measured and added."""
+        if self._biases is None:
+            self._biases = self.bias_gradients()
+        return self._biases
+
+    def _gradients(self, start: int, stop: int, pieces: bool = False) -> Tensor:
+        """Weight gradients of a run of records (records, groups * M * N).
+
+        In `pieces` of so many positions that they are close to the exact ones (#positions),
+        where it is not they that are measured.
+        """
         left, right = self.left(start, stop), self.right(start, stop)
-        return torch.matmul(left, right.transpose(-1, -2)).flatten(1)
+        if not pieces or left.shape[-1] <= POSITIONS:
+            return torch.matmul(left, right.transpose(-1, -2)).flatten(1)
+        kind = left.dtype
+        total = left.new_zeros(())
+        for number, (a, b) in enumerate(chunks(left.shape[-1], POSITIONS)):
+            part = torch.matmul(left[..., a:b], right[..., a:b].transpose(-1, -2))
+            total = total + part if number < PIECES else total.double().add_(part)
+        return total.to(kind).flatten(1)
 
-    def _bias_squares(self) -> Tensor | None:
-        if self.bias is None:
-            return None
-        return row_squares(self.bias_gradients(0, self.records))
-
-    def _weight_squares(self) -> Tensor:
+    def _weight_lengths(self) -> Tensor:
+        """Lengths of the weight's part."""
         _, _, positions = self.sizes
-        if self.groups == 1 and positions == 1:
-            left, right = self.left(0, self.records), self.right(0, self.records)
-            return row_squares(left) * row_squares(right)
+        if positions == 1:
+            return alike(self.positions_bound())
+        self._ratio = spread(positions)
         instantiate, gram, _ = self._costs()
         if instantiate <= gram:
             runs = chunks(self.records, self.step)
-            return torch.cat([row_squares(self._gradients(a, b)) for a, b in runs])
-        return torch.cat([self._gram_squares(a, b) for a, b in chunks(self.records, RECORDS)])
+            norm = torch.cat([row_norms(self._gradients(a, b)) for a, b in runs])
+            if self.shared == 1:  # the same numbers are added
+                self._measured = True
+                return alike(norm)
+            products = self.positions_bound()
+            error = gamma(positions, self._dtype)
+            return torch.stack([norm + error * products, products / self._ratio])
+        parts = [self._gram_lengths(a, b) for a, b in chunks(self.records, RECORDS)]
+        return torch.cat(parts, 1)
 
-    def _gram_squares(self, start: int, stop: int) -> Tensor:
+    def _gram_lengths(self, start: int, stop: int) -> Tensor:
         left, right = self.left(start, stop), self.right(start, stop)
         dtype, left, right = left.dtype, left.double(), right.double()
-        product = (left.transpose(-1, -2) @ left) * (right.transpose(-1, -2) @ right)
-        return product.flatten(1).sum(1).clamp_min(0.0).to(dtype)
+        one, other = left.transpose(-1, -2) @ left, right.transpose(-1, -2) @ right
+        squares = (one * other).flatten(1).sum(1)
+        ends = one.diagonal(0, -2, -1), other.diagonal(0, -2, -1)
+        products = torch.linalg.vector_norm((ends[0] * ends[1]).sqrt().sum(-1), dim=1)
+        # A factor that float32 cannot measure has no length here either: it could overflow
+        # when it is scaled (#factors).
+        longest = torch.maximum(*ends).flatten(1).amax(1)
+        products = torch.where(longest < torch.finfo(dtype).max / 2, products, torch.inf)
+        m, n, positions = self.sizes
+        # An inner product of Gram matrices that cancels is known up to its rounding only.
+        known = gamma(2 * (m + n + self.groups * positions**2), torch.float64) * products.square()
+        norm = (squares + known).clamp_min(0.0).sqrt()
+        if self.shared == 1:
+            return alike(norm + gamma(min(positions, POSITIONS + PIECES), dtype) * products)
+        return torch.stack([norm, products / self._ratio])
 
-    def squares(self) -> Tensor:
-        """Weight by the cheapest exact way, bias by its gradients."""
+    def lengths(self, cheap: bool) -> Tensor:
+        """Weight by the cheapest way, bias by its gradients.
+
+        A bound may take the place of the norm where that costs more than the contraction.
+        """
         if self.records == 0:
-            return self.left(0, 0).new_zeros(0)
-        bias = self._bias_squares()
+            return torch.zeros((2, 0), dtype=torch.float64, device=self.x.device)
         if self.weight is None:
-            assert bias is not None
-            return bias
-        weight = self._weight_squares()
-        return weight if bias is None else weight + bias
-
-    def bound(self) -> Tensor:
-        """Exact where that costs little more than the contraction, else over positions."""
+            return alike(row_norms(self.biases))
         _, gram, contraction = self._costs()
-        _, _, positions = self.sizes
-        if self.weight is None or positions == 1 or gram <= contraction:
-            return self.squares().sqrt()
-        weight = self.positions_bound()
-        bias = self._bias_squares()
-        return weight if bias is None else (weight.square() + bias).sqrt()
+        bounded = cheap and self.sizes[2] > 1 and gram > contraction
+        weight = alike(self.positions_bound()) if bounded else self._weight_lengths()
+        return weight if self.bias is None else torch.hypot(weight, row_norms(self.biases))
 
     def _instantiating_is_cheap(self, cheap: bool) -> bool:
         instantiate, gram, contraction = self._costs()
@@ -174,38 +231,35 @@ class PairContraction(Contraction):
         """In one pass where the gradients of a few records at a time are affordable."""
         if self.records == 0 or not self._instantiating_is_cheap(cheap):
             return super().clipped_sums(rule, cheap)
-        total: Sums = {}
+        total = Totals()
         norms: list[Tensor] = []
         for a, b in chunks(self.records, RECORDS):
-            add_to(total, self._clipped_run(a, b, rule, norms))
-        return self._placed(total), torch.cat(norms)
+            for name, part in self._clipped_run(a, b, rule, norms).items():
+                total.add(name, part)
+        return self._placed(total.result()), torch.cat(norms)
 
     def _clipped_run(self, start: int, stop: int, rule: Rule, norms: list[Tensor]) -> Sums:
         """Norms and scaled sums of a run of records that may be summed in float32."""
         assert self.weight is not None
         total: Tensor | None = None
-        biases, of_bias = None, None
-        if self.bias is not None:
-            biases = self.bias_gradients(start, stop)
-            of_bias = row_squares(biases)
-        scales, kept = [], []
+        of_bias = None if self.bias is None else row_norms(self.biases[start:stop])
+        scales, found = [], []
         for a, b in chunks(stop - start, self.step):
             gradients = self._gradients(start + a, start + b)
-            square = row_squares(gradients)
-            norm = (square if of_bias is None else square + of_bias[a:b]).sqrt()
-            finite = torch.isfinite(norm)
-            keep = needed(finite)
-            scale = torch.where(finite, rule(norm), torch.zeros_like(norm)).to(gradients.dtype)
-            flat = masked(gradients, keep).t()
+            norm = row_norms(gradients)
+            if of_bias is not None:
+                norm = torch.hypot(norm, of_bias[a:b])
+            scale = rule(norm).to(gradients.dtype)
+            flat = masked(gradients, needed(torch.isfinite(norm))).t()
             total = flat @ scale if total is None else total.addmv_(flat, scale)
-            norms.append(norm)
+            found.append(norm)
             scales.append(scale)
-            kept.append(keep)
         assert total is not None
+        norms.extend(found)
         parts = {self.weight.name: total}
-        if self.bias is not None and biases is not None:
-            if any(keep is not None for keep in kept):
-                biases = masked(biases, torch.isfinite(torch.cat(norms[-len(kept) :])))
+        if self.bias is not None:
+            finite = needed(torch.isfinite(torch.cat(found)))
+            biases = masked(self.biases[start:stop], finite)
             parts[self.bias.name] = weighted(torch.cat(scales), biases)
         return parts
 
@@ -219,45 +273,63 @@ class PairContraction(Contraction):
             return self
         if self.records == 0:
             return self
-        kind = self.left(0, 0)
-        gradients = kind.new_empty(self.records, self.groups, m, n)
+        gradients = self.left(0, 0).new_empty(self.records, self.groups * m * n)
         for a, b in chunks(self.records, self.step):
-            left, right = self.left(a, b), self.right(a, b)
-            torch.matmul(left, right.transpose(-1, -2), out=gradients[a:b])
-        given = {self.weight: gradients.flatten(1)}
+            gradients[a:b] = self._gradients(a, b)
+        given = {self.weight: gradients}
         if self.bias is not None:
-            given[self.bias] = self.bias_gradients(0, self.records)
+            given[self.bias] = self.biases
         return GivenContraction(given)
 
     def _placed(self, total: Sums) -> Sums:
         return {t.name: t.place(total[t.name]) for t in self.targets if t.name in total}
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
-        """Contract scaled factors, at most 256 records at a time."""
-        total: Sums = {}
-        for a, b in chunks(self.records, RUN):
-            factor = None if scale is None else scale[a:b]
-            mask = None if keep is None else keep[a:b]
-            parts: Sums = {}
-            if self.weight is not None:
-                parts[self.weight.name] = self._contract_run(a, b, factor, mask)
-            if self.bias is not None:
-                biases = masked(self.bias_gradients(a, b), mask)
-                parts[self.bias.name] = weighted(factor, biases)
-            add_to(total, parts)
-        return self._placed(total)
+        """Contract scaled factors, as many records at a time as may share a kernel."""
+        total = Totals()
 
-    def _contract_run(
+        def run(tensor: Tensor | None, start: int, stop: int) -> Tensor | None:
+            return None if tensor is None else tensor[start:stop]
+
+        if self.weight is not None:
+            name, shared = self.weight.name, self.shared
+            for start, stop in chunks(self.records, RECORDS if shared == 1 else RUN * RECORDS):
+                factor, mask = run(scale, start, stop), run(keep, start, stop)
+                if shared == 1:
+                    total.add(name, self._by_record(start, stop, factor, mask))
+                    continue
+                x, cotangent = self.factors(start, stop, factor, mask)
+                rows = len(x) // (stop - start)
+                for a, b in chunks(len(x), shared * rows):
+                    part = self.contract(x[a:b], cotangent[a:b], total.open(name))
+                    total.add(name, part)
+        sums = total.result()
+        if self.bias is not None:
+            sums[self.bias.name] = self._bias_sum(scale, keep)
+        return self._placed(sums)
+
+    def _bias_sum(self, scale: Tensor | None, keep: Tensor | None) -> Tensor:
+        """In float64, which is faster for so little than one kernel after the other."""
+        total = self.biases.new_zeros(self.biases.shape[1], dtype=torch.float64)
+        for a, b in chunks(self.records, max(RECORDS, _AT_A_TIME // self.biases.shape[1])):
+            biases = masked(self.biases[a:b], None if keep is None else keep[a:b]).double()
+            total += weighted(None if scale is None else scale[a:b], biases)
+        return total
+
+    def _by_record(
         self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
     ) -> Tensor:
-        """Add the contractions of a few kernels' worth of records."""
-        total: Tensor | None = None
-        for a, b in chunks(stop - start, RECORDS):
-            factor = None if scale is None else scale[a:b]
-            mask = None if keep is None else keep[a:b]
-            total = self.contract(start + a, start + b, factor, mask, total)
-        assert total is not None
-        return total
+        """Sum of gradients that are computed one by one, a few records at a time."""
+        summed: Tensor | None = None
+        for a, b in chunks(stop - start, self.step):
+            gradients = self._gradients(start + a, start + b, not self._measured)
+            gradients = masked(gradients, None if keep is None else keep[a:b])
+            ones = gradients.new_ones(b - a)
+            factor = ones if scale is None else scale[a:b].to(gradients.dtype)
+            flat = gradients.t()
+            summed = flat @ factor if summed is None else summed.addmv_(flat, factor)
+        assert summed is not None
+        return summed
 
     def instantiate(self, start: int, stop: int) -> Sums:
         """Products and summed cotangents."""
@@ -265,105 +337,15 @@ class PairContraction(Contraction):
         if self.weight is not None:
             parts[self.weight.name] = self.weight.place_each(self._gradients(start, stop))
         if self.bias is not None:
-            parts[self.bias.name] = self.bias.place_each(self.bias_gradients(start, stop))
+            parts[self.bias.name] = self.bias.place_each(self.biases[start:stop])
         return parts
 
 
-@dataclass
-class LinearContraction(PairContraction):
-    """A dense layer at T positions: x (records, T, N), cotangent (records, T, M)."""
-
-    x: Tensor
-    cotangent: Tensor
-    weight: Target | None
-    bias: Target | None
-
-    def __post_init__(self) -> None:
-        self.records = self.x.shape[0]
-
-    @staticmethod
-    def of(
-        x: Tensor, cotangent: Tensor, views: int, weight: Target | None, bias: Target | None
-    ) -> LinearContraction:
-        """Fold views of a record and all leading axes into positions."""
-        records = x.shape[0] // views
-        return LinearContraction(_folded(x, records), _folded(cotangent, records), weight, bias)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Outputs, inputs, positions."""
-        return self.cotangent.shape[2], self.x.shape[2], self.x.shape[1]
-
-    @property
-    def factor_entries(self) -> int:
-        """Outputs and inputs at all positions."""
-        return (self.cotangent.shape[2] + self.x.shape[2]) * self.x.shape[1]
-
-    def only(self, names: frozenset[str]) -> LinearContraction:
-        """Drop the weight or the bias."""
-        return replace(
-            self,
-            weight=self.weight if self.weight and self.weight.name in names else None,
-            bias=self.bias if self.bias and self.bias.name in names else None,
-        )
-
-    def left(self, start: int, stop: int) -> Tensor:
-        """Cotangents, positions last."""
-        return working(self.cotangent[start:stop]).transpose(1, 2).unsqueeze(1)
-
-    def right(self, start: int, stop: int) -> Tensor:
-        """Inputs, positions last."""
-        return working(self.x[start:stop]).transpose(1, 2).unsqueeze(1)
-
-    def bias_gradients(self, start: int, stop: int) -> Tensor:
-        """Sum of the cotangents over positions."""
-        part = working(self.cotangent[start:stop])
-        return part[:, 0] if part.shape[1] == 1 else part.sum(1)
-
-    def contract(
-        self,
-        start: int,
-        stop: int,
-        scale: Tensor | None,
-        keep: Tensor | None,
-        total: Tensor | None = None,
-    ) -> Tensor:
-        """One matrix product; the smaller factor is scaled."""
-        x = masked(working(self.x[start:stop]), keep)
-        cotangent = masked(working(self.cotangent[start:stop]), keep)
-        if x.shape[2] <= cotangent.shape[2]:
-            x = scaled(x, scale)
-        else:
-            cotangent = scaled(cotangent, scale)
-        left, right = cotangent.flatten(0, 1).t(), x.flatten(0, 1)
-        return left @ right if total is None else total.addmm_(left, right)
-
-    def positions_bound(self) -> Tensor:
-        """Sum over positions of the product of norms."""
-        x = torch.linalg.vector_norm(working(self.x), dim=2)
-        cotangent = torch.linalg.vector_norm(working(self.cotangent), dim=2)
-        bound: Tensor = (x * cotangent).sum(1)
-        return bound
-
-    def input_squares(self) -> Tensor:
-        """Squared norm of all inputs, and one per position for the bias."""
-        square = row_squares(working(self.x)) if self.weight is not None else 0.0
-        ones = float(self.x.shape[1]) if self.bias is not None else 0.0
-        result = square + ones
-        return result if isinstance(result, Tensor) else self.x.new_full((self.records,), result)
-
-    def merged(self, other: Contraction) -> Contraction | None:
-        """Two uses of one layer are one use with more positions."""
-        if not isinstance(other, LinearContraction) or other.targets != self.targets:
-            return None
-        return replace(
-            self,
-            x=torch.cat([self.x, other.x], 1),
-            cotangent=torch.cat([self.cotangent, other.cotangent], 1),
-        )
-
-
-def _folded(tensor: Tensor, records: int) -> Tensor:
-    features = tensor.shape[-1]
-    positions = tensor.numel() // max(records * features, 1) if records else 1
-    return tensor.reshape(records, positions, features)
+def over_positions(cotangents: Tensor, axis: int) -> Tensor:
+    """Sum over an axis of positions, in float64 beyond a few (rounding.md#positions)."""
+    positions = cotangents.shape[axis]
+    if positions <= POSITIONS:
+        return cotangents.sum(axis)
+    runs = chunks(positions, POSITIONS)
+    parts = [cotangents.narrow(axis, a, b - a).sum(axis).double() for a, b in runs]
+    return torch.stack(parts).sum(0).to(cotangents.dtype)

@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 
 from noisewise.gradients.contractions.base import (
-    RECORDS,
     Contraction,
     Sums,
     Target,
-    add_to,
     chunks,
     masked,
     scaled,
     working,
 )
-from noisewise.gradients.contractions.given import row_squares
+from noisewise.gradients.contractions.rounding import RECORDS, alike, row_norms
 
 __all__ = ["RowsContraction"]
 
@@ -45,6 +43,7 @@ class RowsContraction(Contraction):
 
     def __post_init__(self) -> None:
         self.records = self.tokens.shape[0]
+        self._rows: tuple[Tensor, Tensor] | None = None
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -59,34 +58,50 @@ class RowsContraction(Contraction):
         part = working(self.cotangent[start:stop])
         if self.skipped is None:
             return part
-        return part * (self.tokens[start:stop] != self.skipped).unsqueeze(-1)
+        learns = (self.tokens[start:stop] != self.skipped).unsqueeze(-1)
+        return torch.where(learns, part, torch.zeros((), dtype=part.dtype, device=part.device))
 
-    def squares(self) -> Tensor:
+    def _distinct(self) -> tuple[Tensor, Tensor]:
+        """Rows of the records' gradients and their tokens, equal tokens of a record added.
+
+        Norms and sums are made of these same numbers, so they are kept.
+        """
+        if self._rows is None:
+            records, length = self.tokens.shape
+            # Equal tokens of a record share the place of their first one. Sorting tells without
+            # asking how many are distinct, for which a device would have to be waited for.
+            ordered, order = self.tokens.sort(1)
+            first = torch.ones_like(ordered)
+            first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+            run = first.cumsum(1) - 1
+            place = torch.empty_like(run).scatter_(1, order, run)
+            owner = torch.arange(records, device=place.device).unsqueeze(1)
+            rows = self._cotangents(0, records)
+            summed = torch.zeros_like(rows).flatten(0, 1)
+            summed.index_add_(0, (owner * length + place).flatten(), rows.flatten(0, 1))
+            # Places that no token took keep a zero row, of whatever token is first.
+            tokens = self.tokens[:, :1].repeat(1, length).scatter_(1, run, ordered)
+            self._rows = summed.reshape(rows.shape), tokens
+        return self._rows
+
+    def lengths(self, cheap: bool) -> Tensor:
         """Add equal tokens of a record, then take the norm over all rows."""
         if self.tokens.numel() == 0:
-            return working(self.cotangent).new_zeros(self.records)
-        records, length = self.tokens.shape
-        # Equal tokens of a record share the place of their first one. Sorting tells without
-        # asking how many are distinct, for which a device would have to be waited for.
-        ordered, order = self.tokens.sort(1)
-        first = torch.ones_like(ordered)
-        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        run = first.cumsum(1) - 1
-        place = torch.empty_like(run).scatter_(1, order, run)
-        owner = torch.arange(records, device=place.device).unsqueeze(1)
-        rows = self._cotangents(0, records).flatten(0, 1)
-        summed = torch.zeros_like(rows).index_add_(0, (owner * length + place).flatten(), rows)
-        return row_squares(summed).reshape(records, length).sum(1)
+            return self.tokens.new_zeros((2, self.records), dtype=torch.float64)
+        return alike(row_norms(self._distinct()[0]))
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
-        """Scatter scaled cotangents into the table."""
-        total: Sums = {}
+        """Scatter scaled rows into the table, in float64 if a kernel's records do not do."""
+        kind = working(self.cotangent).dtype if self.records <= RECORDS else torch.float64
+        table = torch.zeros(self.table.shape, dtype=kind, device=self.cotangent.device)
+        if self.tokens.numel() == 0:
+            return {self.table.name: table}
+        every, tokens = self._distinct()
         for a, b in chunks(self.records, RECORDS):
-            rows = masked(self._cotangents(a, b), None if keep is None else keep[a:b])
+            rows = masked(every[a:b], None if keep is None else keep[a:b])
             rows = scaled(rows, None if scale is None else scale[a:b]).flatten(0, 1)
-            table = rows.new_zeros(self.table.shape)
-            add_to(total, {self.table.name: table.index_add_(0, self.tokens[a:b].flatten(), rows)})
-        return total
+            table.index_add_(0, tokens[a:b].flatten(), rows.to(kind))
+        return {self.table.name: table}
 
     def instantiate(self, start: int, stop: int) -> Sums:
         """One table per record."""
@@ -100,7 +115,7 @@ class RowsContraction(Contraction):
         ordered = self.tokens.sort(1).values
         same = (ordered.unsqueeze(2) == ordered.unsqueeze(1)).sum(2)
         counts: Tensor = same.amax(1) if ordered.shape[1] else same.sum((1,))
-        return counts.to(working(self.cotangent).dtype)
+        return counts.double()
 
     def merged(self, other: Contraction) -> Contraction | None:
         """Two lookups in one table are one longer lookup."""

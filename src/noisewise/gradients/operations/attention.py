@@ -15,7 +15,13 @@ from torch.nn import functional
 
 from noisewise.gradients.contractions import Target
 from noisewise.gradients.operations.dense import tapped_linear
-from noisewise.gradients.operations.registry import UnsupportedUseError, handles, place
+from noisewise.gradients.operations.elementwise import repeated
+from noisewise.gradients.operations.registry import (
+    UnsupportedUseError,
+    handles,
+    layout_of_use,
+    place,
+)
 from noisewise.gradients.tape import Tape
 
 __all__ = ["attend"]
@@ -25,6 +31,27 @@ __all__ = ["attend"]
 def attend(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Take the call apart into linear layers and attention."""
     return _attend(tape, *args, **kwargs)
+
+
+@handles(functional.scaled_dot_product_attention)
+def attend_with_bias(
+    tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Attention whose additive mask is learnt (relative positions): a copy for every record."""
+    given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
+    rest = args[4:]
+    query, mask = given["query"], given.get("attn_mask")
+    target = tape.target(mask)
+    if target is None or mask is None or rest or query.dim() != 4 or mask.dim() > 4:
+        raise UnsupportedUseError
+    inner = [1] * (4 - mask.dim()) + list(mask.shape)
+    operands = [given[name][..., :1, :1] for name in ("query", "key", "value")]
+    layout = layout_of_use(tape, "attention", operands, -1, mask)
+    if layout.order is not None or inner[0] != 1:
+        raise UnsupportedUseError
+    copies = repeated(tape, mask, target, query.shape[0] // tape.records)
+    given["attn_mask"] = copies.reshape(-1, *inner[1:])
+    return function(**given)
 
 
 def _attend(
@@ -58,10 +85,14 @@ def _attend(
     special = (bias_k, bias_v, static_k, static_v)
     if any(extra is not None for extra in special) or add_zero_attn or query.dim() != 3:
         raise UnsupportedUseError
-    what = place(tape, "attention", tape.target(out_proj_weight))
-    if not tape.calls.batched(what, query.shape[1], tape.rows):
+    target = tape.target(out_proj_weight)
+    what = place(tape, "attention", target)
+    # The function takes (positions, batch, width); the tape wants records first. What it calls
+    # batch may be records merged with windows, or stand in another order.
+    turned = query.transpose(0, 1)
+    layout = tape.layout(what, turned, -1, tape.bases(target))
+    if layout.constant or layout.order is not None:
         raise UnsupportedUseError
-    # The function takes (positions, batch, width); the tape wants records first.
     same = query is key and key is value
     first = [tensor.transpose(0, 1) for tensor in (query, key, value)]
     if use_separate_proj_weight:
@@ -122,6 +153,7 @@ def _project(
     if part.requires_grad is False and (target is not None or bias_target is not None):
         # Only so that autograd visits the layer; its gradient goes to the tape.
         part = part.requires_grad_()
+        tape.anchors.append(part)
     return tapped_linear(tape, x, part, own, (target, bias_target))
 
 

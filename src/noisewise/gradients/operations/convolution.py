@@ -17,7 +17,7 @@ from noisewise.gradients.contractions.convolution import Convolution
 from noisewise.gradients.operations.registry import (
     UnsupportedUseError,
     handles,
-    place,
+    layout_of_use,
 )
 from noisewise.gradients.tape import Tape
 
@@ -55,7 +55,8 @@ class _Convolve(torch.autograd.Function):
         cotangent = cotangents[0].contiguous()
         x, weight = ctx.saved_tensors
         kind = TransposedContraction if ctx.settings.transposed else ConvolutionContraction
-        ctx.tape.arrive(kind(x, cotangent, ctx.settings, ctx.tape.views, *ctx.targets))
+        each = x.shape[0] // ctx.tape.records
+        ctx.tape.arrive(kind(x, cotangent, ctx.settings, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
             same = cotangent.to(weight.dtype)
@@ -75,13 +76,13 @@ def _apply(
     tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None, settings: Convolution
 ) -> Tensor:
     targets = (tape.target(weight), tape.target(bias))
-    if x.dim() != 2 + len(settings.kernel) or tape.target(x) is not None:
+    if x.dim() != 2 + len(settings.kernel):
         raise UnsupportedUseError
-    if not tape.calls.batched(place(tape, "convolution", *targets), x.shape[0], tape.rows):
-        raise UnsupportedUseError
+    layout = layout_of_use(tape, "convolution", x, -1, weight, bias)
     tape.use(*targets)
-    result: Tensor = _Convolve.apply(x, weight, bias, settings, tape, targets)  # type: ignore[no-untyped-call]
-    return result
+    first = layout.first(x)
+    result: Tensor = _Convolve.apply(first, weight, bias, settings, tape, targets)  # type: ignore[no-untyped-call]
+    return layout.back(result, x)
 
 
 @handles(torch.conv1d, torch.conv2d, torch.conv3d)

@@ -8,16 +8,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from noisewise.gradients.batches import is_autocasting
 from noisewise.gradients.contractions import LinearContraction, Target
 from noisewise.gradients.operations.registry import (
     UnsupportedUseError,
     derive,
     handles,
-    place,
+    layout_of_use,
 )
 from noisewise.gradients.tape import Tape
 
 __all__ = ["linear", "tapped_linear"]
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X W' + b in memory of its own: what comes after may write into it."""
+    if x.dim() == 2 or is_autocasting(x) or not x.is_contiguous():
+        result = functional.linear(x, weight, bias)
+        return result.clone() if result._is_view() else result
+    result = x.new_empty(*x.shape[:-1], weight.shape[0])
+    rows, out = x.reshape(-1, x.shape[-1]), result.view(-1, weight.shape[0])
+    if bias is None:
+        torch.mm(rows, weight.t(), out=out)
+    else:
+        torch.addmm(bias, rows, weight.t(), out=out)
+    return result
 
 
 class _Linear(torch.autograd.Function):
@@ -32,13 +47,14 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.tape, ctx.targets = tape, targets
-        return functional.linear(x, weight, bias)
+        return _plain(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         (cotangent,) = cotangents
         x, weight = ctx.saved_tensors
-        ctx.tape.arrive(LinearContraction.of(x, cotangent, ctx.tape.views, *ctx.targets))
+        each = x.shape[0] // ctx.tape.records
+        ctx.tape.arrive(LinearContraction.of(x, cotangent, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
             into = cotangent.to(weight.dtype).matmul(weight).to(x.dtype)
@@ -63,13 +79,11 @@ def linear(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """X W' + b."""
     x, weight, bias = _arguments(*args, **kwargs)
     targets = (tape.target(weight), tape.target(bias))
-    if tape.is_constant(x) or not tape.calls.batched(
-        place(tape, "linear", *targets), x.shape[0] if x.dim() else 0, tape.rows, x
-    ):
-        return derive(tape, function, args, kwargs)
+    layout = layout_of_use(tape, "linear", x, 1, weight, bias)
     if x.dim() < 2:
         raise UnsupportedUseError
-    return tapped_linear(tape, x, weight, bias, targets)
+    result = tapped_linear(tape, layout.first(x), weight, bias, targets)
+    return layout.back(result, x)
 
 
 def _arguments(
@@ -89,10 +103,10 @@ def matmul(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     target = tape.target(weight)
     if target is None or tape.target(x) is not None or weight.dim() != 2 or x.dim() < 2:
         raise UnsupportedUseError
-    if not tape.calls.batched(place(tape, "matmul", target), x.shape[0], tape.rows, x):
-        return derive(tape, function, args, kwargs)
+    layout = layout_of_use(tape, "matmul", x, 1, weight)
     turned = derive(tape, Tensor.t, (weight,), {})
-    return tapped_linear(tape, x, turned, None, (tape.target(turned), None))
+    result = tapped_linear(tape, layout.first(x), turned, None, (tape.target(turned), None))
+    return layout.back(result, x)
 
 
 @handles(torch.addmm, Tensor.addmm)
@@ -104,7 +118,9 @@ def addmm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if tape.target(x) is not None or weight.dim() != 2:
         raise UnsupportedUseError
     targets = tape.target(weight), tape.target(bias)
-    if not tape.calls.batched(place(tape, "addmm", *targets), x.shape[0], tape.rows):
+    if bias.dim() > 1 or (tape.target(bias) is None and not tape.is_constant(bias)):
         raise UnsupportedUseError
+    layout = layout_of_use(tape, "addmm", x, 1, weight, bias)
     turned = derive(tape, Tensor.t, (weight,), {}) if targets[0] is not None else weight.t()
-    return tapped_linear(tape, x, turned, bias, (tape.target(turned), targets[1]))
+    result = tapped_linear(tape, layout.first(x), turned, bias, (tape.target(turned), targets[1]))
+    return layout.back(result, x)

@@ -17,35 +17,38 @@ from noisewise.gradients.operations.registry import (
     UnsupportedUseError,
     derive,
     handles,
+    layout_of_use,
     place,
     tensors_in,
 )
 from noisewise.gradients.tape import Tape
+from noisewise.separation.shadow import broadcast_shapes
 
 __all__ = ["broadcast", "repeated"]
 
 
 class _Repeat(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, tape: Tape, target: Target) -> Tensor:
+    def forward(ctx: Any, parameter: Tensor, tape: Tape, target: Target, each: int) -> Tensor:
         ctx.tape, ctx.target = tape, target
-        return parameter.unsqueeze(0).repeat(tape.rows, *[1] * parameter.dim())
+        return parameter.unsqueeze(0).repeat(tape.records * each, *[1] * parameter.dim())
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tape = ctx.tape
         (cotangent,) = cotangents
-        if tape.views > 1:
-            cotangent = cotangent.reshape(tape.records, tape.views, *cotangent.shape[1:]).sum(1)
+        if cotangent.shape[0] > tape.records:
+            cotangent = cotangent.reshape(tape.records, -1, *cotangent.shape[1:]).sum(1)
         tape.arrive(GivenContraction({ctx.target: cotangent}))
-        return None, None, None
+        return None, None, None, None
 
 
-def repeated(tape: Tape, parameter: Tensor, target: Target) -> Tensor:
-    """One copy per row of the batch: (rows, *shape)."""
+def repeated(tape: Tape, parameter: Tensor, target: Target, each: int | None = None) -> Tensor:
+    """Copies (records * each, *shape); by default one for every row of the batch."""
     tape.use(target)
     tape.unmeasured.update(tape.bases(target))
-    result: Tensor = _Repeat.apply(parameter, tape, target)  # type: ignore[no-untyped-call]
+    each = tape.views if each is None else each
+    result: Tensor = _Repeat.apply(parameter, tape, target, each)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -75,19 +78,29 @@ def broadcast(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str
     if not widest:
         return derive(tape, function, args, kwargs)
     what = place(tape, getattr(function, "__name__", "operation"), *used)
-    largest = max(widest, key=lambda t: t.shape[0])
-    if not tape.calls.batched(what, largest.shape[0], tape.rows, largest):
+    layout = tape.layout(what, others, 0, tape.bases(*used))
+    if layout.constant:
         return derive(tape, function, args, kwargs)
+    axis = layout.axis
+    if axis < 0:
+        raise UnsupportedUseError
+    positions = broadcast_shapes(*[t.shape for t in others])[axis]
 
     def spread(value: Any) -> Any:
         target = tape.target(value)
         if target is None:
             return value
-        if value.dim() > dimensions or (value.dim() == dimensions and value.shape[0] != 1):
+        inner = [1] * (dimensions - value.dim()) + list(value.shape)
+        if value.dim() > dimensions or inner[axis] != 1:
             raise UnsupportedUseError
-        copies = repeated(tape, value, target)
-        inner = list(value.shape[1:] if value.dim() == dimensions else value.shape)
-        return copies.reshape(tape.rows, *[1] * (dimensions - 1 - len(inner)), *inner)
+        if layout.owners is None:
+            copies = repeated(tape, value, target)
+        elif layout.order is None:
+            copies = repeated(tape, value, target, positions // tape.records)
+        else:
+            copies = repeated(tape, value, target, 1).index_select(0, layout.owners)
+        del inner[axis]
+        return copies.reshape(-1, *inner).movedim(0, axis)
 
     return function(*map(spread, args), **{name: spread(v) for name, v in kwargs.items()})
 
@@ -103,12 +116,15 @@ def expand(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
         sizes = list(sizes[0].shape)
     elif len(sizes) == 1 and not isinstance(sizes[0], int):
         sizes = list(sizes[0])
-    what = place(tape, function.__name__, target)
     copied = function is Tensor.repeat
+    what = place(tape, function.__name__, target)
     # expand gives the new size, repeat the number of copies of an axis of size one.
     if len(sizes) == parameter.dim() and parameter.shape[0] != 1:
-        return derive(tape, function, args, kwargs)
-    if not tape.calls.batched(what, int(sizes[0]), tape.rows):
+        if not copied or not tape.spreads(what, int(sizes[0]), target):
+            return derive(tape, function, args, kwargs)
+        # The whole parameter for record after record, one below the other.
+        return repeated(tape, parameter, target).flatten(0, 1).repeat(1, *sizes[1:])
+    if not tape.spreads(what, int(sizes[0]), target):
         return derive(tape, function, args, kwargs)
     copies = repeated(tape, parameter, target)
     if len(sizes) == parameter.dim():
@@ -126,10 +142,10 @@ def prelu(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     target = tape.target(slope)
     if target is None or kwargs or tape.target(x) is not None:
         raise UnsupportedUseError
-    if not tape.calls.batched(place(tape, "prelu", target), x.shape[0], tape.rows):
-        raise UnsupportedUseError
-    copies = repeated(tape, slope, target)
-    copies = copies.reshape(tape.rows, -1, *[1] * max(x.dim() - 2, 0))
+    layout = layout_of_use(tape, "prelu", x, -1, slope)
+    first = layout.first(x)
+    copies = repeated(tape, slope, target, first.shape[0] // tape.records)
+    copies = copies.reshape(first.shape[0], -1, *[1] * max(x.dim() - 2, 0))
     if x.dim() == 1:
-        copies = copies.reshape(tape.rows)
-    return torch.where(x > 0, x, copies * x)
+        copies = copies.reshape(first.shape[0])
+    return layout.back(torch.where(first > 0, first, copies * first), x)

@@ -10,7 +10,13 @@ from torch.nn import functional
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import RowsContraction, Target
-from noisewise.gradients.operations.registry import UnsupportedUseError, derive, handles, place
+from noisewise.gradients.operations.registry import (
+    ConstantUseError,
+    UnsupportedUseError,
+    derive,
+    handles,
+    place,
+)
 from noisewise.gradients.tape import Tape
 
 __all__ = ["bag", "embed"]
@@ -71,13 +77,24 @@ def _embed(
         )
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    leading = input.shape[0] if input.dim() else 0
-    if not tape.calls.batched(what, leading, tape.rows, input):
+    layout = tape.layout(what, input, 0, tape.bases(target))
+    if layout.constant:
         whole: Tensor = derive(tape, functional.embedding, (input, weight, padding_idx), {})
         return whole
     tape.use(target)
-    result: Tensor = _Embed.apply(weight, input, padding_idx, tape, target)  # type: ignore[no-untyped-call]
-    return result
+    first = layout.first(input, 0)
+    result: Tensor = _Embed.apply(weight, first, padding_idx, tape, target)  # type: ignore[no-untyped-call]
+    return layout.back(result, input, 0)
+
+
+@handles(Tensor.__getitem__)
+def pick(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Rows of a table by number, written as an index."""
+    table, index = args
+    whole = isinstance(index, Tensor) and index.dtype == torch.long and index.dim() > 0
+    if not whole or table.dim() != 2 or tape.is_constant(index):
+        raise ConstantUseError
+    return _embed(tape, index, table)
 
 
 @handles(functional.embedding_bag)
@@ -100,11 +117,14 @@ def _bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    if offsets is not None or input.dim() != 2:
+    if offsets is not None:
+        input, per_sample_weights = _listed(
+            tape, input, per_sample_weights, offsets, include_last_offset
+        )
+    if input.dim() != 2:
         raise UnsupportedModelError(
-            f"{place(tape, 'embedding_bag', tape.target(weight))} needs one list of tokens per "
-            "record, so that no bag crosses records: give it tokens of shape (batch, tokens), "
-            "padded with padding_idx, without offsets."
+            f"{place(tape, 'embedding_bag', tape.target(weight))} needs tokens of shape (bags, "
+            "tokens), padded with padding_idx, or a list of tokens with offsets."
         )
     rows = _embed(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     kept = torch.ones_like(input, dtype=torch.bool)
@@ -121,3 +141,36 @@ def _bag(
     if mode == "sum":
         return summed
     return summed / kept.sum(1, keepdim=True).clamp_min(1)
+
+
+def _listed(
+    tape: Tape,
+    tokens: Tensor,
+    weights: Tensor | None,
+    offsets: Tensor,
+    last_included: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Bags of one length, whose borders follow from constants, as rows of tokens."""
+    if tape.watch is not None and not tape.watch.shadow.const(offsets):
+        raise UnsupportedModelError(
+            "embedding_bag gets offsets that are not constant, so it cannot be told which tokens "
+            "belong to which record. Give it tokens of shape (batch, tokens), padded with "
+            "padding_idx, or offsets made by torch.arange."
+        )
+    borders = offsets[:-1] if last_included else offsets
+    bags = borders.shape[0]
+    if bags == 0 or tokens.shape[0] % bags:
+        raise UnsupportedModelError(
+            "embedding_bag gets bags of different lengths. Pad them to one length with padding_idx."
+        )
+    length = tokens.shape[0] // bags
+    if tape.watch is not None:
+        with tape.watch.pause():
+            regular = torch.arange(0, tokens.shape[0], length, device=borders.device)
+            if not torch.equal(borders, regular.to(borders.dtype)):
+                raise UnsupportedModelError(
+                    "embedding_bag gets bags of different lengths. Pad them to one length with "
+                    "padding_idx."
+                )
+    shaped = None if weights is None else weights.reshape(bags, length)
+    return tokens.reshape(bags, length), shaped

@@ -15,7 +15,7 @@ from torch.nn import functional
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import GivenContraction, Target
 from noisewise.gradients.contractions.base import working
-from noisewise.gradients.operations.registry import UnsupportedUseError, handles, place
+from noisewise.gradients.operations.registry import UnsupportedUseError, handles, layout_of_use
 from noisewise.gradients.tape import Tape
 
 __all__ = ["affine"]
@@ -35,8 +35,8 @@ def _arrive(
 
     def summed(values: Tensor) -> Tensor:
         if channels_first:
-            flat = working(values).flatten(2).sum(2)
-            return flat.reshape(records, tape.views, -1).sum(1)
+            flat = working(values).reshape(*values.shape[:2], -1).sum(2)
+            return flat.reshape(records, flat.shape[0] // max(records, 1), -1).sum(1)
         positions = values.numel() // max(records * torch.Size(shape).numel(), 1)
         return working(values).reshape(records, positions, *shape).sum(1)
 
@@ -134,14 +134,6 @@ def affine(
     return result
 
 
-def _check(tape: Tape, what: str, x: Tensor, *parameters: Tensor | None) -> None:
-    targets = [tape.target(parameter) for parameter in parameters]
-    if tape.target(x) is not None:
-        raise UnsupportedUseError
-    if not tape.calls.batched(place(tape, what, *targets), x.shape[0], tape.rows):
-        raise UnsupportedUseError
-
-
 @handles(functional.layer_norm, torch.layer_norm)
 def layer_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Over the last axes."""
@@ -157,16 +149,18 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:
-    _check(tape, "layer_norm", input, weight, bias)
+    features = len(tuple(normalized_shape))
+    layout = layout_of_use(tape, "layer_norm", input, features, weight, bias)
+    first = layout.first(input, features)
     if weight is not None and weight.dtype != input.dtype:
-        normalised = functional.layer_norm(input, tuple(normalized_shape), None, None, eps)
-        return affine(tape, normalised, weight, bias, False)
+        normalised = functional.layer_norm(first, tuple(normalized_shape), None, None, eps)
+        return layout.back(affine(tape, normalised, weight, bias, False), input, features)
     targets = (tape.target(weight), tape.target(bias))
     tape.use(*targets)
     result: Tensor = _LayerNorm.apply(  # type: ignore[no-untyped-call]
-        input, weight, bias, tuple(normalized_shape), eps, tape, targets
+        first, weight, bias, tuple(normalized_shape), eps, tape, targets
     )
-    return result
+    return layout.back(result, input, features)
 
 
 @handles(functional.rms_norm, torch.rms_norm)
@@ -182,9 +176,11 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    _check(tape, "rms_norm", input, weight)
-    normalised = functional.rms_norm(input, tuple(normalized_shape), None, eps)
-    return affine(tape, normalised, weight, None, False)
+    features = len(tuple(normalized_shape))
+    layout = layout_of_use(tape, "rms_norm", input, features, weight)
+    first = layout.first(input, features)
+    normalised = functional.rms_norm(first, tuple(normalized_shape), None, eps)
+    return layout.back(affine(tape, normalised, weight, None, False), input, features)
 
 
 @handles(functional.group_norm, torch.group_norm)
@@ -202,9 +198,9 @@ def _group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Tensor:
-    _check(tape, "group_norm", input, weight, bias)
-    normalised = functional.group_norm(input, num_groups, None, None, eps)
-    return affine(tape, normalised, weight, bias, True)
+    layout = layout_of_use(tape, "group_norm", input, -1, weight, bias)
+    normalised = functional.group_norm(layout.first(input), num_groups, None, None, eps)
+    return layout.back(affine(tape, normalised, weight, bias, True), input)
 
 
 @handles(functional.instance_norm, torch.instance_norm)
@@ -231,16 +227,37 @@ def _instance_norm(
             "which are averages over other records. Set track_running_stats=False, or call "
             "noisewise.nn.fix(model)."
         )
-    _check(tape, "instance_norm", input, weight, bias)
-    normalised = functional.instance_norm(input, eps=eps)
-    return affine(tape, normalised, weight, bias, True)
+    layout = layout_of_use(tape, "instance_norm", input, -1, weight, bias)
+    normalised = functional.instance_norm(layout.first(input), eps=eps)
+    return layout.back(affine(tape, normalised, weight, bias, True), input)
 
 
 @handles(functional.batch_norm, torch.batch_norm)
 def batch_norm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Never: it mixes the records of a batch."""
-    raise UnsupportedModelError(
-        f'batch_norm at "{tape.stack[-1] if tape.stack else ""}" mixes the records of a batch, so '
-        "one record's gradient would depend on the others and no sensitivity exists. "
-        "noisewise.nn.fix(model) replaces batch normalisation by group normalisation."
-    )
+    """In evaluation mode an affine map; in training mode it mixes the records of a batch."""
+    if function is torch.batch_norm:
+        raise UnsupportedUseError
+    return _batch_norm(tape, *args, **kwargs)
+
+
+def _batch_norm(
+    tape: Tape,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training or running_mean is None or running_var is None:
+        raise UnsupportedModelError(
+            f'batch_norm at "{tape.stack[-1] if tape.stack else ""}" mixes the records of a batch, '
+            "so one record's gradient would depend on the others and no sensitivity exists. "
+            "noisewise.nn.fix(model) replaces batch normalisation by group normalisation; with "
+            "frozen statistics (evaluation mode) it is an affine map and is accepted."
+        )
+    layout = layout_of_use(tape, "batch_norm", input, -1, weight, bias)
+    normalised = functional.batch_norm(layout.first(input), running_mean, running_var, eps=eps)
+    return layout.back(affine(tape, normalised, weight, bias, True), input)

@@ -41,7 +41,8 @@ class _States(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         states = torch.stack(ctx.states, 1)
-        contraction = LinearContraction.of(states, cotangents[0], ctx.tape.views, *ctx.targets)
+        each = states.shape[0] // ctx.tape.records
+        contraction = LinearContraction.of(states, cotangents[0], each, *ctx.targets)
         ctx.tape.arrive(contraction)
         return None, None, None, None, None
 
@@ -60,7 +61,14 @@ def run_recurrent(tape: Tape, path: str, module: Any, args: tuple[Any, ...]) -> 
             "layer after an LSTM without projection."
         )
     x = x if module.batch_first else x.transpose(0, 1)
-    tape.calls.batched(place(tape, type(module).__name__), x.shape[0], tape.rows)
+    names = [target.name for p in module.parameters() if (target := tape.target(p)) is not None]
+    layout = tape.layout(place(tape, type(module).__name__), x, -1, names)
+    if layout.constant or (not layout.is_first and layout.order is not None):
+        raise UnsupportedModelError(
+            f'{type(module).__name__} at "{path}" gets records in an order that is not '
+            "taken apart. "
+            "Give it (batch, time, features), or (time, batch, features) with batch_first=False."
+        )
     directions = 2 if module.bidirectional else 1
     finals: list[tuple[Tensor, ...]] = []
     for layer in range(module.num_layers):

@@ -10,17 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.contractions.derived import Derived
+from noisewise.gradients.layout import Layout
 from noisewise.gradients.tape import Tape
 
-__all__ = ["HANDLERS", "UnsupportedUseError", "derive", "handles", "place"]
+__all__ = [
+    "HANDLERS",
+    "ConstantUseError",
+    "UnsupportedUseError",
+    "derive",
+    "handles",
+    "layout_of_use",
+    "place",
+]
 
 Handler = Callable[[Tape, Any, tuple[Any, ...], dict[str, Any]], Any]
 HANDLERS: dict[Any, Handler] = {}
+
+
+class ConstantUseError(Exception):
+    """A use that meets no record: its result is part of a weight."""
 
 
 class UnsupportedUseError(Exception):
@@ -31,8 +45,14 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     """Decorator: the handler of these torch functions."""
 
     def remember(handler: Handler) -> Handler:
+        def handle(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            try:
+                return handler(tape, function, args, kwargs)
+            except ConstantUseError:
+                return derive(tape, function, args, kwargs)
+
         for function in functions:
-            HANDLERS[function] = handler
+            HANDLERS[function] = handle
         return handler
 
     return remember
@@ -43,6 +63,34 @@ def place(tape: Tape, what: str, *targets: Target | None) -> str:
     names = ", ".join(target.name for target in targets if target is not None)
     path = tape.stack[-1] if tape.stack else ""
     return f'{what} at "{path or "(model)"}" ({names})'
+
+
+def layout_of_use(
+    tape: Tape, what: str, x: Any, features: int, *parameters: Tensor | None
+) -> Layout:
+    """Where the records sit in the operand that parameters meet.
+
+    Raises
+    ------
+    ConstantUseError
+        If there are none.
+    UnsupportedUseError
+        If a weight is neither a parameter nor computed from some in a way that is known, yet has
+        a gradient: it would be lost.
+    """
+    targets = [tape.target(parameter) for parameter in parameters]
+    for parameter, target in zip(parameters, targets, strict=True):
+        if parameter is not None and target is None and parameter.requires_grad:
+            raise UnsupportedUseError
+    if isinstance(x, Tensor):
+        if tape.target(x) is not None and not tape.is_constant(x):
+            raise UnsupportedUseError
+        if tape.is_constant(x):
+            raise ConstantUseError
+    found = tape.layout(place(tape, what, *targets), x, features, tape.bases(*targets))
+    if found.constant:
+        raise ConstantUseError
+    return found
 
 
 def derive(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -66,6 +114,8 @@ def derive(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return value
 
     def tracked(value: Any) -> Any:
+        if isinstance(value, Tensor) and not torch.is_grad_enabled():
+            return value.detach()  # cut off on purpose, or inside a function of its own
         if not isinstance(value, Tensor) or not value.requires_grad or id(value) in tape.targets:
             return value
         label = f"{' + '.join(bases)} [computed {len(tape.derived)}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import unframe
 from noisewise.federated.network.masks.round import RELEASE, MaskedRound
+from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.federated.questions import Question
 
@@ -50,7 +50,7 @@ def fetch(settings: ClientSettings, question: Question) -> Unmasked:
     answer = asyncio.run(ask())
     try:
         head, data = unframe(answer)
-        fields = json.loads(head)
+        fields = read_json(head)
         sums = np.frombuffer(data, "<i8").astype(np.int64)
         arrived = tuple(str(name) for name in fields["arrived"])
         records = fields["records"]

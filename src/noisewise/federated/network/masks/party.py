@@ -1,11 +1,12 @@
-"""A party's part in a masked round: four messages, each written down before it is sent.
+"""A party's part in a masked round: five messages, each of which it can repeat to the bit.
 
 Everything that a party decides by chance (keys, seed, noise) grows from one root of 32 bytes from
 the operating system. The journal holds that root and what the server has said so far, and a party
 that was killed replays it: the same messages come out, to the bit, so no message is ever sent in
 two versions and no sum gets two different noises. What the server says is taken once: should it
-name another list of parties after a restart, the first one counts, because revealing shares for
-two lists would lay a party's vector open.
+name another list of survivors after a restart, the first one counts, which is noted before it is
+signed; signing two lists could lay a party's vector open. The others' signatures are not noted,
+because they only say whether that list may be acted on.
 
 The journal is as secret as the data. It is deleted when the receipt is written.
 """
@@ -23,14 +24,23 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.federated.domain import Records
-from noisewise.federated.masking import AggregationError, MaskingClient
+from noisewise.federated.masking import AggregationError, Confirmation, MaskingClient
+from noisewise.federated.masking.session import CONFIRMATION_BYTES
 from noisewise.federated.network import durable
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import unframe
 from noisewise.federated.network.masks.round import STAGES, MaskedRound
-from noisewise.federated.network.masks.stages import ADVERTISE, MASK, REVEAL, SHARE, split_sealed
+from noisewise.federated.network.masks.stages import (
+    ADVERTISE,
+    CONFIRM,
+    MASK,
+    REVEAL,
+    SHARE,
+    split_sealed,
+)
 from noisewise.federated.network.outbox import Outbox, digest_of
+from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.privacy.randomness import Randomness
 
@@ -58,7 +68,6 @@ class Journal:
             If the round was begun with other records.
         """
         if not self.path.exists():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             durable.replace(self.path, _encode({"root": os.urandom(32).hex(), "source": source}))
         content = self._content()
         if content["source"] != source:
@@ -86,7 +95,7 @@ class Journal:
         self.path.with_name(self.path.name + ".new").unlink(missing_ok=True)
 
     def _content(self) -> dict[str, str]:
-        content: dict[str, str] = json.loads(self.path.read_text("utf-8"))
+        content: dict[str, str] = read_json(self.path.read_bytes())
         return content
 
 
@@ -107,13 +116,14 @@ def take_part(
         journal.forget()
         tell("this party has contributed to this round before; nothing was sent")
         return done
+    outbox.own()
     root = journal.open(digest_of(records))
     try:
         sent = asyncio.run(_Party(settings, journal, root, tell).run(records))
     except AggregationError as error:
         raise NetworkError(str(error)) from error
     (server,) = settings.study.servers
-    identifier = hashlib.sha256(b"noisewise/masked-contribution/1/" + root).hexdigest()
+    identifier = hashlib.sha256(b"noisewise/masked-contribution/2/" + root).hexdigest()
     receipt = outbox.acknowledge(identifier, {server.name: sent})
     journal.forget()
     return receipt
@@ -138,12 +148,17 @@ class _Party:
 
     async def run(self, records: Records) -> int:
         """Pass all stages; return the bytes of all messages."""
-        number = self._round.number_of(self._settings.signer.name)
-        session = self._round.session
-        party = MaskingClient(number, session, Randomness.seeded(b"masking/" + self._root))
+        signer = self._settings.signer
+        party = MaskingClient(
+            self._round.number_of(signer.name),
+            self._round.session,
+            Randomness.seeded(b"masking/" + self._root),
+            sign=self._round.sign(signer),
+            roll=self._round.roll,
+        )
         vector = self._round.vector(records, Randomness.seeded(b"noise/" + self._root))
         async with Client(self._settings) as client:
-            own = self._round.seal_advertisement(party.advertise(), self._settings.signer)
+            own = self._round.seal_advertisement(party.advertise(), signer)
             everybody = await self._pass(client, ADVERTISE, own)
             advertised = self._round.open_advertisements(everybody)
             sealed = b"".join(message.to_bytes() for message in party.share(advertised))
@@ -154,7 +169,13 @@ class _Party:
                 int.from_bytes(listed[start : start + 4], "little")
                 for start in range(0, len(listed), 4)
             ]
-            await self._send(client, REVEAL, party.reveal(arrived).to_bytes())
+            await self._send(client, CONFIRM, party.confirm(arrived).to_bytes())
+            signed = await self._follow(client, CONFIRM)
+            confirmations = [
+                Confirmation.from_bytes(signed[start : start + CONFIRMATION_BYTES])
+                for start in range(0, len(signed), CONFIRMATION_BYTES)
+            ]
+            await self._send(client, REVEAL, party.reveal(confirmations).to_bytes())
         return self._sent
 
     async def _pass(self, client: Client, stage: int, message: bytes) -> bytes:
@@ -171,16 +192,17 @@ class _Party:
     async def _send(self, client: Client, stage: int, message: bytes) -> None:
         await client.request(self._server, "PUT", f"/v1/masked/{stage}", message)
         self._sent += len(message)
-        self._tell(f"stage {stage} of 4, '{STAGES[stage - 1]}': {len(message):,} bytes sent")
+        self._tell(f"stage {stage} of {REVEAL}, '{STAGES[stage - 1]}': {len(message):,} bytes sent")
 
     async def _follow(self, client: Client, stage: int) -> bytes:
         deadline = time.monotonic() + self._settings.wait
-        pause, told = 0.1, False
+        # Many who wait ask less often each, so that waiting costs the server the same.
+        pause, longest, told = 0.1, max(5.0, self._round.session.parties / 50), False
         while True:
             answer = await client.request(self._server, "GET", f"/v1/masked/{stage}")
             try:
                 head, data = unframe(answer)
-                fields = json.loads(head)
+                fields = read_json(head)
                 if fields["closed"]:
                     return data
                 missing = ", ".join(fields["missing"][:10])
@@ -195,4 +217,4 @@ class _Party:
                     f"stage '{STAGES[stage - 1]}'. Nothing is lost: run this again to go on."
                 )
             await asyncio.sleep(pause)
-            pause = min(1.5 * pause, 5.0)
+            pause = min(1.5 * pause, longest)

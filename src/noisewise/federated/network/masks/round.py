@@ -19,7 +19,7 @@ from noisewise.ecdf.promise import event_of
 from noisewise.federated.domain import Records
 from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.masking import AggregationError, Session
-from noisewise.federated.masking.session import Advertisement
+from noisewise.federated.masking.session import Advertisement, Sign
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.identity import Signer, is_vouched
 from noisewise.federated.network.measurement import Measurement, curve_domain
@@ -33,12 +33,12 @@ from noisewise.privacy.randomness import Randomness
 __all__ = ["RELEASE", "STAGES", "MaskedRound"]
 
 #: The stages, numbered from 1.
-STAGES = ("advertise", "share", "mask", "reveal")
+STAGES = ("advertise", "share", "mask", "confirm", "reveal")
 #: Name of the only release of a masked round.
 RELEASE = "masked"
 
 _ADVERTISEMENT_BYTES, _SIGNATURE_BYTES = 100, 64
-_PURPOSE = "masking keys"
+_KEYS, _SURVIVORS = "masking keys", "survivors of a masked round"
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,20 @@ class MaskedRound:
     @cached_property
     def session(self) -> Session:
         """The public parameters. A party takes part once in a round, with new keys."""
-        name = hashlib.sha256(b"noisewise/masked-round/1/" + self.study.fingerprint.encode())
+        name = hashlib.sha256(b"noisewise/masked-round/2/" + self.study.fingerprint.encode())
         sums = self.question.measure(np.zeros(self.question.domain.cells, np.int64)).size
         study = self.study
-        return Session(name.digest(), len(study.parties), study.minimum_parties, sums + 1)
+        return Session(
+            name.digest(), len(study.parties), study.minimum_parties, sums + 1, study.colluding
+        )
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {member.name: number for number, member in enumerate(self.study.parties, 1)}
 
     def number_of(self, party: str) -> int:
         """Return a party's number, from 1, in the order of the study file."""
-        return [member.name for member in self.study.parties].index(party) + 1
+        return self._numbers[party]
 
     def name_of(self, number: int) -> str:
         """Return the name of a party."""
@@ -124,9 +130,10 @@ class MaskedRound:
         return replace(
             said,
             protocol=f"{said.protocol}, over TLS with signed requests",
-            adversary="semi-honest: parties and server follow the protocol but remember "
-            "everything; masking keys carry their party's signature, so the server cannot put "
-            "its own in their place",
+            adversary=f"malicious server, helped by at most {self.study.colluding} parties: "
+            "masking keys carry their party's signature, so it cannot put its own in their place; "
+            "and it may lie about who dropped out, because parties reveal nothing before enough "
+            "of them have signed the same list of survivors",
             result_goes_to=f"server {server.name}, and the registered analysts",
             drop_outs=said.drop_outs + present,
             hardness=f"{said.hardness}; Ed25519 and TLS keep their promises",
@@ -137,7 +144,7 @@ class MaskedRound:
     def seal_advertisement(self, message: Advertisement, signer: Signer) -> bytes:
         """Return an advertisement with its party's signature."""
         data = message.to_bytes()
-        return data + signer.vouch(_PURPOSE, self.study.fingerprint, data)
+        return data + signer.vouch(_KEYS, self.study.fingerprint, data)
 
     def open_advertisements(self, data: bytes) -> list[Advertisement]:
         """Return advertisements whose signatures are those of the parties they name.
@@ -154,22 +161,36 @@ class MaskedRound:
         for start in range(0, len(data), width):
             content = data[start : start + _ADVERTISEMENT_BYTES]
             message = Advertisement.from_bytes(content)
-            name = self.name_of(self.session.check_party(message.sender))
-            genuine = is_vouched(
-                self.study.party_keys[name],
-                data[start + _ADVERTISEMENT_BYTES : start + width],
-                purpose=_PURPOSE,
-                study=self.study.fingerprint,
-                name=name,
-                data=content,
-            )
-            if not genuine:
+            number = self.session.check_party(message.sender)
+            signature = data[start + _ADVERTISEMENT_BYTES : start + width]
+            if not self._vouched(_KEYS, number, signature, content):
                 raise AggregationError(
-                    f"the masking keys of party {name!r} do not carry its signature: somebody "
-                    "may have put others in their place"
+                    f"the masking keys of party {self.name_of(number)!r} do not carry its "
+                    "signature: somebody may have put others in their place"
                 )
             found.append(message)
         return found
+
+    def sign(self, signer: Signer) -> Sign:
+        """Return what signs lists of survivors in a party's name."""
+        return lambda data: signer.vouch(_SURVIVORS, self.study.fingerprint, data)
+
+    def roll(self, party: int, signature: bytes, data: bytes) -> bool:
+        """Whether a party, by its number, signed a list of survivors."""
+        return 1 <= party <= self.session.parties and self._vouched(
+            _SURVIVORS, party, signature, data
+        )
+
+    def _vouched(self, purpose: str, number: int, signature: bytes, data: bytes) -> bool:
+        name = self.name_of(number)
+        return is_vouched(
+            self.study.party_keys[name],
+            signature,
+            purpose=purpose,
+            study=self.study.fingerprint,
+            name=name,
+            data=data,
+        )
 
     def check_question(self, question: Question) -> None:
         """Refuse any other question than the study's, up to what is decided after the noise."""

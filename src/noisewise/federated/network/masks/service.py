@@ -4,14 +4,15 @@
 method   path                who        what
 =======  ==================  =========  ======================================================
 GET      /v1/health          anybody    name of the server, study and round; fingerprint
-PUT      /v1/masked/STAGE    party      its message of a stage, 1 to 4
+PUT      /v1/masked/STAGE    party      its message of a stage, 1 to 5
 GET      /v1/masked/STAGE    party      what it needs after a stage, or for whom it has to wait
 GET      /v1/masked/result   analyst    the noisy sums, once enough parties have revealed
 GET      /v1/progress        analyst    which stage is open, who is missing, what is spent
 =======  ==================  =========  ======================================================
 
 The release is charged to the ledger before any party is told whose vectors arrived: only then
-can the sum be unmasked. It has one name, so it is charged once whatever happens.
+can the sum be unmasked. The charge names that list, so it is made once whatever happens; a database
+with another list is not the one that was charged for.
 """
 
 from __future__ import annotations
@@ -25,26 +26,23 @@ import time
 
 from aiohttp import web
 
-from noisewise.federated.masking import (
-    AggregationError,
-    MaskedVector,
-    MaskingServer,
-    Revelation,
-)
+from noisewise.federated.masking import AggregationError, MaskedVector, Revelation, unmask
+from noisewise.federated.masking.session import SEALED_BYTES
 from noisewise.federated.network.access import Access
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.manifest import frame
+from noisewise.federated.network.masks.handouts import Handouts
 from noisewise.federated.network.masks.round import RELEASE, STAGES, MaskedRound
 from noisewise.federated.network.masks.stages import (
     ADVERTISE,
+    CONFIRM,
     MASK,
     REVEAL,
     SHARE,
     Stages,
     Waiting,
-    split_sealed,
 )
-from noisewise.federated.network.releases import charge_once, check_paid
+from noisewise.federated.network.releases import charge_once, charged
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.state import ServerState
 from noisewise.federated.network.store import Connection
@@ -66,22 +64,27 @@ class MaskedService:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._round = MaskedRound(settings.study)
-        longest = 4 + 8 * self._round.session.size
+        session = self._round.session
+        longest = max(4 + 8 * session.size, SEALED_BYTES * session.parties)
         if longest > settings.limits.largest_request:
             raise ConfigurationError(
-                f"a masked vector of this study has {longest} bytes, more than largest_request = "
+                f"a message of this study has {longest} bytes, more than largest_request = "
                 f"{settings.limits.largest_request}: raise it under [limits]"
             )
         self._stages = Stages(self._round)
         self._lock = threading.Lock()
+        self._charged = False
         self._state = ServerState(settings)
         self._store, self._ledger = self._state.store, self._state.ledger
+        self._marks = self._state.marks
+        self._handouts = Handouts(self._stages, self._store)
         try:
             self._check_ledger()
+            self._marks.start()
         except BaseException:
             self.close()
             raise
-        self._access = Access(settings, self._store)
+        self._access = Access(settings, self._store, self._marks)
 
     def close(self) -> None:
         """Finish what is being written and let go of the state."""
@@ -105,16 +108,27 @@ class MaskedService:
         return application
 
     def _check_ledger(self) -> None:
-        """Refuse to go on with a ledger that does not know of a sum that could be unmasked."""
-
-        def job(connection: Connection) -> set[str]:
-            revealed = connection.execute(
-                "SELECT 1 FROM messages WHERE stage = ? LIMIT 1", (REVEAL,)
+        """Refuse to go on if ledger and database do not know of the same list of survivors."""
+        if self._ledger is None:
+            return
+        paid = charged(self._ledger)
+        begun = self._store.read(
+            lambda connection: connection.execute(
+                "SELECT 1 FROM messages WHERE stage >= ? LIMIT 1", (CONFIRM,)
             ).fetchone()
-            return set() if revealed is None else {RELEASE}
-
-        if self._ledger is not None:
-            check_paid(self._ledger, self._store.submit(job).result())
+        )
+        if RELEASE in paid and paid[RELEASE] != self._survivors_digest():
+            raise ConfigurationError(
+                "the release was charged for a list of survivors that the database does not hold: "
+                "it is older than the ledger, or another one. Restore it to its latest state, or "
+                "start a new round."
+            )
+        if begun is not None and RELEASE not in paid:
+            raise ConfigurationError(
+                f"parties were told who survived, but {str(self._ledger.path)!r} does not know "
+                "what it cost: the ledger was deleted, or is older than the database. Restore it "
+                "to its latest state, or start a new round."
+            )
 
     # ------------------------------------------------------------------- handlers
 
@@ -131,14 +145,16 @@ class MaskedService:
         if stage == REVEAL:
             raise RefusedError("nothing follows the last stage for a party", 404, "unknown")
         now = time.time()
-        found = await self._access.do(
+        waiting = await self._access.do(
             request, lambda connection: self._stages.follow(connection, stage, sender, now)
         )
-        if isinstance(found, Waiting):
-            head = {"closed": False, "present": found.present, "missing": found.missing}
+        if waiting is not None:
+            head = {"closed": False, "present": waiting.present, "missing": waiting.missing}
             return web.Response(body=frame(json.dumps(head).encode(), b""))
         if stage == MASK:
             await asyncio.to_thread(self._charge)
+        number = self._round.number_of(sender)
+        found = await asyncio.to_thread(self._handouts.after, stage, number)
         return web.Response(body=frame(json.dumps({"closed": True}).encode(), found))
 
     async def _result(self, request: web.Request, sender: str, body: bytes) -> web.Response:
@@ -152,7 +168,7 @@ class MaskedService:
         if waiting is not None:
             raise RefusedError(
                 f"the round is in the stage '{STAGES[waiting.stage - 1]}': "
-                f"{len(waiting.present)} parties have done their part, "
+                f"{waiting.present} parties have done their part, "
                 f"{self._round.session.threshold} are needed; missing: "
                 f"{', '.join(waiting.missing[:10]) or 'nobody'}. Wait for them, or start a new "
                 "round.",
@@ -189,28 +205,43 @@ class MaskedService:
 
     # -------------------------------------------------------------------- release
 
+    def _survivors_digest(self) -> str | None:
+        """Return the SHA-256 of question and survivors; None before they are known."""
+        members = self._store.read(lambda connection: self._stages.members(connection, MASK))
+        if members is None:
+            return None
+        said = self._round.measurement.encoded + self._round.session.survivors(members)
+        return hashlib.sha256(said).hexdigest()
+
     def _charge(self) -> None:
         with self._lock:
-            if self._ledger is not None:
-                digest = self._round.measurement.digest
-                charge_once(self._ledger, RELEASE, digest, self._round.event)
+            if self._charged or self._ledger is None:
+                return
+            self._marks.check()
+            digest = self._survivors_digest()
+            if digest is None:
+                raise RefusedError("the list of survivors is not known yet", 409, "too-early")
+            question = self._round.measurement.digest
+            charge_once(self._ledger, RELEASE, question, self._round.event, digest)
+            self._marks.start()
+            self._charged = True
 
     def _total(self) -> bytes:
         """Return the noisy sums, unmasked now or before; every time the same ones."""
         self._charge()
         with self._lock:
+            self._marks.check()
             found = self._store.read(_find)
             if found is not None:
                 return found
-            messages = self._store.read(self._stages.everything)
             try:
-                words = _unmask(self._round, messages)
+                words = self._store.read(lambda c: _unmask(self._round, self._stages, c))
             except AggregationError as error:
                 raise RefusedError(
                     f"this round gives no result: {error}", 409, "aggregation"
                 ) from error
             sums = as_signed(words)
-            arrived = sorted(messages[MASK])
+            arrived = self._store.read(lambda c: self._stages.members(c, MASK)) or []
             public = self._round.study.relation.count_is_public
             head = {
                 "server": self.settings.name,
@@ -223,16 +254,18 @@ class MaskedService:
             answer = frame(
                 json.dumps(head, sort_keys=True).encode(), sums[:-1].astype("<i8").tobytes()
             )
-            members = b"".join(hashlib.sha256(messages[MASK][n]).digest() for n in arrived)
             request = self._round.measurement.encoded
-            self._store.submit(
-                lambda connection: (
-                    connection.execute(
-                        "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?)",
-                        (RELEASE, request, members, answer),
-                    ).rowcount
+            members = b"".join(number.to_bytes(4, "little") for number in arrived)
+
+            def job(connection: Connection) -> None:
+                connection.execute(
+                    "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?)",
+                    (RELEASE, request, members, answer),
                 )
-            ).result()
+                self._marks.set(connection)
+
+            self._store.submit(job).result()
+            self._marks.write()
             return answer
 
 
@@ -241,27 +274,27 @@ def _find(connection: Connection) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def _unmask(round_: MaskedRound, messages: dict[int, dict[int, bytes]]) -> Words:
-    """Replay all messages through the protocol's own server, which checks them again."""
-    server = MaskingServer(round_.session)
-    for data in messages[ADVERTISE].values():
-        for message in round_.open_advertisements(data):
-            server.take_advertisement(message)
-    server.advertisements()
-    for sender, data in messages[SHARE].items():
-        server.take_shares(sender, split_sealed(data))
-    for sender in messages[SHARE]:
-        server.inbox(sender)
-    for data in messages[MASK].values():
-        server.take_vector(MaskedVector.from_bytes(data, round_.session.size))
-    server.arrived()
-    for data in messages[REVEAL].values():
-        server.take_revelation(Revelation.from_bytes(data))
-    return server.total()
+def _unmask(round_: MaskedRound, stages: Stages, connection: Connection) -> Words:
+    """Add up the vectors, which were checked when they came, and remove their masks."""
+    advertised = {
+        number: round_.open_advertisements(data)[0]
+        for number, data in stages.messages(connection, ADVERTISE)
+    }
+    size = round_.session.size
+    return unmask(
+        round_.session,
+        advertised,
+        stages.members(connection, SHARE) or [],
+        (MaskedVector.from_bytes(data, size) for _, data in stages.messages(connection, MASK)),
+        {
+            number: Revelation.from_bytes(data)
+            for number, data in stages.messages(connection, REVEAL)
+        },
+    )
 
 
 def _stage(request: web.Request) -> int:
     text: str = request.match_info["stage"]
-    if text not in {"1", "2", "3", "4"}:
-        raise RefusedError("stages are numbered from 1 to 4", 404, "unknown")
+    if text not in {"1", "2", "3", "4", "5"}:
+        raise RefusedError("stages are numbered from 1 to 5", 404, "unknown")
     return int(text)

@@ -5,34 +5,41 @@ transaction and either has its whole effect or none.
 
 A stage closes once, when everybody who may still send has sent, or when enough have and
 ``stage_seconds`` have passed; who is not in it by then has dropped out. Its members are written
-down with the closing, so that every party is told the same whatever happens in between. That
-matters for the last list (whose vectors arrived): two different ones would make parties reveal
-both secrets of one of them.
+down with the closing, so that every party is told the same whatever happens in between. The last
+two stages close as soon as enough have sent: nobody is left out by that, because whose vector
+arrived is settled before.
+
+A message is read in time that grows with its own length, and everything else about it grows with
+the number of parties, not with its square.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from noisewise.federated.masking import AggregationError, MaskedVector, Revelation
-from noisewise.federated.masking.session import SealedShares
+import numpy as np
+
+from noisewise.federated.masking import AggregationError, Confirmation, MaskedVector, Revelation
+from noisewise.federated.masking.session import SEALED_BYTES, SealedShares
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.masks.round import STAGES, MaskedRound
 from noisewise.federated.network.store import Connection
 
-__all__ = ["ADVERTISE", "MASK", "REVEAL", "SHARE", "Stages", "Waiting", "split_sealed"]
+__all__ = ["ADVERTISE", "CONFIRM", "MASK", "REVEAL", "SHARE", "Stages", "Waiting", "split_sealed"]
 
-ADVERTISE, SHARE, MASK, REVEAL = 1, 2, 3, 4
-_SEALED_BYTES = 116
+ADVERTISE, SHARE, MASK, CONFIRM, REVEAL = 1, 2, 3, 4, 5
+_SEALED = np.dtype([("sender", "<u4"), ("receiver", "<u4"), ("sealed", f"V{SEALED_BYTES - 8}")])
+_NAMED = 50
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A stage that is open: who has sent, and who is expected."""
+    """A stage that is open: how many have sent, and who is expected (the first of them)."""
 
     stage: int
-    present: tuple[str, ...]
+    present: int
     missing: tuple[str, ...]
 
 
@@ -63,12 +70,11 @@ class Stages:
                 )
             return
         if stage > ADVERTISE:
-            before = self.members(connection, stage - 1)
-            if before is None:
+            if self.members(connection, stage - 1) is None:
                 raise RefusedError("the stage before is still open", 409, "too-early")
-            self._check_member(before, stage - 1, sender)
+            self._check_member(self._expected(connection, stage) or [], stage - 1, sender)
         if self.members(connection, stage) is not None:
-            if stage == REVEAL:  # enough have revealed; one more is not needed
+            if stage in (CONFIRM, REVEAL):  # enough have done it; one more is not needed
                 return
             raise self._left_out(stage, sender)
         try:
@@ -84,17 +90,23 @@ class Stages:
             if [message.sender for message in found] != [number]:
                 raise AggregationError("a party advertises its own keys, once")
         elif stage == SHARE:
-            sealed = split_sealed(data)
-            others = set(self.members(connection, ADVERTISE) or []) - {number}
-            receivers = [message.receiver for message in sealed]
-            if {message.sender for message in sealed} - {number} or sorted(receivers) != sorted(
-                others
-            ):
-                raise AggregationError("a party seals one pair of shares for each other party")
+            if len(data) % SEALED_BYTES:
+                raise AggregationError("a list of sealed shares was cut")
+            rows = np.frombuffer(data, _SEALED)
+            others = [n for n in self.members(connection, ADVERTISE) or [] if n != number]
+            if np.any(rows["sender"] != number) or rows["receiver"].tolist() != others:
+                raise AggregationError(
+                    "a party seals one pair of shares for each other party, in their order"
+                )
         elif stage == MASK:
             vector = MaskedVector.from_bytes(data, self.round.session.size)
             if vector.sender != number:
                 raise AggregationError("a party sends its own vector")
+        elif stage == CONFIRM:
+            signed = Confirmation.from_bytes(data)
+            said = self.round.session.survivors(self.members(connection, MASK) or [])
+            if signed.sender != number or not self.round.roll(number, signed.signature, said):
+                raise AggregationError("a party signs the list of survivors that it was told")
         else:
             shown = Revelation.from_bytes(data)
             stayed = set(self.members(connection, MASK) or [])
@@ -117,65 +129,60 @@ class Stages:
         if found is not None:
             return found
         expected = self._expected(connection, stage)
+        (present,) = connection.execute(
+            "SELECT COUNT(*) FROM messages WHERE stage = ?", (stage,)
+        ).fetchone()
+        if expected is None or present < self.round.session.threshold:
+            return None
+        if stage not in (CONFIRM, REVEAL) and present < len(expected):
+            waited = now - self._opened(connection, stage)
+            if waited < self.round.study.stage_seconds:
+                return None
         rows = connection.execute(
-            "SELECT party, at FROM messages WHERE stage = ? ORDER BY party", (stage,)
-        ).fetchall()
-        if expected is None or not rows:
-            return None
-        present = [row[0] for row in rows]
-        enough = len(present) >= self.round.session.threshold
-        if stage == REVEAL:
-            due = enough
-        else:
-            waited = now - self._opened(connection, stage, min(row[1] for row in rows))
-            due = len(present) == len(expected) or (
-                enough and waited >= self.round.study.stage_seconds
-            )
-        if not due:
-            return None
-        connection.execute(
-            "INSERT INTO closings VALUES (?, ?, ?)", (stage, json.dumps(present), now)
+            "SELECT party FROM messages WHERE stage = ? ORDER BY party", (stage,)
         )
-        return present
+        members = [row[0] for row in rows]
+        connection.execute(
+            "INSERT INTO closings VALUES (?, ?, ?)", (stage, json.dumps(members), now)
+        )
+        return members
 
     def _expected(self, connection: Connection, stage: int) -> list[int] | None:
         if stage == ADVERTISE:
             return list(range(1, self.round.session.parties + 1))
-        return self.members(connection, stage - 1)
+        # Whoever is in the list of survivors may confirm it, and reveal shares.
+        return self.members(connection, min(stage - 1, MASK))
 
     @staticmethod
-    def _opened(connection: Connection, stage: int, first: float) -> float:
-        row = connection.execute("SELECT at FROM closings WHERE stage = ?", (stage - 1,)).fetchone()
-        return first if row is None else float(row[0])
+    def _opened(connection: Connection, stage: int) -> float:
+        """Return when the stage before was closed; of the first, when the first message came."""
+        (at,) = connection.execute(
+            "SELECT at FROM closings WHERE stage = ? UNION ALL "
+            "SELECT MIN(at) FROM messages WHERE stage = ? LIMIT 1",
+            (stage - 1, stage),
+        ).fetchone()
+        return float(at)
 
     # --------------------------------------------------------------- passing on
 
-    def follow(
-        self, connection: Connection, stage: int, sender: str, now: float
-    ) -> bytes | Waiting:
-        """Return what a party needs after a stage, or for whom it still has to wait."""
+    def follow(self, connection: Connection, stage: int, sender: str, now: float) -> Waiting | None:
+        """Return for whom a party still has to wait after a stage; None if it is closed."""
         members = self.close_if_due(connection, stage, now)
         if members is None:
             return self.waiting(connection, stage)
-        number = self._check_member(members, stage, sender)
-        if stage == ADVERTISE:
-            return b"".join(self._messages(connection, ADVERTISE, members).values())
-        if stage == SHARE:
-            found = []
-            for data in self._messages(connection, SHARE, members).values():
-                found += [m.to_bytes() for m in split_sealed(data) if m.receiver == number]
-            return b"".join(found)
-        return b"".join(member.to_bytes(4, "little") for member in members)
+        if stage == CONFIRM:  # enough have signed; the others may go on too
+            members = self._expected(connection, CONFIRM) or []
+        self._check_member(members, stage, sender)
+        return None
 
     def waiting(self, connection: Connection, stage: int) -> Waiting:
         """Return who has sent in an open stage, and who is expected."""
         expected = self._expected(connection, stage) or []
         rows = connection.execute("SELECT party FROM messages WHERE stage = ?", (stage,)).fetchall()
         present = {row[0] for row in rows}
+        missing = [number for number in expected if number not in present]
         return Waiting(
-            stage,
-            tuple(self.round.name_of(number) for number in sorted(present)),
-            tuple(self.round.name_of(number) for number in expected if number not in present),
+            stage, len(present), tuple(self.round.name_of(number) for number in missing[:_NAMED])
         )
 
     def open_stage(self, connection: Connection, now: float) -> int | None:
@@ -185,20 +192,13 @@ class Stages:
                 return stage
         return None
 
-    def everything(self, connection: Connection) -> dict[int, dict[int, bytes]]:
-        """Return all messages of members, by stage and party."""
-        return {
-            stage: self._messages(connection, stage, self.members(connection, stage) or [])
-            for stage in range(ADVERTISE, REVEAL + 1)
-        }
-
-    @staticmethod
-    def _messages(connection: Connection, stage: int, members: list[int]) -> dict[int, bytes]:
+    def messages(self, connection: Connection, stage: int) -> Iterator[tuple[int, bytes]]:
+        """Return the messages of the members of a closed stage, in their order."""
+        members = set(self.members(connection, stage) or [])
         rows = connection.execute(
             "SELECT party, data FROM messages WHERE stage = ? ORDER BY party", (stage,)
         )
-        wanted = set(members)
-        return {party: data for party, data in rows if party in wanted}
+        return ((party, data) for party, data in rows if party in members)
 
     def _check_member(self, members: list[int], stage: int, sender: str) -> int:
         number = self.round.number_of(sender)
@@ -217,9 +217,9 @@ class Stages:
 
 def split_sealed(data: bytes) -> list[SealedShares]:
     """Return the sealed shares of one message."""
-    if len(data) % _SEALED_BYTES:
+    if len(data) % SEALED_BYTES:
         raise AggregationError("a list of sealed shares was cut")
     return [
-        SealedShares.from_bytes(data[start : start + _SEALED_BYTES])
-        for start in range(0, len(data), _SEALED_BYTES)
+        SealedShares.from_bytes(data[start : start + SEALED_BYTES])
+        for start in range(0, len(data), SEALED_BYTES)
     ]

@@ -1,0 +1,154 @@
+"""Several fits on the same records: charged to one ledger, or at least counted.
+
+Cross-validation, grid searches and a second try all learn from the same records, and each fit
+costs. With a ledger every fit is charged before it begins. Without one the statement says how many
+other fits it does not cover, as far as this process can know: rows are recognised by keyed digests
+that never leave the memory of the process, so that a fold is found in the table it was taken from.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noisewise.errors import BudgetExceededError, LedgerError
+from noisewise.privacy import Ledger
+from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import with_count
+from noisewise.privacy.statement import round_up
+from noisewise.training.account import check_same_promise
+from noisewise.training.digests import Digests, record_digests
+from noisewise.training.records import TensorRecords
+from noisewise.training.resolved import ResolvedPlan
+
+__all__ = ["FitAccount", "note_fit", "open_fit_account"]
+
+#: Digests that are remembered of one fit. Of more rows a sample is, in which a fold is still found.
+_REMEMBERED = 1 << 14
+
+_key = secrets.token_bytes(32)
+_lock = threading.Lock()
+_fits: list[Digests] = []
+
+
+class FitAccount:
+    """The ledger of one fit: asked before the records are read, charged before they are used.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    name : str
+        Of the estimator, for the ledger's note.
+    owned : bool
+        Whether to close the ledger afterwards.
+    """
+
+    def __init__(self, ledger: Ledger, name: str, owned: bool) -> None:
+        self._ledger = ledger
+        self._name = name
+        self._owned = owned
+
+    def require_room(self, resolved: ResolvedPlan) -> None:
+        """Raise if a fit like this does not fit the budget."""
+        check_same_promise(resolved, self._ledger)
+        if self._ledger.budget is None:
+            return
+        epsilon, delta = self._ledger.budget
+        event = with_count(resolved.event, resolved.steps)
+        after = epsilon_of(
+            (*self._ledger.history, event),
+            delta=delta,
+            relation=self._ledger.relation,
+            accountant=self._ledger.accountant,
+        )
+        if after > epsilon:
+            raise BudgetExceededError(
+                f"this fit does not fit the budget of {self._ledger.path.name!r}: with it "
+                f"{round_up(after)} would be spent of epsilon {epsilon:g} at delta {delta:g}. No "
+                "record was read and nothing was charged. Ask for a smaller epsilon, fewer "
+                "candidates or fewer folds."
+            )
+
+    def charge(self, resolved: ResolvedPlan) -> str:
+        """Charge the whole fit; what the statement says of it."""
+        event = with_count(resolved.event, resolved.steps)
+        self._ledger.charge(event, note=f"{self._name}.fit")
+        charges = len(self._ledger.charges)
+        if charges == 1:
+            return f"This fit is the only charge of the ledger {self._ledger.path.name!r}."
+        delta = self._ledger.budget[1] if self._ledger.budget is not None else resolved.delta
+        return (
+            f"This statement covers one fit. The ledger {self._ledger.path.name!r} held {charges} "
+            f"charges with it, which together cost epsilon "
+            f"{round_up(self._ledger.spent(delta=delta))} at delta {delta:g}."
+        )
+
+    def close(self) -> None:
+        """Close the ledger if it was opened for this fit."""
+        if self._owned:
+            self._ledger.close()
+
+
+def open_fit_account(ledger: Any, name: str, resolved: ResolvedPlan) -> FitAccount:
+    """Return the account of a fit in a ledger or in the file of that name.
+
+    A file that does not exist becomes a ledger without a budget, which only adds up.
+    """
+    if isinstance(ledger, Ledger):
+        return FitAccount(ledger, name, owned=False)
+    path = Path(os.fspath(ledger))
+    if not path.exists():
+        try:
+            Ledger.create(
+                path,
+                delta=resolved.delta,
+                relation=resolved.plan.relation,
+                accountant=resolved.plan.accountant,
+                unit=resolved.plan.unit,
+            ).close()
+        except LedgerError:
+            if not path.exists():
+                raise  # else a fit in another process was faster
+    return FitAccount(Ledger.open(path), name, owned=True)
+
+
+def note_fit(records: TensorRecords) -> str:
+    """Remember a fit of this process; say how many others its statement does not cover."""
+    found = _thinned(np.unique(record_digests(records, _key)))
+    with _lock:
+        overlapping = sum(_overlap(found, other) for other in _fits)
+        others = len(_fits) - overlapping
+        _fits.append(found)
+    texts = ["This statement covers this fit alone."]
+    if overlapping:
+        texts.append(
+            f"{overlapping} further {'fits' if overlapping > 1 else 'fit'} on data that overlap "
+            f"this one {'are' if overlapping > 1 else 'is'} not covered by this statement."
+        )
+    if others:
+        texts.append(
+            f"{others} other {'fits' if others > 1 else 'fit'} of this process had no row in "
+            "common with it: other records, or the same ones after something was learnt from them."
+        )
+    texts.append(
+        "Fits in other processes (n_jobs) are not known here; with a ledger= all would add up."
+    )
+    return " ".join(texts)
+
+
+def _thinned(digests: Digests) -> Digests:
+    """Of many digests those with enough zeros at the end: the same ones in every fit."""
+    bits = 0
+    while len(digests) > _REMEMBERED:
+        bits += 1
+        digests = digests[(digests & np.uint64((1 << bits) - 1)) == 0]
+    return digests
+
+
+def _overlap(one: Digests, other: Digests) -> bool:
+    return bool(np.isin(one, other).any())

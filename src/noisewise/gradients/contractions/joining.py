@@ -1,0 +1,39 @@
+"""Several uses of one parameter, joined before their norm is taken."""
+
+from __future__ import annotations
+
+from noisewise.gradients.contractions.base import Contraction
+from noisewise.gradients.contractions.given import CombinedContraction
+
+__all__ = ["joined"]
+
+
+def joined(uses: list[Contraction]) -> list[Contraction]:
+    """Join uses that share a parameter, so that the rest are orthogonal to each other."""
+    clusters: list[list[Contraction]] = []
+    for use in uses:
+        apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
+        touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
+        clusters = [*apart, [*(member for c in touching for member in c), use]]
+    return [_join(cluster) for cluster in clusters]
+
+
+def _overlap(first: Contraction, second: Contraction) -> bool:
+    for one in first.targets:
+        for other in second.targets:
+            if one.name != other.name:
+                continue
+            if one.rows is None or other.rows is None:
+                return True
+            if one.rows[0] < other.rows[1] and other.rows[0] < one.rows[1]:
+                return True
+    return False
+
+
+def _join(cluster: list[Contraction]) -> Contraction:
+    if len(cluster) == 1:
+        return cluster[0]
+    result: Contraction | None = cluster[0]
+    for other in cluster[1:]:
+        result = None if result is None else result.merged(other)
+    return CombinedContraction(cluster) if result is None else result

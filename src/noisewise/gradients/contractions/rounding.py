@@ -1,0 +1,177 @@
+"""How far a computed sum is from the exact one, and what follows for kernels and norms.
+
+Everything here is derived in docs/proofs/rounding.md; each constant names its section there.
+One record, added or removed, moves a computed sum by its own contribution and by the change
+of rounding in the kernels that it touches. Kernels are cut so short, and norms are taken so
+carefully, that the second part stays below `noisewise.gradients.SLACK` whatever the records.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from noisewise.gradients.contractions.base import Sums
+
+__all__ = [
+    "RECORDS",
+    "RUN",
+    "Totals",
+    "adds_whole",
+    "alike",
+    "gamma",
+    "kernel_records",
+    "row_norms",
+    "spread",
+    "unit",
+]
+
+#: Records whose contributions one float32 kernel adds, where each contributes one product to
+#: every entry: docs/proofs/rounding.md#kernels.
+RECORDS = 64
+#: Sums of kernels that are added in float32 before float64 takes over: #runs.
+RUN = 4
+#: Share of the slack for kernels that add several products of a record to an entry: #kernels.
+SHARED = 3e-4
+#: Largest number of records in such a kernel, a power of two so that kernels nest: #layers.
+_MOST = 16
+#: Fewer are no faster together than each by itself.
+_LEAST = 4
+#: Entries whose squares are added in float32: #norms.
+BLOCK = 512
+#: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
+POSITIONS = 256
+PIECES = 16
+#: Root of the smallest normal number: the square of anything smaller may count nothing.
+_UNDERFLOW = {torch.float32: 2.0**-63, torch.float64: 2.0**-511}
+
+
+def unit(dtype: torch.dtype) -> float:
+    """Return the largest relative error of one rounding."""
+    return float(torch.finfo(dtype).eps) / 2
+
+
+def gamma(operations: int, dtype: torch.dtype) -> float:
+    """Largest relative error of so many roundings one after the other."""
+    size = operations * unit(dtype)
+    return size / (1 - size) if size < 1 else math.inf
+
+
+def spread(positions: int) -> float:
+    """How many times longer than its gradient the products of a record may be together.
+
+    Positions that have nothing to do with each other reach the root of their number. A record
+    beyond four times that cancels, and counts as longer than it is: #spread.
+    """
+    return 4.0 * math.sqrt(positions)
+
+
+def kernel_records(positions: int, ratio: float, dtype: torch.dtype) -> int:
+    """Return how many records may share a float32 kernel; one: each is computed by itself.
+
+    Parameters
+    ----------
+    positions : int
+        Products that a record adds to an entry.
+    ratio : float
+        Largest length of a record's products together, in units of its bound.
+    dtype : dtype
+        Of the kernel.
+    """
+    if positions == 1 or dtype == torch.float64:
+        return RECORDS
+    most = math.isqrt(int(SHARED / (4 * unit(dtype) * positions * ratio)))
+    shared = min(_MOST, 1 << max(0, most.bit_length() - 1))
+    return shared if shared >= _LEAST else 1
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Norm of every row in float64, never too small by more than 2e-5 of it: #norms.
+
+    float32 squares are added in blocks, since a long float32 sum loses percents of itself.
+    Squares that underflow are made up for, and those that overflow give infinity.
+    """
+    flat = rows.reshape(rows.shape[0], -1)
+    entries = flat.shape[1]
+    if flat.dtype == torch.float64 or entries <= BLOCK:
+        norms: Tensor = torch.linalg.vector_norm(flat, dim=1).double()
+    else:
+        whole = entries - entries % BLOCK
+        parts = flat[:, :whole].reshape(len(flat), -1, BLOCK)
+        blocks = torch.linalg.vector_norm(parts, dim=2).double()
+        if whole < entries:
+            rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
+            blocks = torch.cat([blocks, rest.double()], 1)
+        norms = torch.linalg.vector_norm(blocks, dim=1)
+    return norms + math.sqrt(entries) * _UNDERFLOW[flat.dtype]
+
+
+def adds_whole(left: Tensor, right: Tensor) -> bool:
+    """Whether ``addmm_`` of such matrices sums all products of an entry before it adds the entry.
+
+    Then it is one kernel and one addition, and saves a pass over memory. It is found out by
+    products of which all together, and no fewer, are enough to move a one: #fused. Another
+    device would have to be waited for, so there it is not asked.
+    """
+    if left.device.type != "cpu":
+        return False
+    (rows, products), columns = left.shape, right.shape[1]
+    threads = torch.get_num_threads()
+    return _adds_whole(rows, products, columns, left.dtype, threads)
+
+
+@functools.lru_cache(maxsize=1024)
+def _adds_whole(rows: int, products: int, columns: int, dtype: torch.dtype, threads: int) -> bool:
+    half = unit(dtype)
+    left = torch.ones(products, rows, dtype=dtype)
+    right = torch.full((products, columns), half / (products - 0.5), dtype=dtype)
+    total = torch.ones(rows, columns, dtype=dtype)
+    return products > 1 and bool((total.addmm_(left.t(), right) == 1 + 2 * half).all())
+
+
+def alike(norms: Tensor) -> Tensor:
+    """Return lengths of records whose rounding is relative to what they add."""
+    return norms.expand(2, -1)
+
+
+class Totals:
+    """Sums of kernels, added up: a few in their own type, all others in float64 (#runs)."""
+
+    def __init__(self) -> None:
+        self._recent: Sums = {}
+        self._count: dict[str, int] = {}
+        self._wide: Sums = {}
+
+    def open(self, name: str) -> Tensor | None:
+        """Return the sum to which the next kernel of this name is added, if there is one."""
+        recent = self._recent.get(name)
+        if recent is not None and recent.dtype != torch.float64 and self._count[name] == RUN:
+            self._flush(name)
+            return None
+        return recent
+
+    def add(self, name: str, part: Tensor) -> None:
+        """Add the sum of one kernel, which may be overwritten; or note that it was added."""
+        recent = self.open(name)
+        if recent is None:
+            self._recent[name] = part
+        elif recent is not part:
+            recent.add_(part)
+        self._count[name] = self._count.get(name, 0) + 1
+
+    def _flush(self, name: str) -> None:
+        recent = self._recent.pop(name)
+        if name in self._wide:
+            self._wide[name].add_(recent)
+        else:
+            self._wide[name] = recent.double()
+        self._count[name] = 0
+
+    def result(self) -> Sums:
+        """Return the sums; float64 if there were more than a few kernels."""
+        for name in self._wide:
+            self._flush(name)
+        return {**self._recent, **self._wide}

@@ -1,0 +1,209 @@
+"""A batch within a loop of the user's own: ``loss(model(x), y).backward()``.
+
+The output that the user gets is cut off from the model, and so is the loss: its backward runs the
+pieces' own backward passes. Whatever else the user computes from the output (a penalty, another
+loss) has no way into the model, and is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.batches import Part, keeps_rows, leading
+from noisewise.gradients.contractions.base import Sums
+from noisewise.gradients.interception import NeedsFallbackError
+from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.sums import BoundedSum
+from noisewise.gradients.wiring import OffPathError, RelayoutError
+
+if TYPE_CHECKING:
+    from noisewise.gradients.summation import Summation
+
+__all__ = ["OpenBatch"]
+
+
+class _Propagated(torch.autograd.Function):
+    """The mean loss; its backward starts the batch's own.
+
+    Whatever multiplies the loss afterwards is ignored: a factor would change the sum that the
+    sensitivity belongs to.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor, batch: OpenBatch) -> Tensor:
+        ctx.batch = batch
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        ctx.batch.backward()
+        return None, None, None
+
+
+class OpenBatch:
+    """All pieces of one batch, between the model's call and the optimizer's step."""
+
+    def __init__(self, owner: Summation, x: Any, limits: dict[str, float]) -> None:
+        self.owner, self.x = owner, x
+        self.records = leading(x)
+        self.pieces: list[Piece] = []
+        self.parts: list[Part] = []
+        self.leaves: list[Any] = []
+        self.arrived = False
+        self._select: Selection | None = None
+        self._limits = limits
+        self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
+
+    def forward(self) -> Any:
+        """Run the model piece by piece; returns its output, cut off."""
+        owner = self.owner
+        for part in owner.parts_of(self.x, None, self.records):
+            self.parts.append(part)
+            with owner.buffers.kept_from(part.number):
+                self.pieces.append(self._started(part))
+        flat = [pytree.tree_flatten(piece.output) for piece in self.pieces]
+        structure = flat[0][1]
+        columns = zip(*(leaves for leaves, _ in flat), strict=True)
+        self.leaves = [self._joined(column) for column in columns]
+        return pytree.tree_unflatten(self.leaves, structure)
+
+    def _started(self, part: Part) -> Piece:
+        """A piece whose forward pass has run: bound if such pieces are known, else watched."""
+        owner = self.owner
+        while True:
+            piece = owner.piece_of(part, self._limits)
+            try:
+                with torch.enable_grad():
+                    piece.forward()
+                return piece
+            except OffPathError:
+                owner.wiring_of(part).paths.clear()
+            except RelayoutError:
+                pass
+            except NeedsFallbackError as need:
+                owner.fall_back(need)
+
+    def _joined(self, column: Sequence[Any]) -> Any:
+        """One leaf of the output for the whole batch."""
+        first = column[0]
+        if not isinstance(first, Tensor):
+            return first
+        rows = [
+            value[: part.rows * self.owner.views]
+            if value.dim() and value.shape[0] == len(_first(part.x)) * self.owner.views
+            else value
+            for value, part in zip(column, self.parts, strict=True)
+        ]
+        joined = torch.cat([row.detach() for row in rows]) if first.dim() else first.detach()
+        if joined.is_floating_point() and any(value.requires_grad for value in column):
+            joined.requires_grad_()
+            joined.register_hook(_refuse)  # type: ignore[no-untyped-call]
+        return joined
+
+    def loss(self, chosen: Any, y: Any) -> Tensor:
+        """Mean loss; `chosen` is the output or tensors taken from it."""
+        self._select = self._selection(chosen)
+        values = []
+        for index, part in enumerate(self.owner.parts_of(self.x, y, self.records)):
+            self.parts[index] = part
+            piece = self.pieces[index]
+            piece.set_targets(part.y)
+            with torch.enable_grad():
+                losses = piece.loss(self._select)
+            values.append(losses.detach()[: part.rows * self.owner.views])
+        mean = torch.cat(values).mean()
+        anchor = torch.zeros((), device=mean.device, requires_grad=True)
+        result: Tensor = _Propagated.apply(anchor, mean, self)  # type: ignore[no-untyped-call]
+        return result
+
+    def _selection(self, chosen: Any) -> Selection | None:
+        """How the loss's argument is taken from the output: whole tensors, or parts of rows."""
+        wanted, structure = pytree.tree_flatten(chosen)
+        takes = [self._taken(value) for value in wanted]
+
+        def select(output: Any) -> Any:
+            leaves = pytree.tree_leaves(output)
+            return pytree.tree_unflatten([take(leaves) for take in takes], structure)
+
+        return select
+
+    def _taken(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return lambda leaves: value
+        for index, leaf in enumerate(self.leaves):
+            if value is leaf:
+                return lambda leaves, index=index: leaves[index]
+        for index, leaf in enumerate(self.leaves):
+            if isinstance(leaf, Tensor) and value._base is leaf and keeps_rows(value, leaf):
+                shape, strides, offset = value.shape[1:], value.stride(), value.storage_offset()
+
+                def view(
+                    leaves: list[Any],
+                    index: int = index,
+                    shape: Any = shape,
+                    strides: Any = strides,
+                    offset: Any = offset,
+                ) -> Tensor:
+                    whole: Tensor = leaves[index].contiguous()
+                    return whole.as_strided(
+                        (whole.shape[0], *shape), strides, offset + whole.storage_offset()
+                    )
+
+                return view
+        raise UnsupportedModelError(
+            "run.loss was given a tensor that is not the output of run.model(x), nor a part of its "
+            "rows, so it cannot be proven that each record's loss comes from that record. Put what "
+            "you compute from the output into the loss function that you give to make_private: "
+            "there it is followed."
+        )
+
+    def backward(self) -> None:
+        """The pieces' backward passes; called by the backward of the loss."""
+        if self.arrived:
+            raise UnsupportedModelError(
+                "every record would count twice: do not call backward twice on one batch"
+            )
+        self.arrived = True
+        for piece in self.pieces:
+            with torch.enable_grad():
+                self.owner.finish(piece)
+
+    def collect(self) -> BoundedSum:
+        """The bounded sum of the batch. A piece off the proven paths is watched from the start."""
+        owner = self.owner
+        total: Sums = {}
+        norms: dict[str, list[Tensor]] = {}
+        nonfinite = torch.zeros((), dtype=torch.long, device=_first(self.x).device)
+        try:
+            owner.check_leaks(self._before)
+            for piece, part in zip(self.pieces, self.parts, strict=True):
+                piece.close()
+                checked = owner.checked(piece, part, self._limits, self._select)
+                nonfinite = nonfinite + owner.add(checked, total, norms)
+            return owner.result(total, self._limits, self.records, nonfinite, norms)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of all pieces."""
+        for piece in self.pieces:
+            piece.close()
+        self.pieces, self.leaves = [], []
+
+
+def _first(values: Any) -> Tensor:
+    return next(t for t in pytree.tree_leaves(values) if isinstance(t, Tensor))
+
+
+def _refuse(gradient: Tensor) -> None:
+    raise UnsupportedModelError(
+        "a term that run.loss did not return was propagated back into the model's output (a "
+        "penalty on outputs, a second loss). It could mix records, and no sensitivity covers it. "
+        "Put all terms into the loss function that you give to make_private, one value per record."
+    )

@@ -1,0 +1,362 @@
+"""A piece of a batch on its way: forward, loss, backward, and the sums that it leaves.
+
+All pieces of a model have one size, which is a public constant; the last one of a batch is filled
+up with rows that count nothing. So one proof speaks for all of them. A piece is either *watched*,
+which proves it apart or finds out why not, or *bound*: it must take a path that was proven.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+from torch.utils import _pytree as pytree
+
+from noisewise.gradients.batches import finite_records, fold_views, signature
+from noisewise.gradients.estimators import Lipschitz
+from noisewise.gradients.foreign import require_known
+from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.interception import Following, Interception
+from noisewise.gradients.lipschitz import Gate, shortened
+from noisewise.gradients.losses import check_losses
+from noisewise.gradients.models import call_model
+from noisewise.gradients.retained import kept_by
+from noisewise.gradients.tape import Tape
+from noisewise.gradients.wiring import Wiring
+from noisewise.gradients.withheld import without_values
+from noisewise.separation import (
+    Finding,
+    Leaks,
+    Path,
+    Proof,
+    Watch,
+    general_ways,
+    is_mixed,
+    noticing_threads,
+)
+
+__all__ = ["Piece", "Selection"]
+
+#: From what the model returned (as a structure of tensors) to what the loss is given.
+Selection = Callable[[Any], Any]
+
+
+class Piece:
+    """One piece.
+
+    Parameters
+    ----------
+    interception : Interception
+        Of a model that is attached to it.
+    wiring : Wiring
+    losses_of : callable
+        From output and target to one loss per row.
+    x, y : structures of tensors
+        Records along the first axis, as many as every piece has.
+    valid : Tensor, optional
+        Which records count; None: all.
+    augmentation : callable, optional
+        Applied to x, `views` times, before the model.
+    private : sequence of Tensor
+        The dataset, if it is known: reading it would mix records.
+    watched, summing, strict : bool
+        Whether to follow the records; to sum, or only to look; to look at strange memory closely.
+    """
+
+    def __init__(
+        self,
+        interception: Interception,
+        wiring: Wiring,
+        losses_of: Callable[[Any, Any], Tensor],
+        x: Any,
+        y: Any,
+        *,
+        valid: Tensor | None,
+        views: int,
+        augmentation: Callable[[Any], Any] | None,
+        estimator: Any,
+        groups: Sequence[GroupSpec],
+        limits: Mapping[str, float],
+        device: torch.device,
+        private: Sequence[Tensor] = (),
+        watched: bool = False,
+        summing: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
+        self.x, self.y = _constant(x), _constant(y)
+        self.valid, self.views = valid, views
+        self.augmentation, self.estimator = augmentation, estimator
+        self.records = next(t.shape[0] for t in _tensors(x))
+        self.path = Path()
+        self.watch = self._watch(private, strict) if watched else None
+        self.tape = Tape(
+            wiring,
+            self.records * views,
+            views,
+            estimator if summing else None,
+            groups,
+            limits,
+            device.type,
+            valid,
+            self.watch,
+        )
+        self.output: Any = None
+        self.losses: Tensor | None = None
+        self.gate: Gate | None = None
+        self.kept: Tensor
+        self.findings: list[Finding] = []
+
+    def set_targets(self, y: Any) -> None:
+        """Give the targets, which a loop of the user's own has only after the forward pass."""
+        self.y = _constant(y)
+        if self.watch is not None:
+            with self.watch.pause():
+                self.y = _followed(self.watch, y)
+
+    def _watch(self, private: Sequence[Tensor], strict: bool) -> Watch:
+        model = self.interception.model
+        watch = Watch([*model.parameters(), *model.buffers()], private, strict)
+        self.x, self.y = _followed(watch, (self.x, self.y))
+        return watch
+
+    # -- the three moments --------------------------------------------------------------
+
+    def forward(self) -> Any:
+        """Run the model."""
+        with self._following():
+            x = self._inputs()
+            with self._handling():
+                model = self.interception.model
+                output = without_values(partial(call_model, model), x, what="the model")
+            if isinstance(self.estimator, Lipschitz):
+                self.gate = Gate(self.estimator.loss_clip)
+                output = self.gate.guard(output)
+        self.output = output
+        return output
+
+    def loss(self, select: Selection | None = None) -> Tensor:
+        """One loss per row."""
+        rows = self.records * self.views
+        bounded = isinstance(self.estimator, Lipschitz)
+        with self._following():
+            chosen = self.output if select is None else select(self.output)
+            self.path.digest = hash((self.path.digest, signature(self.y)))
+            for tensor in _tensors((chosen, self.y)):
+                self.path.name(tensor)
+            y = pytree.tree_map(self._repeated, self.y) if self.views > 1 else self.y
+            leaf = chosen.detach().requires_grad_() if bounded else chosen
+            with torch.enable_grad(), self._handling():
+                values = without_values(self.losses_of, leaf, y, what="the loss")
+                losses = check_losses(values, rows)
+            self._check_losses(losses)
+            if self.watch is not None:
+                known = {*self.wiring.targets, *self.tape.derived, id(leaf)}
+                known.update(map(id, self.tape.anchors))
+                with self.watch.pause():
+                    require_known(losses, known, self.watch.shadow)
+            if bounded:
+                assert self.gate is not None
+                losses = self.gate.enter(losses, leaf, self.seeds(losses), chosen)
+        self.losses = losses
+        return losses
+
+    def backward(self) -> None:
+        """Send every record's seed back; what arrives goes to the tape."""
+        losses = self.losses
+        self.tape.returning = True
+        self.path.wired = False
+        assert losses is not None
+        with self._following():
+            if losses.requires_grad:
+                seeds = self.seeds(losses)
+                with Following(self.path):
+                    # torch.autograd.backward is a torch function itself: under it, the modes
+                    # would not see what hooks and custom functions do.
+                    _engine_run_backward(
+                        (losses,),
+                        (seeds,),
+                        False,
+                        False,
+                        (),
+                        allow_unreachable=True,
+                        accumulate_grad=True,
+                    )
+        pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
+        with torch.no_grad(), pause:
+            self.tape.finish()
+
+    def close(self) -> None:
+        """Let go of the graph."""
+        self.output = self.losses = self.gate = None
+        self.tape.end()
+
+    def seeds(self, losses: Tensor) -> Tensor:
+        """One over the number of views for every row; nothing for a row that does not count.
+
+        Bounds are propagated for whole cotangents: there views are averaged afterwards, since a
+        limit on a cotangent that was divided before would let each view reach it.
+        """
+        views = 1 if isinstance(self.estimator, Lipschitz) else self.views
+        return self.kept.to(losses.dtype) / views
+
+    @property
+    def meets_strangers(self) -> bool:
+        """Whether a watched piece read memory that no operation made and that is not known."""
+        return self.watch is not None and self.watch.strangers
+
+    def bad(self) -> Tensor:
+        """How many records counted zero because they were not finite."""
+        bad = ~self.kept.reshape(-1, self.views)[:, 0]
+        found = self.tape.nonfinite
+        bad = bad if found is None else bad | found
+        return (bad if self.valid is None else bad & self.valid).sum()
+
+    # -- inside -------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        """Modules record on this piece's tape; a watched piece is watched."""
+        interception = self.interception
+        interception.tape, interception.path, interception.running = self.tape, self.path, True
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(general_ways(interception.model))
+                if self.watch is not None:
+                    stack.enter_context(noticing_threads(self.watch.notice))
+                    stack.enter_context(self.watch)
+                    stack.enter_context(Leaks(self.watch))
+                yield
+        finally:
+            interception.running = interception.active = False
+            interception.path = None
+
+    @contextlib.contextmanager
+    def _handling(self) -> Iterator[None]:
+        """Uses of parameters go to the tape, and the path is noted."""
+        self.interception.active = True
+        with self.interception.mode:
+            yield
+        self.interception.active = False
+
+    def _inputs(self) -> Any:
+        """Augmented and folded inputs; rows of records that are not finite become zeros."""
+        x = self.x
+        for tensor in _tensors(x):
+            self.path.name(tensor)
+        if self.augmentation is not None:
+            with self._noted():
+                x = self._augmented()
+        x = fold_views(x, self.views)
+        pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
+        with pause:
+            # Each row by itself: the library's own, and right whatever the rows hold.
+            cleaned, self.kept = finite_records(x, self.views)
+            self._carry(x, cleaned)
+            if self.valid is not None:
+                self.kept = self.kept & self.valid.repeat_interleave(self.views)
+            if self.watch is not None:
+                rows = torch.arange(len(self.kept))
+                self.watch.mark(self.kept, rows // self.views)
+        x = cleaned
+        if isinstance(self.estimator, Lipschitz) and self.estimator.input_norm is not None:
+            x = shortened(x, self.estimator.input_norm)
+        for tensor in _tensors(x):
+            self.path.name(tensor)
+        return x
+
+    def _noted(self) -> contextlib.AbstractContextManager[Any]:
+        return Following(self.path)
+
+    def _augmented(self) -> Any:
+        assert self.augmentation is not None
+        if self.views == 1:
+            return self.augmentation(self.x)
+        copies = [self.augmentation(self.x) for _ in range(self.views)]
+        return pytree.tree_map(
+            lambda *parts: torch.stack(parts, 1) if isinstance(parts[0], Tensor) else parts[0],
+            *copies,
+        )
+
+    def _carry(self, before: Any, after: Any) -> None:
+        """Give cleaned rows the shadow that they had."""
+        if self.watch is None:
+            return
+        pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True)
+        for old, new in pairs:
+            if isinstance(new, Tensor) and new is not old:
+                self.watch.shadow.write(new, self.watch.shadow.read(old))
+
+    def _repeated(self, value: Any) -> Any:
+        return value.repeat_interleave(self.views, dim=0) if isinstance(value, Tensor) else value
+
+    def _check_losses(self, losses: Tensor) -> None:
+        """Each row's loss holds its own record alone."""
+        if self.watch is None:
+            return
+        with self.watch.pause():
+            planes = self.watch.shadow.read(losses)
+            cell = self.watch.shadow.cell(losses)
+            if planes is None:
+                return
+            expected = torch.arange(len(losses)) // self.views + 1
+            if bool(((planes[0] > 0) & (is_mixed(planes) | (planes[0] != expected))).any()):
+                origin = None if cell is None else cell.origin
+                operation, place = origin or ("a reordering of the records", "the loss")
+                what = "mixes records, and the mixture reaches a record's loss"
+                self.findings.append(Finding(operation, place, what))
+
+    # -- the verdict --------------------------------------------------------------------
+
+    def proof(self) -> Proof:
+        """What watching showed. Call it after `close`."""
+        watch = self.watch
+        assert watch is not None
+        model = self.interception.model
+        escaped = "reads a record's value into Python, and what follows depends on it"
+        foreign = "was not made by an operation that can be followed (numpy, another thread)"
+        # What is still alive afterwards, somebody else keeps: also the records themselves.
+        self.x = self.y = None
+        self.kept = self.kept.clone()
+        buffers = kept_by(model, watch.shadow)
+        return Proof(
+            mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed))),
+            unknown=tuple(
+                Finding(o.operation, o.place, "is an operation on records that no rule speaks for")
+                for o in watch.unknown
+            ),
+            escapes=tuple(
+                Finding(o.operation, o.place, foreign if "unknown" in o.operation else escaped)
+                for o in watch.escapes
+            ),
+            buffers=tuple(buffers),
+            outside=tuple(
+                Finding(o.operation, o.place, "neither an input nor a parameter or buffer")
+                for o in watch.outside
+            ),
+            records=self.records,
+        )
+
+
+def _constant(values: Any) -> Any:
+    """Records through which no gradient flows to anything outside."""
+    return pytree.tree_map(
+        lambda v: v.detach() if isinstance(v, Tensor) and v.requires_grad else v, values
+    )
+
+
+def _followed(watch: Watch, values: Any) -> Any:
+    """Copies whose rows are marked with their records."""
+    copies = pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, values)
+    for tensor in _tensors(copies):
+        watch.mark(tensor, torch.arange(tensor.shape[0]))
+    return copies
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [t for t in pytree.tree_leaves(values) if isinstance(t, Tensor)]

@@ -1,0 +1,67 @@
+"""What a model keeps of the records that went through it.
+
+After a run, with everything let go, no memory that depends on a record may still be alive: what
+is, the model or something around it has kept (a running average, an attribute, a list, a cache),
+and it would be released with the model.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.separation.shadow import Shadow, storage_key
+
+__all__ = ["kept_by"]
+
+
+def kept_by(model: nn.Module, shadow: Shadow) -> list[str]:
+    """Names of what keeps records' values, though whoever ran the model keeps none."""
+    with torch._C.DisableTorchFunction():
+        if not _alive(shadow):
+            return []
+        gc.collect()  # graphs and outputs may hang in cycles
+        alive = _alive(shadow)
+        if not alive:
+            return []
+        named = list(dict.fromkeys(_named(model, alive)))
+        return named or ["something outside the model (a closure, a global list or a cache)"]
+
+
+def _alive(shadow: Shadow) -> set[int]:
+    return {
+        key
+        for key, cell in shadow.cells.items()
+        if cell.planes is not None
+        and cell.alive
+        and bool(cell.planes.any())
+        and (cell.origin is None or cell.origin.operation != "the training data")
+    }
+
+
+def _named(model: nn.Module, alive: set[int]) -> Iterator[str]:
+    for path, module in model.named_modules():
+        where = path or "(model)"
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            if value is not None and storage_key(value) in alive:
+                yield f'"{path}.{name}"' if path else f'"{name}"'
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            if any(storage_key(t) in alive for t in _inside(value, 3)):
+                yield f'the attribute {name} of {type(module).__name__} at "{where}"'
+
+
+def _inside(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, (list, tuple, set)):
+        for item in value:
+            yield from _inside(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from _inside(item, depth - 1)

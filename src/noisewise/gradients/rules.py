@@ -1,0 +1,111 @@
+"""Clipping rules: by which factor a record counts, given the norm of its gradient.
+
+A rule is a promise, factor times norm is at most the limit. The tape does not rely on it: it
+cuts every factor to what the limit allows (`held`). A rule of one's own is a subclass with a
+name; the common check of the tests finds it in the registry and holds it to its promise.
+
+Sources: ``clip``, Abadi et al. (2016); ``automatic``, Bu et al. (2023); ``global``, Option 2 of
+Algorithm 1 of the global-clipping paper (a record whose gradient is too long is dropped).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["LARGEST", "LEAST", "RULES", "SMALLEST", "Rule", "clip_scale", "held"]
+
+#: Shorter gradients count as if they were this long, so that no factor grows without end.
+SMALLEST = 1e-12
+#: No factor is larger, so that a factor times an activation cannot overflow: activations whose
+#: norm is above 2e19 have none in float32 (docs/proofs/rounding.md#factors).
+LARGEST = 1e12
+#: A smaller factor counts as none: float32 knows it only roughly (docs/proofs/rounding.md#factors).
+LEAST = 2.0**-120
+
+#: Every rule by its name.
+RULES: dict[str, type[Rule]] = {}
+
+
+class Rule(ABC):
+    """A clipping rule; subclasses with a name are registered.
+
+    Attributes
+    ----------
+    gamma : float
+        A positive constant of the user's, for rules that have one.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, gamma: float = 0.01) -> None:
+        self.gamma = gamma
+
+    def __init_subclass__(cls) -> None:
+        """Enter the rule into the registry."""
+        if cls.name:
+            RULES[cls.name] = cls
+
+    @abstractmethod
+    def factors(self, norms: Tensor, limit: float) -> Tensor:
+        """Return one factor per record, at most limit / norm."""
+
+
+class Clip(Rule):
+    """g min(1, C/|g|)."""
+
+    name = "clip"
+
+    def factors(self, norms: Tensor, limit: float) -> Tensor:
+        """Shorten what is longer than the limit."""
+        return (limit / norms.clamp_min(SMALLEST)).clamp_max(1.0)
+
+
+class Automatic(Rule):
+    """g C/(|g| + gamma)."""
+
+    name = "automatic"
+
+    def factors(self, norms: Tensor, limit: float) -> Tensor:
+        """Give all gradients nearly the same length."""
+        return limit / (norms + self.gamma)
+
+
+class Global(Rule):
+    """g if |g| <= C, else nothing."""
+
+    name = "global"
+
+    def factors(self, norms: Tensor, limit: float) -> Tensor:
+        """Drop what is longer than the limit."""
+        return (norms <= limit).to(norms.dtype)
+
+
+class Normalise(Rule):
+    """g C/|g|."""
+
+    name = "normalise"
+
+    def factors(self, norms: Tensor, limit: float) -> Tensor:
+        """Give all gradients the same length, as far as they have one."""
+        return limit / norms.clamp_min(SMALLEST)
+
+
+def clip_scale(norm: Tensor, limit: float, rule: str, gamma: float = 0.01) -> Tensor:
+    """Return the factor of each record under a rule of the registry."""
+    return RULES[rule](gamma).factors(norm, limit)
+
+
+def held(factors: Tensor, norms: Tensor, limit: float) -> Tensor:
+    """Cut factors to what keeps factor times norm within the limit, whatever a rule said.
+
+    A record counts zero if its norm is not finite, or if its factor is no number or so small that
+    it would be rounded coarsely.
+    """
+    allowed = (limit / norms.clamp_min(SMALLEST)).clamp_max(LARGEST)
+    cut = torch.minimum(factors.to(norms.dtype).clamp_min(0.0), allowed)
+    usable = torch.isfinite(norms) & torch.isfinite(factors) & (cut >= LEAST)
+    return torch.where(usable, cut, torch.zeros_like(cut))

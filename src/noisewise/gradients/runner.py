@@ -1,0 +1,291 @@
+"""Runs pieces of batches: bound to a path that was proven, or watched until they are.
+
+What runs is what was proven, or it is watched before anything is taken from it. A piece that takes
+an unknown path through the user's code is thrown away and run again under watch; what is not proven
+apart is refused, with operation, line and repair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisewise.bounds.norms.precision import check_full_precision, full_float32
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.batches import Part, signature
+from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.estimators import Estimator, Lipschitz
+from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
+from noisewise.gradients.models import Chance
+from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.vouched import compare_halves
+from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
+from noisewise.separation import Proof
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """A model on the tape, and what is proven of it.
+
+    Attributes
+    ----------
+    proof : Proof or None
+        What was shown of the model and the loss; None before the first batch.
+    looking : bool
+        Only a proof is wanted: no checks of what is vouched for.
+    """
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]
+    losses_of: Callable[[Any, Any], Tensor]
+    views: int
+    augmentation: Callable[[Any], Any] | None
+    assume_apart: bool
+    private: Sequence[Tensor]
+    interception: Interception
+    buffers: Buffers
+    proof: Proof | None = None
+    looking = False
+    _attached = False
+    _targets: dict[int, Target]
+    _constants: frozenset[int]
+    _unmeasured: set[str]
+    _wirings: dict[Any, Wiring]
+    _precision: contextlib.ExitStack
+
+    @property
+    def estimator(self) -> Estimator:
+        """The one in force."""
+        raise NotImplementedError
+
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        """Groups of the estimator in force."""
+        raise NotImplementedError
+
+    def _stages(self) -> list[Estimator]:
+        raise NotImplementedError
+
+    @property
+    def assumed(self) -> Proof | None:
+        """What was not proven and is trained on the user's word, if anything is."""
+        return None if self.proof is None or self.proof.proven else self.proof
+
+    @property
+    def _lipschitz(self) -> bool:
+        return any(isinstance(estimator, Lipschitz) for estimator in self._stages())
+
+    def _device(self) -> torch.device:
+        return next(iter(self.parameters.values())).device
+
+    # -- one piece ----------------------------------------------------------------------
+
+    def piece_of(self, part: Part, limits: dict[str, float]) -> Piece:
+        """A piece to be run step by step: bound if such pieces are known, else watched."""
+        wiring = self.wiring_of(part)
+        return self._piece(part, wiring, limits, watched=not wiring.paths)
+
+    def finish(self, piece: Piece) -> None:
+        """The backward pass of a piece that was run step by step."""
+        try:
+            piece.backward()
+        except (RelayoutError, OffPathError, NeedsFallbackError):
+            piece.path.digest = -1  # watched from the start when it is collected
+
+    def checked(
+        self, piece: Piece, part: Part, limits: dict[str, float], select: Selection | None
+    ) -> Piece:
+        """A piece that was run step by step, or one that was watched in its place."""
+        wiring = self.wiring_of(part)
+        if piece.path.digest in wiring.paths:
+            return piece
+        if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
+            self._judge(piece, wiring)
+            return piece
+        return self._watched(part, limits, select)
+
+    def fall_back(self, need: NeedsFallbackError) -> None:
+        """Differentiate the module that is not understood record by record, from now on."""
+        measuring = all(e.measures in ("norm", "bound") for e in self._stages())
+        if not measuring or need.path in self.interception.fallbacks:
+            raise UnsupportedModelError(not_understood(self.model, need)) from None
+        self.interception.fallbacks[need.path] = need.function
+        self.detach()
+        self.attach()
+
+    def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
+        """Forward, loss and backward of a piece: bound to a path that was proven, else watched."""
+        wiring = self.wiring_of(part)
+        if wiring.paths and self.assumed is not None and not self.looking:
+            compare_halves(self.model, self.losses_of, part.x, part.y)
+        chance = Chance(self._device())
+        if wiring.paths:
+            try:
+                piece = self._through(self._piece(part, wiring, limits), select)
+                if piece.path.digest in wiring.paths:
+                    return piece
+            except OffPathError:
+                pass
+            chance.restore()
+        return self._watched(part, limits, select)
+
+    def _watched(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None = None,
+    ) -> Piece:
+        """Watch a piece, and refuse it unless its records are proven apart."""
+        wiring = self.wiring_of(part)
+        strict = False
+        chance = Chance(self._device())
+        before = self.buffers.remember()
+        while True:
+            piece = self._piece(part, wiring, limits, watched=True, strict=strict)
+            try:
+                self._through(piece, select)
+                if strict or not piece.meets_strangers:
+                    break
+                strict = True
+            except NeedsFallbackError as need:
+                self.fall_back(need)
+            except RelayoutError:
+                pass
+            chance.restore()  # whatever is drawn is drawn once, however often it is watched
+            self.buffers.restore(before)
+        try:
+            self._judge(piece, wiring)
+        except UnsupportedModelError:
+            self.buffers.restore(before)  # what records wrote there is not left behind
+            raise
+        self.buffers.learn(before)
+        if self.assumed is not None and not self.looking:
+            compare_halves(self.model, self.losses_of, part.x, part.y)
+        return piece
+
+    def _judge(self, piece: Piece, wiring: Wiring) -> None:
+        """Accept what is proven, or what the user vouches for."""
+        proof = piece.proof()
+        if not proof.proven and not self.assume_apart:
+            raise UnsupportedModelError(proof.explain())
+        if self.proof is None or self.proof.proven:
+            self.proof = proof
+        wiring.paths.add(piece.path.digest)
+        self.interception.warn()
+
+    def _piece(
+        self,
+        part: Part,
+        wiring: Wiring,
+        limits: dict[str, float],
+        watched: bool = False,
+        summing: bool = True,
+        strict: bool = False,
+    ) -> Piece:
+        return Piece(
+            self.interception,
+            wiring,
+            self.losses_of,
+            part.x,
+            part.y,
+            valid=part.valid,
+            views=self.views,
+            augmentation=self.augmentation,
+            estimator=self.estimator,
+            groups=self.groups,
+            limits=limits,
+            device=self._device(),
+            private=self.private,
+            watched=watched,
+            summing=summing,
+            strict=strict,
+        )
+
+    def _through(self, piece: Piece, select: Selection | None = None) -> Piece:
+        if isinstance(self.estimator, Lipschitz):
+            check_full_precision(self._device().type, type(self.estimator).__name__)
+        self._check_hooks()
+        held = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        for parameter, _ in held:
+            parameter.grad = None
+        try:
+            with torch.enable_grad():
+                piece.forward()
+                piece.loss(select)
+                piece.backward()
+            self.check_leaks()
+        finally:
+            piece.close()
+            for parameter, gradient in held:
+                parameter.grad = gradient
+        return piece
+
+    def _check_hooks(self) -> None:
+        for name, parameter in self.parameters.items():
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise UnsupportedModelError(
+                    f'the parameter "{name}" has a hook on its gradient. A gradient that is summed '
+                    "over records exists only with noise: change it in an optimizer hook instead, "
+                    "or remove the hook."
+                )
+
+    def wiring_of(self, part: Part) -> Wiring:
+        """What is known of pieces of this shape."""
+        key = signature(part.x)
+        found = self._wirings.get(key)
+        if found is None:
+            found = Wiring(
+                self._targets,
+                self._constants,
+                unmeasured=self._unmeasured,
+                assumed=self.assume_apart,
+            )
+            self._wirings[key] = found
+        return found
+
+    def check_leaks(self, before: Container[int] = ()) -> None:
+        """Refuse gradients that bypassed the tape; `before` had one already."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None and id(parameter) not in before:
+                parameter.grad = None
+                raise UnsupportedModelError(
+                    f'the parameter "{name}" received a gradient outside the tape, so its records '
+                    "could not be bounded: it is used by code that runs outside the model's "
+                    "forward, or by an operation of its own kind. Use it inside a torch module."
+                )
+
+    # -- the model on the tape ----------------------------------------------------------
+
+    def attach(self) -> None:
+        """Put the model's modules on the tape until `detach`.
+
+        Until then a model whose bounds are propagated also computes in full float32.
+        """
+        self.interception.attach()
+        if self._lipschitz:
+            self._precision.enter_context(full_float32(self._device().type))
+        self._attached = True
+
+    def detach(self) -> None:
+        """Give the model back as it was."""
+        self.interception.detach()
+        self._precision.close()
+        self._attached = False
+
+    @contextlib.contextmanager
+    def _attachment(self) -> Iterator[None]:
+        attached = self._attached
+        if not attached:
+            self.attach()
+        try:
+            yield
+        finally:
+            if not attached:
+                self.detach()

@@ -1,0 +1,78 @@
+"""How many records a piece has: fixed before training, from public numbers alone.
+
+Batches of Poisson sampling vary in size, pieces do not, so the last piece of a batch is filled up
+with rows that are computed for nothing. Small pieces waste few rows but pay the price of a call
+more often. The best size is the one with the least expected work; it depends on the expected size
+of a batch and on what one record costs the model beside the price of calling it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from noisewise.gradients.models import call_model, undisturbed
+from noisewise.separation.shadow import LARGEST
+
+__all__ = ["piece_size", "price_of_a_call"]
+
+# What a processor does in the time that Python needs for one operation. It only steers a choice.
+_WORK = 4e5
+_CALLS_OF_A_STEP = 4.0
+_QUANTILES = (-2.33, -1.64, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.64, 2.33)
+
+
+def piece_size(expected: float, price: float, halved: bool) -> int:
+    """Return the number of records of a piece.
+
+    Parameters
+    ----------
+    expected : float
+        Expected number of records of a batch.
+    price : float
+        Of calling the model, in records.
+    halved : bool
+        Whether at most half of a batch is to be processed at a time, for its memory.
+    """
+    spread = math.sqrt(max(expected, 1.0))
+    sizes = [max(1.0, expected + z * spread) for z in _QUANTILES]
+    whole = expected + 2.0 * spread + 1
+    best, least = 1, math.inf
+    for pieces in range(2 if halved and expected >= 64 else 1, 65):
+        size = max(1, math.ceil(whole / pieces))
+        work = sum(math.ceil(n / size) for n in sizes) * (size + price)
+        if size <= LARGEST and work < least:
+            best, least = size, work
+    return best
+
+
+def price_of_a_call(model: nn.Module, x: Any) -> float:
+    """What calling a model costs beside one record, from one call on a made-up record."""
+    with undisturbed(model), torch.no_grad(), contextlib.suppress(Exception):
+        one = pytree.tree_map(
+            lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, x
+        )
+        counter = FlopCounterMode(display=False)
+        calls = _Calls()  # type: ignore[no-untyped-call]
+        with counter, calls:
+            call_model(model, one)
+        entries = sum(t.numel() for t in pytree.tree_leaves(one) if isinstance(t, Tensor))
+        return _CALLS_OF_A_STEP * calls.count * _WORK / (3.0 * counter.get_total_flops() + entries)
+    return 8.0
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))

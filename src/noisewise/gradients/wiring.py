@@ -1,0 +1,57 @@
+"""What is known of a model before a run, and why a run may have to be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import Detour
+from noisewise.gradients.layout import Layout
+
+__all__ = ["NotApartError", "OffPathError", "RelayoutError", "Wiring"]
+
+
+class OffPathError(Detour):
+    """A call that no proof has seen: the run must be watched before anything is taken from it."""
+
+
+class NotApartError(UnsupportedModelError):
+    """A use of a parameter on records that cannot be told apart."""
+
+
+class RelayoutError(Detour):
+    """A tensor without records was taken for rows of the batch, but its gradient mixes them."""
+
+
+@dataclass
+class Wiring:
+    """What is known of a model before a run, and learnt by watching one.
+
+    Attributes
+    ----------
+    targets : dict of int to Target
+        Learnt parameters by identity.
+    constants : set of int
+        Identities of buffers and frozen parameters: public, the same for all records.
+    layouts : dict
+        Where the records sit, call by call.
+    unmeasured : set of str
+        Parameters whose Jacobian is not measured.
+    doubtful, constant_calls
+        Calls on public rows as many as the batch has, and those that proved to be constants.
+    paths : set of int
+        Digests of the runs that were watched and accepted.
+    assumed : bool
+        Whether the user vouches that records stay apart, so that rows are taken for records.
+    """
+
+    targets: Mapping[int, Target]
+    constants: frozenset[int]
+    layouts: dict[tuple[str, int], Layout] = field(default_factory=dict)
+    unmeasured: set[str] = field(default_factory=set)
+    doubtful: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    constant_calls: set[tuple[str, int]] = field(default_factory=set)
+    paths: set[int] = field(default_factory=set)
+    assumed: bool = False

@@ -1,0 +1,44 @@
+"""Errors that do not show a record.
+
+A label that is out of range makes torch raise ``Target 7 is out of bounds``: an exception is
+read by people, stored in logs and sent to trackers, so it must not quote private values. What
+fails on made-up numbers of the same shape is a mistake in the program, and its own message is
+shown. What fails on the records alone is said without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from noisewise.errors import NoisewiseError
+from noisewise.gradients.detours import Detour
+
+__all__ = ["without_values"]
+
+
+def without_values(function: Callable[..., Any], *private: Any, what: str) -> Any:
+    """Call a function of private values; an error that it raises does not show them."""
+    kind = ""
+    try:
+        return function(*private)
+    except (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the error and its context end here, they may quote a record
+        kind = type(error).__name__
+    function(*pytree.tree_map(_made_up, private))
+    raise ValueError(
+        f"{what} failed with {kind} on the records of a batch, though not on made-up ones of the "
+        "same shape; the message is withheld, since it may show a private value. Check the data "
+        "before training: class labels from 0 to the number of classes - 1, tokens within the "
+        "vocabulary, targets in the range of the loss. Nothing was released."
+    )
+
+
+def _made_up(value: Any) -> Any:
+    """Zeros of the same shape, of which the result is thrown away."""
+    return torch.zeros_like(value) if isinstance(value, Tensor) else value

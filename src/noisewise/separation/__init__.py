@@ -1,0 +1,20 @@
+"""A proof, by data flow, that a computation keeps the records of a batch apart."""
+
+from noisewise.separation.libraries import general_ways
+from noisewise.separation.path import Path
+from noisewise.separation.proof import Finding, Proof
+from noisewise.separation.shadow import Origin, is_mixed
+from noisewise.separation.threads import noticing_threads
+from noisewise.separation.watch import Leaks, Watch
+
+__all__ = [
+    "Finding",
+    "Leaks",
+    "Origin",
+    "Path",
+    "Proof",
+    "Watch",
+    "general_ways",
+    "is_mixed",
+    "noticing_threads",
+]

@@ -1,0 +1,70 @@
+"""Well-known libraries that branch on records' values where they need not.
+
+Hugging Face's models look at a whole batch's mask to see whether it masks anything, and take a
+shortcut if not; while a graph is being captured they take the general way, whatever the values.
+Watched and ordinary private runs take that way too, so that no record steers the others' kernels.
+Functions that were compiled by TorchScript keep constants where nobody sees them; their Python
+originals run instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+__all__ = ["general_ways"]
+
+#: Module and the predicate in it that asks whether values may be looked at.
+_PREDICATES = (("transformers.utils.import_utils", "is_cuda_stream_capturing"),)
+
+
+#: Beside the models, not on them: they are copied and saved by their owners.
+_FOUND: WeakKeyDictionary[nn.Module, list[tuple[Any, str, Any]]] = WeakKeyDictionary()
+
+
+def _yes() -> bool:
+    return True
+
+
+def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:
+    """Compiled functions in the modules that a model's classes come from, with their originals."""
+    found = []
+    for name in {type(module).__module__ for module in model.modules()}:
+        namespace = sys.modules.get(name)
+        if namespace is None or name.startswith("torch."):
+            continue
+        for key, value in vars(namespace).items():
+            if isinstance(value, torch.jit.ScriptFunction):
+                original = getattr(value, "_torchdynamo_inline", None)
+                if original is not None:
+                    found.append((namespace, key, original))
+    return found
+
+
+@contextlib.contextmanager
+def general_ways(model: nn.Module) -> Iterator[None]:
+    """Let known libraries take their general way, if they are loaded at all."""
+    changed = []
+    scripted = _FOUND.get(model)
+    if scripted is None:
+        scripted = _FOUND[model] = _scripted(model)
+    for namespace, key, original in scripted:
+        changed.append((namespace, key, getattr(namespace, key)))
+        setattr(namespace, key, original)
+    for name, predicate in _PREDICATES:
+        module = sys.modules.get(name)
+        original = getattr(module, predicate, None)
+        if original is not None and original is not _yes:
+            setattr(module, predicate, _yes)
+            changed.append((module, predicate, original))
+    try:
+        yield
+    finally:
+        for module, predicate, original in changed:
+            setattr(module, predicate, original)

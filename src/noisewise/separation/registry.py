@@ -1,0 +1,93 @@
+"""Which rule speaks for which ATen operation.
+
+A rule takes a `Call` and returns the shadow of every result. It may look at shapes, at numbers
+that are not tensors, and at the values of constant tensors, never at a record's value. What it
+says must cover every dependence; saying too much is allowed (it makes the proof weaker, not
+false), saying too little is not: ``tests/separation/test_rules.py`` compares every rule with what
+changes when one record's values change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from noisewise.separation.call import Call, Planes
+
+__all__ = ["ESCAPES", "RULES", "Operation", "Rule", "operation_of", "rule"]
+
+Rule = Callable[[Call], list[Planes]]
+RULES: dict[str, Rule] = {}
+
+#: Python learns a value, or the size of a result depends on it.
+ESCAPES = frozenset(
+    (
+        "_local_scalar_dense",
+        "equal",
+        "is_nonzero",
+        "nonzero",
+        "nonzero_numpy",
+        "masked_select",
+        "_unique",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "nonzero_static",
+        "_pack_padded_sequence",
+        "_assert_async",
+        "_functional_assert_async",
+        "item",
+    )
+)
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: the rule of these operations; names may be given as one string with blanks."""
+
+    def remember(function: Rule) -> Rule:
+        for name in " ".join(names).split():
+            if name in RULES:
+                raise ValueError(f"the operation {name} has a rule already")
+            RULES[name] = function
+        return function
+
+    return remember
+
+
+class Operation:
+    """What an operation's schema says, and its rule."""
+
+    def __init__(self, function: Any) -> None:
+        name: str = function.overloadpacket.__name__
+        arguments = function._schema.arguments
+        self.names = [a.name for a in arguments]
+        self.defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        self.written = [
+            a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write
+        ]
+        #: Written without being read: ``out=``.
+        self.outs = frozenset(a.name for a in arguments if a.name in self.written and a.kwarg_only)
+        #: Only shape and strides change, the memory stays.
+        self.reshapes = torch.Tag.inplace_view in function.tags and name not in ("set_", "resize_")
+        self.random = torch.Tag.nondeterministic_seeded in function.tags
+        base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+        aten = function.namespace == "aten"
+        plain = getattr(torch.ops.aten, base, None) if aten else None
+        twins = [getattr(plain, o) for o in plain.overloads()] if plain is not None else []
+        tagged = any(torch.Tag.pointwise in f.tags for f in (function, *twins))
+        known = (RULES.get(name) or RULES.get(base)) if aten else None
+        self.rule: Rule | None = known or (RULES["pointwise"] if tagged else None)
+        self.pointwise = self.rule is RULES["pointwise"]
+
+
+_OPERATIONS: dict[Any, Operation] = {}
+
+
+def operation_of(function: Any) -> Operation:
+    """Return what is known of an ATen function."""
+    found = _OPERATIONS.get(function)
+    if found is None:
+        found = _OPERATIONS[function] = Operation(function)
+    return found

@@ -1,0 +1,41 @@
+"""New memory that takes only a shape from its operands, and copies that overwrite all of it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from noisewise.separation.call import Call, Planes
+from noisewise.separation.registry import rule
+
+__all__ = ["created", "overwritten"]
+
+
+@rule(
+    "empty zeros ones full arange scalar_tensor eye linspace logspace rand randn randint randperm",
+    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty",
+    "new_full new_zeros new_ones empty_strided new_empty_strided zero_ normal_ uniform_ random_",
+    "exponential_ _efficientzerotensor tril_indices triu_indices lift_fresh empty_permuted",
+    "hann_window hamming_window _dropout_mask geometric_ cauchy_ log_normal_ resize_",
+)
+def created(call: Call) -> list[Planes]:
+    """Only shapes are taken; what was drawn is fresh for every entry."""
+    call.read.update(map(id, call.tensors))
+    return [None] * len(call.results)
+
+
+@rule("bernoulli_")
+def drawn(call: Call) -> list[Planes]:
+    """In place: what was there is gone; the probabilities stay."""
+    call.skip("self")
+    probability = call["p"]
+    shape = call.results[0].shape
+    return [call.joined([probability], shape) if isinstance(probability, Tensor) else None]
+
+
+@rule("copy_ fill_ copy fill")
+def overwritten(call: Call) -> list[Planes]:
+    """What was there is gone."""
+    call.skip("self")
+    value = call["src"] if "src" in call.arguments else call["value"]
+    shape = call.results[0].shape
+    return [call.joined([value], shape) if isinstance(value, Tensor) else None]

@@ -1,0 +1,160 @@
+"""Shadow memory: for every element of every storage, the records it may depend on.
+
+Beside the memory of a tensor lie two planes of small integers: ``hi``, the largest record plus
+one, and ``lo``, TOP - 1 minus the smallest. Both are zero for what depends on no record, and an
+elementwise maximum joins two dependences. An element is public (0, 0), one record's own, or mixed
+(its largest record is not its smallest).
+
+The planes lie in the host's memory, wherever the tensor is, and belong to its *storage*. Views,
+in-place writes, detach, saved tensors and aliases need no rule: a shadow is read with the tensor's
+own size, strides and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+__all__ = [
+    "LARGEST",
+    "PLANE",
+    "TOP",
+    "Cell",
+    "Origin",
+    "Shadow",
+    "broadcast_shapes",
+    "is_mixed",
+    "storage_key",
+]
+
+PLANE = torch.int16
+#: Records are numbered 0 ... LARGEST - 1, so that two planes add up without overflow.
+TOP = 16000
+LARGEST = TOP - 2
+
+
+class Origin(NamedTuple):
+    """The operation that mixed records, and where the user's code asked for it."""
+
+    operation: str
+    place: str
+
+
+def storage_key(tensor: Tensor) -> int | None:
+    """Identity of a tensor's memory; None for tensors without one (sparse layouts)."""
+    if tensor.layout != torch.strided:
+        return None
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """The shape that tensors of these shapes are broadcast to."""
+    result: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return result
+
+
+def is_mixed(planes: Tensor) -> Tensor:
+    """Which elements depend on more than one record."""
+    return planes[0] + planes[1] > TOP
+
+
+class Cell:
+    """The shadow of one storage.
+
+    Attributes
+    ----------
+    planes : Tensor or None
+        (2, elements); None if nothing in the storage depends on a record.
+    const : bool
+        Whether the values follow from Python constants alone: not from records, weights or chance.
+    origin : Origin or None
+        What first mixed records here.
+    """
+
+    def __init__(self, tensor: Tensor, const: bool) -> None:
+        # A weak reference keeps the address from being given to other memory.
+        self.reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.planes: Tensor | None = None
+        self.unit = tensor.element_size()
+        self.const = const
+        self.origin: Origin | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the memory is still there."""
+        return not self.reference.expired()  # type: ignore[no-untyped-call]
+
+
+class Shadow:
+    """The shadows of all storages that were seen."""
+
+    def __init__(self) -> None:
+        self.cells: dict[int, Cell] = {}
+        self._writes = 0
+
+    def cell(self, tensor: Tensor) -> Cell | None:
+        """Return what is known of a tensor's memory."""
+        key = storage_key(tensor)
+        return None if key is None else self.cells.get(key)
+
+    def const(self, tensor: Tensor) -> bool:
+        """Whether a tensor's values follow from Python constants alone."""
+        cell = self.cell(tensor)
+        return cell is not None and cell.const
+
+    def read(self, tensor: Tensor | None) -> Tensor | None:
+        """Planes (2, *shape) of a tensor; None if it is public."""
+        cell = None if tensor is None else self.cell(tensor)
+        if tensor is None or cell is None or cell.planes is None:
+            return None
+        seen = self._view(tensor, cell)
+        return seen.amax(-1) if tensor.element_size() > cell.unit else seen
+
+    def write(
+        self,
+        tensor: Tensor,
+        planes: Tensor | None,
+        const: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
+        """Set the shadow of the elements that a tensor covers."""
+        key = storage_key(tensor)
+        if key is None:
+            return
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self.cells[key] = Cell(tensor, const)
+        cell.const = cell.const and const
+        if planes is not None or cell.planes is not None:
+            if cell.planes is None:
+                entries = tensor.untyped_storage().nbytes() // cell.unit
+                cell.planes = torch.zeros(2, entries, dtype=PLANE)
+            seen = self._view(tensor, cell)
+            if planes is None:
+                seen.zero_()
+            else:
+                planes = planes.expand(2, *tensor.shape)
+                seen.copy_(planes.unsqueeze(-1) if seen.dim() > tensor.dim() + 1 else planes)
+            cell.origin = origin or cell.origin
+        self._writes += 1
+        if self._writes % 500 == 0:
+            self.cells = {k: c for k, c in self.cells.items() if c.alive}
+
+    def _view(self, tensor: Tensor, cell: Cell) -> Tensor:
+        """(2, *shape), with one more axis if the tensor's elements are wider than the shadow's."""
+        assert cell.planes is not None
+        size = tensor.element_size()
+        if size < cell.unit:  # complex numbers seen as real ones: an entry for every part
+            cell.planes = cell.planes.repeat_interleave(cell.unit // size, 1)
+            cell.unit = size
+        times, total = size // cell.unit, cell.planes.shape[1]
+        shape: tuple[int, ...] = (2, *tensor.shape)
+        strides: tuple[int, ...] = (total, *(s * times for s in tensor.stride()))
+        if times > 1:
+            shape, strides = (*shape, times), (*strides, 1)
+        return cell.planes.as_strided(shape, strides, tensor.storage_offset() * times)

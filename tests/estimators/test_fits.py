@@ -1,0 +1,261 @@
+"""Fits on the same records add up in a ledger, and are counted where there is none."""
+
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
+
+import noisewise.estimators.fits as fits
+from noisewise.cli import app
+from noisewise.errors import BudgetExceededError, LedgerError, RelationError
+from noisewise.estimators import (
+    PrivateClassifier,
+    PrivateRegressor,
+    load_estimator,
+    save_estimator,
+)
+from noisewise.privacy import Ledger, Statement
+
+
+@pytest.fixture(autouse=True)
+def no_fits_before(monkeypatch):
+    monkeypatch.setattr(fits, "_fits", [])
+
+
+def data(rows=240, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (rows, 3))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+def classifier(**settings):
+    # Delta far below 1/n, equal in all folds, so that one ledger serves them all.
+    return PrivateClassifier(**{"epsilon": 1.0, "delta": 1e-5, "classes": [0, 1], **settings})
+
+
+def caveat(model):
+    return next(line for line in model.statement_.assumptions if "ledger" in line.lower())
+
+
+def count(path):
+    with Ledger.open(path) as ledger:
+        return len(ledger.charges)
+
+
+def test_a_grid_search_charges_every_fit_and_the_statement_tells_the_sum(tmp_path):
+    path = tmp_path / "all.ledger"
+    search = GridSearchCV(
+        classifier(steps=5, ledger=str(path)), {"learning_rate": [0.1, 1.0]}, cv=5
+    ).fit(*data())
+    with Ledger.open(path) as ledger:
+        assert len(ledger.charges) == 11
+        assert sum(event.count for event in ledger.history) == 11 * 5
+        spent = ledger.spent(delta=1e-5)
+    best = search.best_estimator_
+    assert spent > 3 * best.statement_.epsilon
+    assert "held 11 charges" in caveat(best)
+    stated = float(caveat(best).split("cost epsilon ")[1].split(" at")[0])
+    assert stated >= spent
+    assert stated == pytest.approx(spent, rel=1e-3)
+
+
+@pytest.mark.parametrize("parallel", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_fits_in_other_processes_are_charged_too(tmp_path, parallel):
+    path = tmp_path / "all.ledger"
+    cross_val_score(classifier(steps=3, ledger=path), *data(), cv=3, n_jobs=parallel)
+    assert count(path) == 3
+
+
+def test_an_open_ledger_survives_a_clone_and_is_the_same_file(tmp_path):
+    with Ledger.create(tmp_path / "one.ledger", delta=1e-5) as ledger:
+        model = classifier(steps=3, ledger=ledger)
+        cross_val_score(model, *data(), cv=2)
+        clone(model).fit(*data())
+        pickle.loads(pickle.dumps(model)).fit(*data())
+        assert len(ledger.charges) == 4
+
+
+def test_a_fit_beyond_the_budget_is_refused_before_any_record_is_read(tmp_path):
+    class Untouchable:
+        """A table of which only the number of rows may be asked."""
+
+        shape = (240, 3)
+
+        def __len__(self):
+            return 240
+
+        def read(self, *args, **kwargs):
+            raise AssertionError("a record was read")
+
+        __array__ = __iter__ = __getitem__ = read
+
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=1.2, delta=1e-5).close()
+    model = classifier(steps=5, ledger=path).fit(*data())
+    before = [matrix.copy() for matrix, _ in model.weights_]
+    with pytest.raises(BudgetExceededError, match=r"No record was read"):
+        model.fit(Untouchable(), Untouchable())
+    assert count(path) == 1
+    assert all(np.array_equal(a, b) for a, (b, _) in zip(before, model.weights_, strict=True))
+    with pytest.raises(BudgetExceededError):
+        PrivateRegressor(delta=1e-5, ledger=path).fit(Untouchable(), Untouchable())
+
+
+def test_a_grid_search_stops_paying_at_the_budget(tmp_path):
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=2.0, delta=1e-5).close()
+    search = GridSearchCV(
+        classifier(steps=5, ledger=path), {"learning_rate": [0.1, 1.0]}, cv=3, refit=False
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitFailedWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        search.fit(*data())
+    with Ledger.open(path) as ledger:
+        assert 1 <= len(ledger.charges) < 6
+        assert ledger.spent() <= 2.0
+    search.set_params(error_score="raise")
+    with pytest.raises(BudgetExceededError):
+        search.fit(*data())
+
+
+def test_a_table_that_cannot_be_read_costs_nothing(tmp_path):
+    x, y = data()
+    x[5, 1] = np.nan
+    path = tmp_path / "all.ledger"
+    with pytest.raises(ValueError, match="NaN"):
+        classifier(ledger=path).fit(x, y)
+    assert count(path) == 0
+
+
+def test_a_ledger_of_another_promise_is_refused(tmp_path):
+    Ledger.create(tmp_path / "a", delta=1e-5, relation="replace-one").close()
+    with pytest.raises(RelationError):
+        classifier(ledger=tmp_path / "a").fit(*data())
+    (tmp_path / "b").write_text("no ledger")
+    with pytest.raises(LedgerError):
+        classifier(ledger=tmp_path / "b").fit(*data())
+    with pytest.raises(TypeError, match="ledger must be a path"):
+        classifier(ledger=3).fit(*data())
+
+
+def test_the_ledger_is_no_part_of_a_stored_model(tmp_path):
+    model = classifier(steps=3, ledger=str(tmp_path / "all.ledger")).fit(*data())
+    save_estimator(model, tmp_path / "model")
+    assert load_estimator(tmp_path / "model").ledger is None
+    assert str(tmp_path) not in (tmp_path / "model" / "estimator.json").read_text()
+
+
+# ------------------------------------------------------------------ without a ledger
+
+
+def test_a_refitted_model_says_how_many_fits_its_statement_does_not_cover():
+    search = GridSearchCV(classifier(steps=3), {"learning_rate": [0.1, 1.0]}, cv=5).fit(*data())
+    said = caveat(search.best_estimator_)
+    assert "10 further fits on data that overlap this one are not covered" in said
+    again = Statement.from_json(search.best_estimator_.statement_.to_json())
+    assert said in again.assumptions
+
+
+def test_fits_of_other_kinds_and_small_overlaps_count():
+    x, y = data()
+    classifier(steps=3).fit(x[:100], y[:100])
+    classifier(steps=3).fit(x[99:], y[99:])
+    PrivateClassifier(0.1, delta=1e-5, steps=2, learning_rate=2.0).fit(x[::7], y[::7])
+    model = classifier(steps=3).fit(x, y)
+    assert "3 further fits on data that overlap" in caveat(model)
+    other = classifier(steps=3).fit(*data(seed=9))
+    assert "overlap" not in caveat(other)
+    assert "4 other fits of this process had no row in common" in caveat(other)
+
+
+def test_rows_that_something_learnt_has_changed_are_mentioned():
+    pipe = make_pipeline(StandardScaler(), classifier(steps=3))
+    search = GridSearchCV(pipe, {"privateclassifier__learning_rate": [0.1, 1.0]}, cv=3)
+    said = caveat(search.fit(*data()).best_estimator_[-1])
+    assert "6 other fits of this process" in said or "6 further fits" in said
+
+
+def test_a_first_fit_says_what_it_does_not_know():
+    model = classifier(steps=3).fit(*data())
+    assert "covers this fit alone" in caveat(model)
+    assert "other processes" in caveat(model)
+    assert "further" not in caveat(model)
+
+
+def test_folds_of_tables_too_long_to_remember_are_recognised():
+    rng = np.random.default_rng(0)
+    key = rng.integers(0, 2**63, 300_000, dtype=np.uint64) * 2 + 1
+    key[::2] ^= np.uint64(1)
+    whole, fold = fits._thinned(np.unique(key)), fits._thinned(np.unique(key[:200_000]))
+    small = fits._thinned(np.unique(key[:5000]))
+    apart = fits._thinned(np.unique(rng.integers(0, 2**63, 300_000, dtype=np.uint64)))
+    assert all(len(kept) <= 1 << 14 for kept in (whole, fold, small, apart))
+    assert fits._overlap(whole, fold)
+    assert fits._overlap(fold, small)
+    assert not fits._overlap(whole, apart)
+
+
+# ------------------------------------------------------------------ noise of seeded fits
+
+
+def noise_seeds(monkeypatch):
+    import noisewise.estimators.base as base
+
+    seen, original = [], base.fit
+
+    def watched(network, records, plan, **options):
+        seen.append(plan.seed)
+        return original(network, records, plan, **options)
+
+    monkeypatch.setattr(base, "fit", watched)
+    return seen
+
+
+def test_seeded_fits_that_differ_share_no_noise_and_equal_ones_are_equal(monkeypatch):
+    seen = noise_seeds(monkeypatch)
+    x, y = data()
+    one = classifier(steps=3, random_state=4).fit(x, y)
+    two = classifier(steps=3, random_state=4).fit(x, y)
+    assert seen[0] == seen[1]
+    assert np.array_equal(one.weights_[0][0], two.weights_[0][0])
+    changed = x.copy()
+    changed[17, 1] = 0.25
+    relabelled = y.copy()
+    relabelled[3] = 1 - relabelled[3]
+    classifier(steps=3, random_state=4).fit(changed, y)
+    classifier(steps=3, random_state=4).fit(x, relabelled)
+    classifier(steps=3, random_state=4).fit(x[1:], y[1:])
+    classifier(steps=3, random_state=4, learning_rate=0.7).fit(x, y)
+    classifier(steps=3, random_state=4, epsilon=1.1).fit(x, y)
+    classifier(steps=3, random_state=4, hidden_layer_sizes=4).fit(x, y)
+    classifier(steps=3, random_state=4, gradients="factored").fit(x, y)
+    classifier(steps=3, random_state=5).fit(x, y)
+    assert len(set(seen[1:])) == len(seen[1:])
+
+
+def test_no_two_folds_share_noise(monkeypatch):
+    seen = noise_seeds(monkeypatch)
+    cross_val_score(classifier(steps=3, random_state=4), *data(), cv=4)
+    assert len(set(seen)) == 4
+
+
+def test_verify_shows_what_a_statement_does_not_cover(tmp_path):
+    classifier(steps=3).fit(*data())
+    model = classifier(steps=3).fit(*data())
+    path = tmp_path / "statement.json"
+    path.write_text(model.statement_.to_json())
+    shown = CliRunner().invoke(app, ["verify", str(path)])
+    assert shown.exit_code == 0
+    text = " ".join(shown.output.split())
+    assert "1 further fit on data that overlap this one is not covered" in text
+    plain = CliRunner().invoke(app, ["verify", str(path), "--json"])
+    assert caveat(model) in json.loads(plain.output)["assumptions"]

@@ -1,0 +1,307 @@
+"""Aimed at every bound: one record, whatever it is, moves no sum by more than its sensitivity.
+
+Each pair of neighbours differs in one record that cancels, overflows, underflows, saturates,
+repeats another or is no number; docs/proofs/rounding.md says why none can break a bound.
+"""
+
+import math
+
+import pytest
+import torch
+from adversarial_cases import (
+    DTYPES,
+    MODELS,
+    Mean,
+    bounded_model,
+    distance,
+    loss_of,
+    measuring,
+    propagating,
+    ratios,
+    records,
+)
+from torch import nn
+
+import noisewise as nw
+from noisewise.gradients import GradientEngine, tape
+from noisewise.gradients.contractions import pair
+from noisewise.gradients.rules import RULES, Rule
+
+MEASURING = list(measuring())
+WEIGHTS = (1.0, 1e-15, 1e15)
+
+
+def searched(name, dtype, estimator, seed, most=None, weight=1.0):
+    torch.manual_seed(seed)
+    build, shape, vocabulary = MODELS[name]
+    model = build().to(dtype)
+    return list(ratios(model, shape, vocabulary, dtype, estimator, seed, weight=weight, most=most))
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_no_aimed_record_breaks_a_measured_bound(name):
+    for seed, estimator in enumerate(MEASURING):
+        dtype = DTYPES[seed % 3]
+        found = searched(name, dtype, estimator, seed, most=5, weight=WEIGHTS[seed // 3 % 3])
+        assert all(ratio <= 1 for ratio in found), (dtype, estimator, max(found))
+
+
+@pytest.mark.parametrize("estimator", list(propagating()), ids=repr)
+def test_no_aimed_record_breaks_a_propagated_bound(estimator):
+    torch.manual_seed(0)
+    found = list(
+        ratios(bounded_model(), (2, 6, 6), None, torch.float32, estimator, 1, weight=None, most=60)
+    )
+    assert all(ratio <= 1 for ratio in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_no_aimed_record_of_very_many_breaks_a_measured_bound(name, dtype, record_property):
+    pairs = 0
+    for seed, estimator in enumerate(MEASURING):
+        weight = WEIGHTS[seed % 3]
+        found = searched(name, dtype, estimator, 100 + seed, weight=weight)
+        assert all(ratio <= 1 for ratio in found), (estimator, max(found))
+        pairs += len(found)
+    record_property("pairs", pairs)
+
+
+def test_the_slow_part_has_a_hundred_thousand_pairs():
+    pairs = 0
+    for dtype in DTYPES:
+        for _, shape, vocabulary in MODELS.values():
+            kept = torch.zeros(shape)
+            aimed = records(shape, vocabulary, dtype, torch.Generator().manual_seed(0), kept)
+            pairs += len(MEASURING) * sum(1 for _ in aimed)
+    assert pairs >= 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", list(propagating()), ids=repr)
+def test_no_aimed_record_of_very_many_breaks_a_propagated_bound(estimator, record_property):
+    pairs = 0
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = bounded_model()
+        found = list(ratios(model, (2, 6, 6), None, torch.float32, estimator, seed, weight=None))
+        assert all(ratio <= 1 for ratio in found)
+        pairs += len(found)
+    record_property("pairs", pairs)
+
+
+# -- each hole by itself ---------------------------------------------------------------------
+
+
+def moved(model, loss, x, y, estimator):
+    """By how much record 0 moves the sum."""
+    engine = GradientEngine(model, loss, estimator)
+    return distance(engine.sum(x, y), engine.sum(x[1:], y[1:]))
+
+
+@pytest.mark.parametrize("size", [1e4, 1e8, 1e10, 1e14, 1e18])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize(
+    "estimator", [nw.Clipped(1.0), nw.Clipped(1.0, per="layer", rule="normalise"), nw.Factored(1.0)]
+)
+def test_positions_that_cancel_do_not_hide_the_rounding_of_their_products(size, width, estimator):
+    torch.manual_seed(0)
+    model = Mean(nn.Linear(width, width), width)
+    x = torch.randn(3, 2, width)
+    x[0, 1] = -size * x[0, 0]
+    x[0, 0] *= size
+    y = torch.zeros(3, dtype=torch.long)
+    assert moved(model, nn.CrossEntropyLoss(), x, y, estimator) <= 1
+
+
+@pytest.mark.parametrize("per", ["layer", "parameter"])
+@pytest.mark.parametrize("kind", ["dense", "convolution"])
+def test_a_gradient_of_zero_is_not_stretched_to_its_rounding(per, kind):
+    torch.manual_seed(0)
+    x = torch.rand(3, 2, 32) * 2 - 1
+    x[0, 1] = -x[0, 0]
+    if kind == "dense":
+        model = Mean(nn.Linear(32, 32, bias=False), 32)
+    else:
+        model, x = Mean(nn.Conv1d(32, 32, 1, bias=False), 32, 2), x.transpose(1, 2).contiguous()
+    estimator = nw.Clipped(1.0, per=per, rule="normalise")
+    assert moved(model, nn.CrossEntropyLoss(), x, torch.tensor([0, 1, 2]), estimator) <= 1
+
+
+@pytest.mark.parametrize("rule", ["automatic", "normalise"])
+@pytest.mark.parametrize("size", [1e18, 1e27, 3e37])
+def test_a_factor_above_one_never_overflows(rule, size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(4, 8), torch.zeros(4, dtype=torch.long)
+    x[0] = size
+    engine = GradientEngine(model, nn.CrossEntropyLoss(), nw.Clipped(1.0, per="layer", rule=rule))
+    result = engine.sum(x, y)
+    assert all(bool(torch.isfinite(g).all()) for g in result.gradients.values())
+    assert distance(result, engine.sum(x[1:], y[1:])) <= 1
+
+
+@pytest.mark.parametrize("estimator", [nw.Clipped(1.0), nw.Factored(1.0)])
+def test_squares_that_underflow_do_not_hide_a_factor(estimator):
+    """Activations of 1e-25 meet cotangents of 1e30: the norm of the first is no zero."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 3), torch.randn(3, 8)
+    x[0] *= 1e-25
+    assert moved(model, loss_of(1e30), x, torch.zeros(3), estimator) <= 1
+
+
+def test_a_factor_that_float32_hardly_holds_is_not_rounded_up():
+    """Norms of 1e43: factors are denormal, where float32 rounds by percents."""
+    torch.manual_seed(0)
+    model = Mean(nn.Linear(64, 64), 64)
+    for size in torch.logspace(28, 31, 20).tolist():
+        x = torch.randn(3, 2, 64)
+        x[0] *= size
+        estimator = nw.Clipped(0.7, per="layer")
+        assert moved(model, loss_of(1e-15), x, torch.zeros(3), estimator) <= 1
+
+
+@pytest.mark.parametrize("rule", ["clip", "automatic", "normalise"])
+@pytest.mark.parametrize("name", ["dense", "wide sequence", "narrow sequence", "convolution"])
+def test_huge_activations_with_tiny_cotangents_do_not_overflow(name, rule):
+    """The gradient is short, so its factor is large, and meets the activation first."""
+    torch.manual_seed(0)
+    build, shape, _ = MODELS[name]
+    model = build()
+    for power in range(10, 38, 2):
+        x = torch.randn(3, *shape)
+        x[0] *= 10.0**power
+        size = 10.0 ** -min(power + 9, 43)
+        estimator = nw.Clipped(0.7, per="layer", rule=rule)
+
+        def loss(output, target, size=size):
+            return size * output.sum(1)
+
+        assert moved(model, loss, x, torch.zeros(3), estimator) <= 1
+
+
+@pytest.mark.parametrize(
+    "estimator", [nw.Clipped(0.5), nw.Clipped(0.5, per="layer"), nw.Factored(0.5)]
+)
+def test_long_sums_of_equal_products_do_not_drift(estimator):
+    """256 equal images of 900 equal windows: one float32 kernel would be off by a percent."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.Flatten())
+    x, y = torch.full((256, 1, 32, 32), 1.37), torch.zeros(256)
+    assert moved(model, loss_of(1e-2), x, y, estimator) <= 1
+    engine = GradientEngine(model, loss_of(1e-2), estimator)
+    whole, one = engine.sum(x, y).gradients, engine.sum(x[:1], y[:1]).gradients
+    for name, value in whole.items():
+        torch.testing.assert_close(value.double(), 256 * one[name].double(), rtol=3e-4, atol=0)
+
+
+def test_long_norms_of_equal_entries_do_not_drift():
+    """Four million equal entries: a float32 sum of squares would lose percents of them."""
+    model = nn.Linear(2048, 2048, bias=False)
+    nn.init.zeros_(model.weight)
+    x, y = torch.full((2, 2048), 0.7), torch.zeros(2)
+    result = nw.bounded_sum(model, lambda o, t: o.sum(1) * 0.3, x, y, nw.Clipped(1.0))
+    length = float(result.gradients["weight"].double().norm()) / 2
+    assert length == pytest.approx(1.0, abs=5e-5)
+
+
+def test_equal_records_of_a_full_kernel_stay_within_the_slack():
+    """The sums of 2 to 1,100 equal records move by one bound each, to 3e-4 of it."""
+    torch.manual_seed(0)
+    model = nn.Linear(20, 3)
+    x, y = torch.randn(1, 20) * 9, torch.zeros(1)
+    engine = GradientEngine(model, loss_of(1.0), nw.Clipped(1.0))
+    for count in (63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 1099):
+        sums = [engine.sum(x.expand(n, -1), y.expand(n)) for n in (count, count + 1)]
+        assert distance(sums[1], sums[0]) == pytest.approx(1 / 1.001, abs=3e-4)
+
+
+# -- rules that promise more than they keep ---------------------------------------------------
+
+
+@pytest.fixture
+def greedy():
+    class Greedy(Rule):
+        name = "greedy"
+
+        def factors(self, norms, limit):
+            return 3 * limit / (norms + self.gamma)
+
+    class Broken(Rule):
+        name = "broken"
+
+        def factors(self, norms, limit):
+            return torch.full_like(norms, math.nan)
+
+    yield
+    RULES.pop("greedy")
+    RULES.pop("broken")
+
+
+@pytest.mark.parametrize("per", ["model", "layer", "parameter"])
+def test_the_tape_cuts_a_rule_that_promises_more_than_it_keeps(greedy, per):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    x, y = torch.randn(4, 5), torch.zeros(4, dtype=torch.long)
+    estimator = nw.Clipped(0.3, per=per, rule="greedy")
+    assert 0.9 < moved(model, nn.CrossEntropyLoss(), x, y, estimator) <= 1
+    silent = nw.bounded_sum(
+        model, nn.CrossEntropyLoss(), x, y, nw.Clipped(0.3, per=per, rule="broken")
+    )
+    assert not any(bool(g.any()) for g in silent.gradients.values())
+
+
+def test_the_suite_can_fail_without_the_cut(greedy, monkeypatch):
+    monkeypatch.setattr(tape, "held", lambda factors, norms, limit: factors)
+    model = nn.Linear(5, 3)
+    x, y = torch.randn(4, 5), torch.zeros(4, dtype=torch.long)
+    found = moved(model, nn.CrossEntropyLoss(), x, y, nw.Clipped(0.3, rule="greedy"))
+    assert found > 2.5
+
+
+def test_the_suite_can_fail_without_the_rounding_of_products(monkeypatch):
+    """Norms of the exact gradient alone, as a Gram matrix gives them: the first hole again."""
+    monkeypatch.setattr(pair, "gamma", lambda operations, dtype: 0.0)
+    monkeypatch.setattr(pair, "spread", lambda positions: math.inf)
+    monkeypatch.setattr(pair, "kernel_records", lambda positions, ratio, dtype: 64)
+    found = searched("wide sequence", torch.float32, nw.Clipped(0.7), 3)
+    assert max(found) > 100
+
+
+# -- nothing but the sum --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nw.nn.losses.CrossEntropy()])
+def test_a_label_out_of_range_is_not_shown(loss):
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 7351])
+    with pytest.raises(ValueError, match="withheld") as caught:
+        nw.bounded_sum(nn.Linear(4, 3), loss, x, y, nw.Clipped(1.0))
+    shown = caught.value
+    assert "7351" not in str(shown)
+    assert shown.__cause__ is None
+    assert shown.__context__ is None
+
+
+def test_a_loss_that_never_fits_shows_its_own_message():
+    x, y = torch.randn(3, 4), torch.zeros(3, 5, 2)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        nw.bounded_sum(nn.Linear(4, 3), nn.CrossEntropyLoss(), x, y, nw.Clipped(1.0))
+    assert "withheld" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_overflow_in_the_first_batch_is_no_property_of_the_model(place):
+    model = nn.Sequential(nn.Linear(4, 30), nn.Linear(30, 3))
+    nn.init.constant_(model[0].weight, 100.0)
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    x[place] = 1e38
+    result = nw.bounded_sum(model, nn.CrossEntropyLoss(), x, y, nw.Clipped(1.0))
+    assert int(result.nonfinite) == 1
+    assert all(bool(torch.isfinite(g).all()) for g in result.gradients.values())
+
+
+def test_half_precision_records_are_not_dropped_for_their_sum():
+    """3,000 entries of 100 sum to more than float16 holds, and are finite all the same."""
+    model, x = nn.Linear(3000, 2).half(), torch.full((2, 3000), 100.0).half()
+    result = nw.bounded_sum(model, nn.CrossEntropyLoss(), x, torch.tensor([0, 1]), nw.Clipped(1.0))
+    assert int(result.nonfinite) == 0

@@ -1,0 +1,254 @@
+"""The claims of docs/proofs/rounding.md, one by one."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from noisewise.gradients import SLACK
+from noisewise.gradients.contractions import (
+    ConvolutionContraction,
+    LinearContraction,
+    RowsContraction,
+    Target,
+    rounding,
+)
+from noisewise.gradients.contractions.convolution import Convolution
+from noisewise.gradients.contractions.rounding import (
+    BLOCK,
+    PIECES,
+    POSITIONS,
+    RECORDS,
+    RUN,
+    SHARED,
+    Totals,
+    adds_whole,
+    gamma,
+    kernel_records,
+    row_norms,
+    spread,
+    unit,
+)
+from noisewise.gradients.sums import FEW
+
+U = unit(torch.float32)
+
+
+def test_the_budget_adds_up():
+    """The table of #budget, from the constants of the code."""
+    # Kernels: the larger of what a record can do in single and in shared kernels (#layers).
+    single = (4 * U) ** 2 * sum(n * n for n in range(1, RECORDS + 1))
+    levels = [(4, 4), (4, 8), (8, 16)]  # so many records whose smallest kernel has so many
+    worst = sum(count * max(single, SHARED**2 / size) for count, size in levels)
+    kernels = math.sqrt(worst + (RECORDS - 16) * single)
+    # Runs: each chunk of a run passes so many additions (#runs), kernels of all sizes nest.
+    additions = [RUN - 1, *range(RUN - 1, 0, -1)]
+    runs = 4 * U * RECORDS * math.sqrt(RUN * sum(n * n for n in additions)) * math.sqrt(4 / 3)
+    norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+    itself = gamma(POSITIONS + PIECES, torch.float32)
+    result = 2 * U * FEW
+    # Second-order terms are a thousandth of these.
+    total = (kernels + runs + norms + itself + result) * 1.001
+    assert total <= SLACK
+    assert total > 0.8 * SLACK  # and nothing is wasted
+
+
+@pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])
+@pytest.mark.parametrize("exact", [True, False])
+def test_shared_kernels_keep_their_share_of_the_slack(positions, exact):
+    ratio = spread(positions) if exact else 1.0
+    records = kernel_records(positions, ratio, torch.float32)
+    assert records & (records - 1) == 0
+    if records > 1:
+        assert 4 * U * records**2 * positions * ratio <= SHARED
+    assert kernel_records(1, 1.0, torch.float32) == RECORDS
+
+
+def test_one_record_more_or_less_leaves_all_others_but_one_in_their_places():
+    """The coupling of #order: each order of n records comes from one order of n - 1 and a place."""
+    for size in range(1, 6):
+        found = []
+        for order in itertools.permutations(range(size - 1)):
+            for place in range(size):
+                longer = [*order, None]
+                longer[-1], longer[place] = longer[place], size - 1
+                found.append(tuple(longer))
+                moved = [k for k in range(size - 1) if longer[k] != order[k]]
+                assert moved in ([], [place])
+        assert sorted(found) == sorted(itertools.permutations(range(size)))
+
+
+# -- norms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [1, 7, 512, 513, 3000, 1 << 20])
+def test_norms_of_equal_entries_are_right_to_their_share(entries):
+    for value in (1.0, 1.37, 0.1, 1.9999999):
+        rows = torch.full((2, entries), value)
+        exact = math.sqrt(entries) * float(rows[0, 0])
+        found = row_norms(rows)
+        assert found.dtype == torch.float64
+        assert float((found / exact - 1).abs().max()) <= gamma(BLOCK + 2, torch.float32) / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norms_are_never_too_small_however_small_the_entries(dtype):
+    for power in range(-45 if dtype == torch.float32 else -320, -10):
+        row = torch.full((1, 600), 10.0**power, dtype=torch.float64).to(dtype)
+        assert float(row_norms(row)) >= math.sqrt(600) * float(row[0, 0]) * (1 - 4e-5)
+
+
+def test_norms_that_overflow_are_infinite_and_nan_stays():
+    rows = torch.tensor([[1e30, 1.0], [math.inf, 1.0], [math.nan, 1.0]])
+    found = row_norms(rows)
+    assert found[:2].tolist() == [math.inf, math.inf]
+    assert math.isnan(float(found[2]))
+
+
+# -- what is measured is what is added ----------------------------------------------------------
+
+
+def linear(records, positions, width, out, generator):
+    def draw(n):
+        return torch.randn(records, positions, n, generator=generator)
+
+    return LinearContraction(draw(width), draw(out), Target("w", (out, width)), Target("b", (out,)))
+
+
+def convolution(records, side, generator):
+    x = torch.randn(records, 3, side, side, generator=generator)
+    cotangent = torch.randn(records, 4, side, side, generator=generator)
+    settings = Convolution((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    return ConvolutionContraction(
+        x, cotangent, settings, 1, Target("w", (4, 3, 3, 3)), Target("b", (4,))
+    )
+
+
+def contractions():
+    generator = torch.Generator().manual_seed(0)
+    for positions, width in [(1, 30), (2, 64), (3, 40), (4, 200), (8, 64), (16, 64), (20, 4)]:
+        yield f"linear {positions}x{width}", linear(5, positions, width, width, generator)
+    yield "convolution 2", convolution(5, 2, generator)
+    yield "convolution 8", convolution(5, 8, generator)
+    tokens = torch.randint(3, (5, 6), generator=generator)
+    cotangent = torch.randn(5, 6, 4, generator=generator)
+    yield "rows", RowsContraction(tokens, cotangent, Target("w", (3, 4)))
+
+
+CONTRACTIONS = dict(contractions())
+
+
+def cancelled(contraction, size):
+    """The same with positions of record 0 that cancel to rounding."""
+    if isinstance(contraction, RowsContraction):
+        contraction.tokens[0] = 1
+        half = contraction.cotangent[0, :3]
+        half *= size
+        contraction.cotangent[0, 3:] = -half
+        return contraction
+    for tensor, sign in ((contraction.x, -1), (contraction.cotangent, 1)):
+        flat = (
+            tensor[0] if isinstance(contraction, LinearContraction) else tensor[0].transpose(0, 1)
+        )
+        half = flat.shape[0] // 2
+        if half:
+            flat[half : 2 * half] = sign * flat[:half]
+            flat[2 * half :] = 0
+    contraction.x[0] *= size
+    return contraction
+
+
+@pytest.mark.parametrize("cheap", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e12])
+@pytest.mark.parametrize("name", sorted(CONTRACTIONS))
+def test_no_record_adds_more_than_its_length(name, size, cheap):
+    """Alone in its kernel: what `sums` gives is no longer than what `lengths` says."""
+    contraction = cancelled(dict(contractions())[name], size)
+    lengths = contraction.lengths(cheap)
+    norm = lengths.amax(0)
+    for record in range(contraction.records):
+        scale = torch.zeros(contraction.records, dtype=torch.float64)
+        scale[record] = 1.0 / float(norm[record])
+        parts = contraction.sums(scale, None).values()
+        added = math.sqrt(sum(float(p.double().square().sum()) for p in parts))
+        assert added <= 1 + SLACK
+
+
+@pytest.mark.parametrize("name", sorted(n for n in CONTRACTIONS if n != "rows"))
+def test_rounding_of_a_kernel_is_within_its_bound(name):
+    """Against float64, for products that all round the same way: #kernels."""
+    contraction = CONTRACTIONS[name]
+    for value in (1.37, 1.1, 1.7):
+        contraction.x.fill_(value)
+        contraction.cotangent.fill_(0.77)
+        got = contraction.sums(None, None)["w"].double().flatten()
+        pairs = zip(contraction.left(0, 5).double(), contraction.right(0, 5).double(), strict=True)
+        exact = sum((left @ right.transpose(-1, -2)).flatten() for left, right in pairs)
+        products = float(contraction.positions_bound().sum())
+        count = contraction.sizes[2] * kernel_records(contraction.sizes[2], 1.0, torch.float32)
+        assert float((got - exact).norm()) <= gamma(count + RUN, torch.float32) * products
+
+
+def test_a_record_that_cancels_counts_as_its_products_over_the_spread():
+    contraction = cancelled(linear(3, 2, 64, 64, torch.Generator().manual_seed(1)), 1e6)
+    first, second = contraction.lengths(False)
+    products = contraction.positions_bound()
+    bias = contraction.biases.double().norm(dim=1)
+    torch.testing.assert_close(second, torch.hypot(products / spread(2), bias), rtol=1e-6, atol=0)
+    assert float(second[0]) > float(first[0])
+    assert bool((first[1:] > second[1:]).all())
+
+
+def test_gradients_over_very_many_positions_are_close_to_the_exact_ones():
+    """20,000 equal positions: one kernel may be off by 1e-3, pieces are not."""
+    contraction = linear(2, 20_000, 3, 3, torch.Generator().manual_seed(0))
+    for value in (1.37, 1.1, 1.7):
+        contraction.x.fill_(value)
+        contraction.cotangent.fill_(1.0)
+        exact = 40_000 * float(contraction.x[0, 0, 0])
+        got = contraction.sums(None, None)
+        error = gamma(POSITIONS + PIECES, torch.float32)
+        assert got["w"].double().tolist() == [[pytest.approx(exact, rel=error)] * 3] * 3
+        assert got["b"].tolist() == [40_000.0] * 3
+
+
+# -- adding up --------------------------------------------------------------------------------
+
+
+def test_a_few_kernels_are_added_in_float32_and_all_others_in_float64():
+    for kernels in range(1, 3 * RUN + 2):
+        total = Totals()
+        for number in range(kernels):
+            total.add("w", torch.full((3,), 0.1 + number))
+        result = total.result()["w"]
+        assert result.dtype == (torch.float32 if kernels <= RUN else torch.float64)
+        expected = sum(float(torch.tensor(0.1 + n)) for n in range(kernels))
+        assert float(result[0]) == pytest.approx(expected, rel=RUN * U)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (10, 64, 256), (3, 64, 20), (33, 16, 17)])
+def test_a_product_is_fused_only_where_it_is_added_as_a_whole(shape):
+    rows, products, columns = shape
+    left, right = torch.randn(products, rows).t(), torch.randn(products, columns)
+    if not adds_whole(left, right):
+        pytest.skip("this machine adds the entry in between")
+    total = 1e4 * torch.randn(rows, columns)
+    assert torch.equal(total.clone().addmm_(left, right), total + left @ right)
+
+
+def test_a_product_that_meets_the_entry_in_between_is_found_out(monkeypatch):
+    """A kernel that adds its products in two halves, the second to the entry."""
+    original = torch.Tensor.addmm_
+
+    def halves(total, left, right):
+        middle = right.shape[0] // 2
+        original(total, left[:, :middle], right[:middle])
+        return original(total, left[:, middle:], right[middle:])
+
+    rounding._adds_whole.cache_clear()
+    monkeypatch.setattr(torch.Tensor, "addmm_", halves)
+    try:
+        assert not adds_whole(torch.ones(64, 64).t(), torch.ones(64, 64))
+    finally:
+        rounding._adds_whole.cache_clear()
