@@ -16,7 +16,11 @@ from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 
-__all__ = ["GradientEngine", "bounded_sum"]
+__all__ = ["PIECE", "GradientEngine", "bounded_sum"]
+
+#: Records of a piece where nothing is known of the batches to come. A constant, since a number
+#: taken from the batch would tell model and loss how many records it has.
+PIECE = 32
 
 
 def bounded_sum(
@@ -27,7 +31,7 @@ def bounded_sum(
     gradients: Estimator | Schedule,
     *,
     views: int = 1,
-    chunk: int | None = None,
+    chunk: int = PIECE,
 ) -> BoundedSum:
     """Sum the records' gradients, each bounded by an estimator. No noise is added.
 
@@ -47,10 +51,10 @@ def bounded_sum(
     views : int
         Augmentation multiplicity K: x then has shape (records, K, ...), and the gradients of
         a record's views are averaged before they are bounded.
-    chunk : int, optional
+    chunk : int
         Number of records that are processed at a time; the last ones are filled up to it with rows
-        that count nothing. Gives the same sum. Without it the number of records of this batch is
-        taken for a public constant: give it where batches differ in size and the loss reads that.
+        that count nothing. So model and loss always meet the same number of records, and cannot
+        tell how many the batch has: a loss divided by ``len(y)`` is harmless.
 
     Returns
     -------

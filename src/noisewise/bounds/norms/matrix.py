@@ -25,6 +25,7 @@ from noisewise.bounds.norms.eigenvalue import (
     single_error,
     single_gram,
 )
+from noisewise.bounds.norms.precision import full_precision
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import check_weight, relative, scale, up
 from noisewise.bounds.norms.threads import one_thread
@@ -65,7 +66,7 @@ def spectral_norm(weight: Tensor, *, method: str = "auto", tolerance: float = 0.
             f"spectral_norm takes a matrix, got shape {tuple(weight.shape)}; a convolution is "
             "not the matrix of its reshaped kernel: use conv_norm"
         )
-    with one_thread(weight.shape):
+    with full_precision(weight.device.type), one_thread(weight.shape):
         single = method in ("auto", "cholesky") and _single_suffices(weight, tolerance)
         scaled = scale(weight, torch.float32 if single else torch.float64)
         if scaled is None:
