@@ -11,7 +11,6 @@ from torch.utils import _pytree as pytree
 __all__ = [
     "Part",
     "count_records",
-    "filled",
     "finite_records",
     "fold_views",
     "is_autocasting",
@@ -52,43 +51,61 @@ def count_records(x: Any, y: Any) -> int:
 
 
 class Part(NamedTuple):
-    """Records of one fixed number, some of which may only fill it up."""
+    """Records of one fixed number, some of which may only fill it up.
+
+    Attributes
+    ----------
+    x, y : structures of tensors
+    places : Tensor
+        Which record of the batch is in each slot; -1 for a copy that fills it up.
+    valid : Tensor or None
+        Which slots count; None: all.
+    number : int
+        Of this piece in its batch.
+    """
 
     x: Any
     y: Any
+    places: Tensor
     valid: Tensor | None
-    rows: int
-    number: int = 0
+    number: int
 
+    @classmethod
+    def of(cls, x: Any, y: Any, places: Tensor, number: int) -> Part:
+        """Take records of a batch into memory of their own, so that no others lie beside them."""
+        valid = None if bool((places >= 0).all()) else places >= 0
+        chosen = places if valid is None else torch.where(valid, places, places.amax())
 
-def filled(values: Any, start: int, count: int, size: int) -> Any:
-    """Return `count` records from `start` on, filled up to `size` with copies of the last."""
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return value.index_select(0, chosen.to(value.device))
 
-    def leaf(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        part = value[start : start + count]
-        if count == size:
-            return part
-        return torch.cat([part, part[-1:].expand(size - count, *part.shape[1:])])
+        inputs, targets = pytree.tree_map(leaf, (x, y))
+        return cls(inputs, targets, places, valid, number)
 
-    return pytree.tree_map(leaf, values)
+    def counting(self, rows: Tensor, views: int = 1) -> Tensor:
+        """Those rows of a result that belong to records which count."""
+        if self.valid is None:
+            return rows
+        return rows[self.valid.to(rows.device).repeat_interleave(views)]
 
 
 def signature(values: Any) -> Any:
-    """What two batches must share for one proof: structure, shapes, types, flags and words."""
+    """What two batches must share for one proof: structure, shapes and types."""
     leaves, structure = pytree.tree_flatten(values)
     described: list[tuple[Any, ...]] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             described.append((tuple(leaf.shape), leaf.dtype))
-        elif leaf is None or isinstance(leaf, (bool, str)):
+        elif leaf is None:
             described.append((leaf,))
         else:
             raise TypeError(
-                f"a batch holds tensors with one row per record, and flags; it has a "
-                f"{type(leaf).__name__}. Numbers and lists may depend on the records in ways that "
-                "cannot be followed: give them as a tensor, or fix them in the model."
+                "a batch holds tensors with one row per record; this one has a "
+                f"{type(leaf).__name__}. Flags, numbers and words may depend on the records in "
+                "ways that cannot be followed: give them as a tensor, or fix them in the model, "
+                "for example with functools.partial."
             )
     autocast = any(is_autocasting(t) for t in leaves if isinstance(t, Tensor))
     return str(structure), tuple(described), autocast

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from noisewise.gradients.estimators import Estimator, Schedule
 from noisewise.gradients.open_batch import OpenBatch
+from noisewise.gradients.places import by_content
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 
@@ -72,7 +73,7 @@ def bounded_sum(
     >>> result.groups[0].names, result.groups[0].sensitivity
     (('weight', 'bias'), 1.001)
     """
-    return GradientEngine(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
+    return _InPlace(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
 
 
 class GradientEngine(Summation):
@@ -151,3 +152,12 @@ class GradientEngine(Summation):
             if local == "weight" and hasattr(owner, "pull_back") and name in result:
                 result[name] = owner.pull_back(result[name])  # type: ignore[union-attr,operator]
         return result
+
+
+class _InPlace(GradientEngine):
+    """Sums of batches in an order that the caller chose: nobody's slot depends on the others."""
+
+    def _places(self, x: Any, y: Any, records: int, size: int) -> list[Tensor]:
+        if self._device().type == "meta":
+            return super()._places(x, y, records, size)
+        return by_content(x, y, records, size)

@@ -10,7 +10,7 @@ module it happened in a case for torch.func.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import Any
 
@@ -138,12 +138,21 @@ class Interception:
         self.looped: set[str] = set()
         self.warned: set[str] = set()
         self.originals: dict[str, Callable[..., Any]] = {}
+        self._buffers = [module._buffers for module in model.modules()]
+        self._constants = wiring.constants | frozenset(wiring.targets) | {id(None)}
         self.owners = {
             id(p): module
             for module in model.modules()
             for p in module.parameters(recurse=False)
             if id(p) in wiring.targets
         }
+
+    def known(self) -> Container[int]:
+        """Identities of the model's parameters and buffers as they are now."""
+        held = [b for buffers in self._buffers for b in buffers.values()]
+        if all(id(b) in self._constants for b in held):
+            return self._constants
+        return self._constants | set(map(id, held))
 
     # -- attaching ----------------------------------------------------------------------
 
@@ -181,7 +190,9 @@ class Interception:
             self.active = True
             try:
                 if path in self.fallbacks:
-                    return self._by_record(path, module, args, kwargs)
+                    result = self._by_record(path, module, args, kwargs)
+                    self._name(result)
+                    return result
                 if isinstance(module, RECURRENT) and self._learns(module):
                     return self._recur(path, module, _positional(args, kwargs))
                 if entered:
@@ -203,6 +214,12 @@ class Interception:
             flat = pytree.tree_leaves(result)
             self.path.note(type(module), args, {"path": path, "mode": module.training}, flat)
         return result
+
+    def _name(self, values: Any) -> None:
+        """Let the path know tensors that the library itself has made."""
+        if self.path is not None:
+            for tensor in tensors_in(values):
+                self.path.name(tensor)
 
     def _learns(self, module: nn.Module) -> bool:
         return any(id(p) in self.tape.targets for p in module.parameters())
@@ -295,6 +312,7 @@ class Interception:
             )
 
         def one(parameters: dict[str, Tensor], *records: Tensor) -> Any:
+            self._name((parameters, records))
             rest = iter(records)
             filled = [
                 v if axis is None else next(rest).unsqueeze(axis)

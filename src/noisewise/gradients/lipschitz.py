@@ -24,6 +24,7 @@ from noisewise.bounds.losses import loss_rule_for
 from noisewise.bounds.propagation import Propagation, propagate
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["Gate", "LipschitzBounds", "shortened"]
 
@@ -143,6 +144,7 @@ class _Guard(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         entered = ctx.gate.cotangent
         return torch.zeros_like(cotangents[0]) if entered is None else entered, None
@@ -155,5 +157,6 @@ class _Opened(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         return cotangents[0].new_zeros(ctx.shape), None

@@ -51,6 +51,7 @@ class OpenBatch:
 
     def __init__(self, owner: Summation, x: Any, limits: dict[str, float]) -> None:
         self.owner, self.x = owner, x
+        owner.batch = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
         self.records = leading(x)
         self.pieces: list[Piece] = []
         self.parts: list[Part] = []
@@ -95,7 +96,7 @@ class OpenBatch:
         if not isinstance(first, Tensor):
             return first
         rows = [
-            value[: part.rows * self.owner.views]
+            part.counting(value, self.owner.views)
             if value.dim() and value.shape[0] == len(_first(part.x)) * self.owner.views
             else value
             for value, part in zip(column, self.parts, strict=True)
@@ -116,7 +117,7 @@ class OpenBatch:
             piece.set_targets(part.y)
             with torch.enable_grad():
                 losses = piece.loss(self._select)
-            values.append(losses.detach()[: part.rows * self.owner.views])
+            values.append(part.counting(losses.detach(), self.owner.views))
         mean = torch.cat(values).mean()
         anchor = torch.zeros((), device=mean.device, requires_grad=True)
         result: Tensor = _Propagated.apply(anchor, mean, self)  # type: ignore[no-untyped-call]
@@ -135,6 +136,12 @@ class OpenBatch:
 
     def _taken(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
+            if value is not None and not any(value is leaf for leaf in self.leaves):
+                raise UnsupportedModelError(
+                    f"run.loss was given a {type(value).__name__} beside the output of the model. "
+                    "It may depend on the records in ways that cannot be followed: compute it in "
+                    "the loss function that you give to make_private."
+                )
             return lambda leaves: value
         for index, leaf in enumerate(self.leaves):
             if value is leaf:
@@ -185,7 +192,7 @@ class OpenBatch:
             for piece, part in zip(self.pieces, self.parts, strict=True):
                 piece.close()
                 checked = owner.checked(piece, part, self._limits, self._select)
-                nonfinite = nonfinite + owner.add(checked, total, norms)
+                nonfinite = nonfinite + owner.add(checked, part, total, norms)
             return owner.result(total, self._limits, self.records, nonfinite, norms)
         finally:
             self.close()

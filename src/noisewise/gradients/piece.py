@@ -34,9 +34,11 @@ from noisewise.separation import (
     Leaks,
     Path,
     Proof,
+    Storages,
     Watch,
     general_ways,
     is_mixed,
+    noticing_backward_code,
     noticing_threads,
 )
 
@@ -64,8 +66,10 @@ class Piece:
         Applied to x, `views` times, before the model.
     private : sequence of Tensor
         The dataset, if it is known: reading it would mix records.
-    watched, summing, strict : bool
-        Whether to follow the records; to sum, or only to look; to look at strange memory closely.
+    watched, summing : bool
+        Whether to follow the records; to sum, or only to look.
+    before : Storages, optional
+        Memory from before any record was met; looked at closely if it is given.
     """
 
     def __init__(
@@ -86,15 +90,15 @@ class Piece:
         private: Sequence[Tensor] = (),
         watched: bool = False,
         summing: bool = True,
-        strict: bool = False,
+        before: Storages | None = None,
     ) -> None:
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
         self.x, self.y = _constant(x), _constant(y)
         self.valid, self.views = valid, views
         self.augmentation, self.estimator = augmentation, estimator
         self.records = next(t.shape[0] for t in _tensors(x))
-        self.path = Path()
-        self.watch = self._watch(private, strict) if watched else None
+        self.path = Path(interception.known(), wiring.outside, learning=watched)
+        self.watch = self._watch(private, before) if watched else None
         self.tape = Tape(
             wiring,
             self.records * views,
@@ -105,6 +109,7 @@ class Piece:
             device.type,
             valid,
             self.watch,
+            self.path,
         )
         self.output: Any = None
         self.losses: Tensor | None = None
@@ -119,9 +124,9 @@ class Piece:
             with self.watch.pause():
                 self.y = _followed(self.watch, y)
 
-    def _watch(self, private: Sequence[Tensor], strict: bool) -> Watch:
+    def _watch(self, private: Sequence[Tensor], before: Storages | None) -> Watch:
         model = self.interception.model
-        watch = Watch([*model.parameters(), *model.buffers()], private, strict)
+        watch = Watch([*model.parameters(), *model.buffers()], private, before)
         self.x, self.y = _followed(watch, (self.x, self.y))
         return watch
 
@@ -145,9 +150,11 @@ class Piece:
         rows = self.records * self.views
         bounded = isinstance(self.estimator, Lipschitz)
         with self._following():
-            chosen = self.output if select is None else select(self.output)
+            with self._noted():
+                chosen = self.output if select is None else select(self.output)
+            self.path.hand_over(pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
-            for tensor in _tensors((chosen, self.y)):
+            for tensor in _tensors(self.y):
                 self.path.name(tensor)
             y = pytree.tree_map(self._repeated, self.y) if self.views > 1 else self.y
             leaf = chosen.detach().requires_grad_() if bounded else chosen
@@ -170,7 +177,6 @@ class Piece:
         """Send every record's seed back; what arrives goes to the tape."""
         losses = self.losses
         self.tape.returning = True
-        self.path.wired = False
         assert losses is not None
         with self._following():
             if losses.requires_grad:
@@ -227,14 +233,21 @@ class Piece:
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(general_ways(interception.model))
+                stack.enter_context(noticing_backward_code(self.path.called))
+                stack.enter_context(noticing_threads(self._notice))
                 if self.watch is not None:
-                    stack.enter_context(noticing_threads(self.watch.notice))
                     stack.enter_context(self.watch)
                     stack.enter_context(Leaks(self.watch))
                 yield
         finally:
             interception.running = interception.active = False
             interception.path = None
+
+    def _notice(self, what: str) -> None:
+        """Something was called that cannot be followed."""
+        self.path.followed = False
+        if self.watch is not None:
+            self.watch.notice(what)
 
     @contextlib.contextmanager
     def _handling(self) -> Iterator[None]:
@@ -252,6 +265,7 @@ class Piece:
         if self.augmentation is not None:
             with self._noted():
                 x = self._augmented()
+            self.path.hand_over(pytree.tree_leaves(x))
         x = fold_views(x, self.views)
         pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
         with pause:
@@ -310,6 +324,16 @@ class Piece:
                 operation, place = origin or ("a reordering of the records", "the loss")
                 what = "mixes records, and the mixture reaches a record's loss"
                 self.findings.append(Finding(operation, place, what))
+
+    def left_behind(self) -> set[int]:
+        """Memory without records that a watched run made and somebody keeps."""
+        assert self.watch is not None
+        cells = self.watch.shadow.cells
+        return {
+            key
+            for key, cell in cells.items()
+            if key not in self.watch.known and cell.planes is None and cell.alive
+        }
 
     # -- the verdict --------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ def _alive(shadow: Shadow) -> set[int]:
         if cell.planes is not None
         and cell.alive
         and bool(cell.planes.any())
-        and (cell.origin is None or cell.origin.operation != "the training data")
+        and key not in shadow.given
     }
 
 

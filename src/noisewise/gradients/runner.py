@@ -26,7 +26,7 @@ from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Proof
+from noisewise.separation import Proof, Storages, storages
 
 __all__ = ["Runner"]
 
@@ -38,6 +38,10 @@ class Runner:
     ----------
     proof : Proof or None
         What was shown of the model and the loss; None before the first batch.
+    before : Storages or None
+        Memory that existed before any record was met, if that is known already.
+    batch : sequence of Tensor
+        What the caller holds of the batch under way: reading it would mix records.
     looking : bool
         Only a proof is wanted: no checks of what is vouched for.
     """
@@ -49,9 +53,11 @@ class Runner:
     augmentation: Callable[[Any], Any] | None
     assume_apart: bool
     private: Sequence[Tensor]
+    batch: Sequence[Tensor] = ()
     interception: Interception
     buffers: Buffers
     proof: Proof | None = None
+    before: Storages | None = None
     looking = False
     _attached = False
     _targets: dict[int, Target]
@@ -104,7 +110,7 @@ class Runner:
     ) -> Piece:
         """A piece that was run step by step, or one that was watched in its place."""
         wiring = self.wiring_of(part)
-        if piece.path.digest in wiring.paths:
+        if wiring.proves(piece.path):
             return piece
         if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
             self._judge(piece, wiring)
@@ -129,7 +135,7 @@ class Runner:
         if wiring.paths:
             try:
                 piece = self._through(self._piece(part, wiring, limits), select)
-                if piece.path.digest in wiring.paths:
+                if wiring.proves(piece.path):
                     return piece
             except OffPathError:
                 pass
@@ -144,28 +150,28 @@ class Runner:
     ) -> Piece:
         """Watch a piece, and refuse it unless its records are proven apart."""
         wiring = self.wiring_of(part)
-        strict = False
+        before: Storages | None = None
         chance = Chance(self._device())
-        before = self.buffers.remember()
+        held = self.buffers.remember()
         while True:
-            piece = self._piece(part, wiring, limits, watched=True, strict=strict)
+            piece = self._piece(part, wiring, limits, watched=True, before=before)
             try:
                 self._through(piece, select)
-                if strict or not piece.meets_strangers:
+                if before is not None or not piece.meets_strangers:
                     break
-                strict = True
+                before = self.storages_before()
             except NeedsFallbackError as need:
                 self.fall_back(need)
             except RelayoutError:
                 pass
             chance.restore()  # whatever is drawn is drawn once, however often it is watched
-            self.buffers.restore(before)
+            self.buffers.restore(held)
         try:
             self._judge(piece, wiring)
         except UnsupportedModelError:
-            self.buffers.restore(before)  # what records wrote there is not left behind
+            self.buffers.restore(held)  # what records wrote there is not left behind
             raise
-        self.buffers.learn(before)
+        self.buffers.learn(held)
         if self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
         return piece
@@ -177,7 +183,11 @@ class Runner:
             raise UnsupportedModelError(proof.explain())
         if self.proof is None or self.proof.proven:
             self.proof = proof
-        wiring.paths.add(piece.path.digest)
+        if piece.path.followed:
+            wiring.paths.add(piece.path.digest)
+        if cached := piece.left_behind():
+            # Made from public values while we watched, and kept: a cache that later runs may read.
+            storages(cached, self.storages_before())
         self.interception.warn()
 
     def _piece(
@@ -187,7 +197,7 @@ class Runner:
         limits: dict[str, float],
         watched: bool = False,
         summing: bool = True,
-        strict: bool = False,
+        before: Storages | None = None,
     ) -> Piece:
         return Piece(
             self.interception,
@@ -202,10 +212,10 @@ class Runner:
             groups=self.groups,
             limits=limits,
             device=self._device(),
-            private=self.private,
+            private=[*self.private, *self.batch],
             watched=watched,
             summing=summing,
-            strict=strict,
+            before=before,
         )
 
     def _through(self, piece: Piece, select: Selection | None = None) -> Piece:
@@ -235,6 +245,12 @@ class Runner:
                     "over records exists only with noise: change it in an optimizer hook instead, "
                     "or remove the hook."
                 )
+
+    def storages_before(self) -> Storages:
+        """Memory from before this model met any record: what came later may hold some."""
+        if self.before is None:
+            self.before = storages()
+        return self.before
 
     def wiring_of(self, part: Part) -> Wiring:
         """What is known of pieces of this shape."""

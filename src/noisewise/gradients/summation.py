@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import (
     Part,
     count_records,
-    filled,
     fold_views,
     leading,
 )
@@ -33,6 +33,7 @@ from noisewise.gradients.lipschitz import LipschitzBounds
 from noisewise.gradients.losses import record_losses
 from noisewise.gradients.models import check_modules, undisturbed
 from noisewise.gradients.piece import Piece
+from noisewise.gradients.places import in_order
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import piece_size, price_of_a_call
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
@@ -165,14 +166,20 @@ class Summation(Runner):
             self._idle(x, y)
             return self.zeros(x)
         limits = self.prepared(x)
+        self.batch = [t for t in pytree.tree_leaves((x, y)) if isinstance(t, Tensor)]
         total: Sums = {}
         nonfinite = torch.zeros((), dtype=torch.long, device=self._device())
         norms: dict[str, list[Tensor]] = {}
+        places: list[Tensor] = []
         with self._attachment():
             for part in self.parts_of(x, y, records):
                 with self.buffers.kept_from(part.number):
-                    nonfinite = nonfinite + self.add(self._run(part, limits), total, norms)
-        return self.result(total, limits, records, nonfinite, norms)
+                    piece = self._run(part, limits)
+                    nonfinite = nonfinite + self.add(piece, part, total, norms)
+                places.append(part.places[part.places >= 0])
+        result = self.result(total, limits, records, nonfinite, norms)
+        order = torch.cat(places).argsort()
+        return replace(result, norms={k: v[order.to(v.device)] for k, v in result.norms.items()})
 
     def _idle(self, x: Any, y: Any) -> None:
         """Let state that moves with every step move for an empty batch, too."""
@@ -215,13 +222,12 @@ class Summation(Runner):
     def parts_of(self, x: Any, y: Any, records: int) -> Iterator[Part]:
         """Pieces of one size; the last one is filled up."""
         size = self._piece_size(records, x)
-        for start in range(0, records, size):
-            count = min(size, records - start)
-            inputs, targets = (filled(v, start, count, size) for v in (x, y))
-            valid = None
-            if count < size:
-                valid = torch.arange(size, device=self._device()) < count
-            yield Part(inputs, targets, valid, count, start // size)
+        for number, places in enumerate(self._places(x, y, records, size)):
+            yield Part.of(x, y, places, number)
+
+    def _places(self, x: Any, y: Any, records: int, size: int) -> list[Tensor]:
+        """Piece by piece, the record in every slot."""
+        return in_order(records, size)
 
     def _piece_size(self, records: int, x: Any) -> int:
         """The fixed size: as asked for, best for the expected batch, or that of the first batch.
@@ -253,12 +259,11 @@ class Summation(Runner):
         with undisturbed(self.model):
             return self.augmentation(zeros)
 
-    def add(self, piece: Piece, total: Sums, norms: dict[str, list[Tensor]]) -> Tensor:
+    def add(self, piece: Piece, part: Part, total: Sums, norms: dict[str, list[Tensor]]) -> Tensor:
         """Add a piece's sums; returns how many records counted zero."""
         add_to(total, piece.tape.sums)
         for name, values in piece.tape.norms.items():
-            counted = values if piece.valid is None else values[piece.valid]
-            norms.setdefault(name, []).append(counted)
+            norms.setdefault(name, []).append(part.counting(values))
         return piece.bad()
 
     def result(

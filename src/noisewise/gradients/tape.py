@@ -25,8 +25,8 @@ from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, layout_of
 from noisewise.gradients.rules import held
-from noisewise.gradients.wiring import NotApartError, OffPathError, RelayoutError, Wiring
-from noisewise.separation import Finding, Origin, Watch, is_mixed
+from noisewise.gradients.wiring import NotApartError, OffPathError, RelayoutError, Use, Wiring
+from noisewise.separation import Finding, Origin, Path, Watch, is_mixed
 from noisewise.separation.origin import place
 from noisewise.separation.shadow import broadcast_shapes
 
@@ -48,6 +48,8 @@ class Tape:
         Which records count; the others only fill the batch up. None: all.
     watch : Watch, optional
         Follows the records through this run; without one, calls must be known to the wiring.
+    path : Path, optional
+        That of the run, which tells its calls from those of other paths.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Tape:
         device: str = "cpu",
         valid: Tensor | None = None,
         watch: Watch | None = None,
+        path: Path | None = None,
     ) -> None:
         self.wiring, self.watch, self.valid = wiring, watch, valid
+        self.path = Path() if path is None else path
         self.targets, self.constants = wiring.targets, wiring.constants
         self.unmeasured = wiring.unmeasured
         self.rows, self.views, self.estimator = rows, views, estimator
@@ -118,9 +122,7 @@ class Tape:
         names : sequence of str
             Parameters that the call uses.
         """
-        ordinal = self._counter.get(what, 0)
-        self._counter[what] = ordinal + 1
-        key = (what, ordinal)
+        key = self._use(what)
         if self.watch is None:
             known = self.wiring.layouts.get(key)
             if known is None:
@@ -139,18 +141,21 @@ class Tape:
         self.wiring.layouts[key] = found
         return found
 
+    def _use(self, what: str) -> Use:
+        ordinal = self._counter.get(what, 0)
+        self._counter[what] = ordinal + 1
+        return what, ordinal, self.path.digest
+
     def are_public(self, tensors: Sequence[Tensor], what: str) -> bool:
         """Whether a call meets no record, so that its result is part of a weight."""
         others = [t for t in tensors if not self.is_constant(t)]
         if any(t.requires_grad for t in others):
             return False
-        what = f"{what} of constants"
-        ordinal = self._counter.get(what, 0)
-        self._counter[what] = ordinal + 1
+        key = self._use(f"{what} of constants")
         if self.watch is not None:
             public = all(self.watch.shadow.read(t) is None for t in others)
-            self.wiring.layouts[what, ordinal] = CONSTANT if public else FIRST
-        found = self.wiring.layouts.get((what, ordinal))
+            self.wiring.layouts[key] = CONSTANT if public else FIRST
+        found = self.wiring.layouts.get(key)
         if found is None:
             raise OffPathError
         return found.constant
@@ -159,9 +164,7 @@ class Tape:
         """Whether a parameter is spread over the rows of the batch, not only over positions."""
         if copies != self.rows:
             return False
-        ordinal = self._counter.get(what, 0)
-        self._counter[what] = ordinal + 1
-        key = (what, ordinal)
+        key = self._use(what)
         if key in self.wiring.constant_calls:
             return False
         self.wiring.doubtful.setdefault(key, frozenset(self.bases(target)))
@@ -169,7 +172,7 @@ class Tape:
 
     def _read_layout(
         self,
-        key: tuple[str, int],
+        key: Use,
         x: Tensor | Sequence[Tensor],
         features: int,
         names: Sequence[str],

@@ -9,8 +9,13 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.layout import Layout
+from noisewise.separation import Outside, Path
 
-__all__ = ["NotApartError", "OffPathError", "RelayoutError", "Wiring"]
+__all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring"]
+
+
+#: Name of a call, how often it was made before, and the digest of the path to it.
+Use = tuple[str, int, int]
 
 
 class OffPathError(Detour):
@@ -36,7 +41,10 @@ class Wiring:
     constants : set of int
         Identities of buffers and frozen parameters: public, the same for all records.
     layouts : dict
-        Where the records sit, call by call.
+        Where the records sit, call by call; a call is known by its name, how often it was made
+        before, and the path that led to it.
+    outside : Outside
+        Tensors that watched runs read though nothing in them had made them.
     unmeasured : set of str
         Parameters whose Jacobian is not measured.
     doubtful, constant_calls
@@ -49,9 +57,14 @@ class Wiring:
 
     targets: Mapping[int, Target]
     constants: frozenset[int]
-    layouts: dict[tuple[str, int], Layout] = field(default_factory=dict)
+    layouts: dict[Use, Layout] = field(default_factory=dict)
     unmeasured: set[str] = field(default_factory=set)
-    doubtful: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
-    constant_calls: set[tuple[str, int]] = field(default_factory=set)
+    doubtful: dict[Use, frozenset[str]] = field(default_factory=dict)
+    constant_calls: set[Use] = field(default_factory=set)
     paths: set[int] = field(default_factory=set)
+    outside: Outside = field(default_factory=Outside)
     assumed: bool = False
+
+    def proves(self, path: Path) -> bool:
+        """Whether a run with this path is one that was watched and accepted."""
+        return path.followed and path.digest in self.paths

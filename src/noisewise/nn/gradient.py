@@ -32,14 +32,17 @@ class _Clip(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1)
-        # A little below the limit, so that rounding cannot lift a record above it.
-        limit = ctx.clip * (1.0 - 16 * torch.finfo(cotangent.dtype).eps)
-        tiny = torch.finfo(cotangent.dtype).tiny
-        scale = (limit / norm.clamp_min(tiny)).clamp_max(1.0)
-        spread = (-1,) + (1,) * (cotangent.dim() - 1)
-        kept = torch.isfinite(norm).view(spread)
-        return torch.where(kept, cotangent * scale.view(spread), torch.zeros_like(cotangent)), None
+        # Trusted code: function modes, which follow what users call, are left out.
+        with torch._C.DisableTorchFunction():
+            norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1)
+            # A little below the limit, so that rounding cannot lift a record above it.
+            limit = ctx.clip * (1.0 - 16 * torch.finfo(cotangent.dtype).eps)
+            tiny = torch.finfo(cotangent.dtype).tiny
+            scale = (limit / norm.clamp_min(tiny)).clamp_max(1.0)
+            spread = (-1,) + (1,) * (cotangent.dim() - 1)
+            kept = torch.isfinite(norm).view(spread)
+            shorter = torch.where(kept, cotangent * scale.view(spread), 0.0)
+        return shorter, None
 
 
 class ClipGradient(nn.Module):

@@ -1,20 +1,25 @@
 """A proof, by data flow, that a computation keeps the records of a batch apart."""
 
 from noisewise.separation.libraries import general_ways
-from noisewise.separation.path import Path
+from noisewise.separation.path import Outside, Path
 from noisewise.separation.proof import Finding, Proof
+from noisewise.separation.returning import noticing_backward_code
 from noisewise.separation.shadow import Origin, is_mixed
 from noisewise.separation.threads import noticing_threads
-from noisewise.separation.watch import Leaks, Watch
+from noisewise.separation.watch import Leaks, Storages, Watch, storages
 
 __all__ = [
     "Finding",
     "Leaks",
     "Origin",
+    "Outside",
     "Path",
     "Proof",
+    "Storages",
     "Watch",
     "general_ways",
     "is_mixed",
+    "noticing_backward_code",
     "noticing_threads",
+    "storages",
 ]

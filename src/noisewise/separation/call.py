@@ -17,6 +17,16 @@ __all__ = ["Call", "Planes", "UnfollowedError", "all_but", "everything", "over"]
 Planes = Tensor | None
 
 
+class _Hidden:
+    """Stands for a float among the arguments, which later runs may change: no rule sees it."""
+
+    def __repr__(self) -> str:
+        return "<a float>"
+
+
+HIDDEN = _Hidden()
+
+
 class UnfollowedError(Exception):
     """A call whose dependences the rule cannot tell."""
 
@@ -27,11 +37,11 @@ class Call:
     Attributes
     ----------
     arguments : dict
-        By the names of the operation's schema, with defaults filled in.
+        By the names of the operation's schema, with defaults filled in; floats are hidden.
     tensors : list of Tensor
         All tensors among the arguments, in order.
     results : list of Tensor
-        Those whose shadow the rule must give.
+        Those whose shadow the rule must give; the first `overwritten` had memory before.
     """
 
     def __init__(
@@ -45,9 +55,11 @@ class Call:
     ) -> None:
         self.function, self.shadow = function, shadow
         self.name: str = function.overloadpacket.__name__
-        self.arguments = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        self.arguments = {n: HIDDEN if isinstance(v, float) else v for n, v in given.items()}
         self.tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         self.results: list[Tensor] = []
+        self.overwritten = 0
         self.read: set[int] = set()
 
     def __getitem__(self, name: str) -> Any:

@@ -1,39 +1,109 @@
 """The path that a run takes through the user's code, as one number.
 
 A proof holds for the operations that were watched. Later runs of the same shapes are bound to it
-by their path: every torch function in order, with its operands (which earlier result each is),
-their shapes, and all whole numbers, words and flags among the arguments. What a path leaves out
-cannot change which entries meet: the values of tensors and of Python floats.
+by their path: every torch function in order, with its operands, their shapes, and all numbers,
+words and flags among the arguments. An operand is an input, an earlier result, a parameter, a
+buffer, or a tensor from outside that is the very one of the watched run, unchanged. What a path
+leaves out cannot change which entries meet: the values of tensors, and a float that meets a tensor
+(no rule is shown one, and nothing that one has touched counts as constant).
+
+Code that runs within the backward pass (hooks, autograd functions of one's own) can exchange
+tensors without calling torch at all. A run with such code matches no path: it is watched.
 """
 
 from __future__ import annotations
 
+import enum
+import types
 import weakref
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Path"]
+__all__ = ["Outside", "Path"]
 
-_PLAIN = (str, type(None), torch.dtype, torch.device, torch.layout)
+_PLAIN = (
+    str,
+    bytes,
+    complex,
+    type(None),
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+    type,
+    types.BuiltinFunctionType,
+)
+_CALLED = (types.FunctionType, types.MethodType)
+#: Ways to have code run within the backward pass.
+_RETURNING = frozenset(
+    (
+        Tensor.register_hook,
+        Tensor.register_post_accumulate_grad_hook,
+        Tensor.grad_fn.__get__,  # type: ignore[attr-defined]
+        Tensor._backward_hooks.__get__,  # type: ignore[attr-defined]
+        Tensor._backward_hooks.__set__,  # type: ignore[attr-defined]
+    )
+)
+
+
+class Outside:
+    """Tensors that watched runs read, though no operation in them had made them.
+
+    They are known by identity, and by the version that torch counts up with every write.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Any, int, int]] = {}
+
+    def number(self, tensor: Tensor, learning: bool) -> int | None:
+        """Which of them it is; None if it is none, or has changed since."""
+        found = self._held.get(id(tensor))
+        if found is not None and found[0]() is tensor and found[1] == tensor._version:
+            return found[2]
+        if not learning:
+            return None
+        number = len(self._held) + 1
+        self._held[id(tensor)] = (weakref.ref(tensor), tensor._version, number)
+        return number
 
 
 class Path:
     """Follows one run; `digest` is equal for runs that did the same.
 
+    Parameters
+    ----------
+    known : container of int
+        Parameters and buffers, by identity.
+    outside : Outside
+        Shared by the runs that may be bound to each other.
+    learning : bool
+        The run is watched: what it reads from outside is judged there.
+
     Attributes
     ----------
-    wired : bool
-        Whether operands are told apart. Not in the backward pass, whose wiring follows from the
-        forward pass: there autograd hands out the same memory as other objects from run to run.
+    followed : bool
+        Whether the digest says all. If not, the run must be watched, whatever its digest is.
     """
 
-    __slots__ = ("_count", "_numbers", "digest", "wired")
+    __slots__ = ("_count", "_known", "_learning", "_numbers", "_outside", "digest", "followed")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        known: Container[int] = (),
+        outside: Outside | None = None,
+        learning: bool = False,
+    ) -> None:
         self.digest = 0
-        self.wired = True
+        self.followed = True
+        self._known = known
+        self._outside = Outside() if outside is None else outside
+        self._learning = learning
         self._count = 0
         self._numbers: dict[int, tuple[Any, int]] = {}
 
@@ -42,17 +112,29 @@ class Path:
         self._count += 1
         self._numbers[id(tensor)] = (weakref.ref(tensor), self._count)
 
+    def hand_over(self, values: Any) -> None:
+        """Note which values leave one part of the run for the next."""
+        seen: list[Any] = [self.digest]
+        self._describe(values, seen, exact=True)
+        self.digest = hash(tuple(seen))
+
+    def called(self, kind: Any, returning: bool) -> None:
+        """Something else than a torch function was called; `returning` if it has backward code."""
+        self.digest = hash((self.digest, kind))
+        self.followed = self.followed and not returning
+
     def note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """One call of a torch function."""
         seen: list[Any] = [self.digest, function]
-        self._describe(args, seen)
+        exact = not (args and isinstance(args[0], Tensor))
+        self._describe(args, seen, exact)
         if kwargs:
             for key, value in kwargs.items():
                 seen.append(key)
-                self._describe((value,), seen)
+                self._describe((value,), seen, exact)
         self.digest = hash(tuple(seen))
-        if not self.wired:
-            return
+        if function in _RETURNING:
+            self.followed = False
         if isinstance(result, Tensor):
             self.name(result)
         elif isinstance(result, (tuple, list)):
@@ -60,25 +142,54 @@ class Path:
                 if isinstance(part, Tensor):
                     self.name(part)
 
-    def _describe(self, values: Any, seen: list[Any]) -> None:
+    def _describe(self, values: Any, seen: list[Any], exact: bool) -> None:
         for value in values:
             if isinstance(value, Tensor):
-                if self.wired:
-                    found = self._numbers.get(id(value))
-                    seen.append(found[1] if found is not None and found[0]() is value else -1)
+                found = self._numbers.get(id(value))
+                if found is not None and found[0]() is value:
+                    seen.append(found[1])
+                else:
+                    seen.append(self._stranger(value))
                 seen.append(value.shape)
                 seen.append(value.requires_grad)
-            elif isinstance(value, float):
-                seen.append("float")
             elif isinstance(value, int):
                 # -1 and -2 have the same hash, and are the commonest axes.
                 seen.append(2 * value if value >= 0 else -2 * value + 1)
-            elif isinstance(value, _PLAIN):
-                seen.append(value)
+            elif isinstance(value, float):
+                seen.append(("float", value) if exact else "float")
             elif isinstance(value, (tuple, list)):
                 seen.append(len(value))
-                self._describe(value, seen)
-            elif isinstance(value, slice):
-                self._describe((value.start, value.stop, value.step), seen)
+                self._describe(value, seen, True)
+            elif isinstance(value, _PLAIN):
+                seen.append(value)
             else:
-                seen.append(type(value))
+                self._describe_rare(value, seen)
+
+    def _stranger(self, tensor: Tensor) -> Any:
+        """A tensor that this run has not made."""
+        if id(tensor) in self._known:
+            return "known", id(tensor)
+        number = self._outside.number(tensor, self._learning)
+        if number is None:
+            self.followed = False
+        return "outside", number
+
+    def _describe_rare(self, value: Any, seen: list[Any]) -> None:
+        seen.append(type(value))
+        if isinstance(value, (slice, range)):
+            self._describe((value.start, value.stop, value.step), seen, True)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            seen.extend((value.dtype.str, value.shape, value.tobytes()))
+        elif isinstance(value, np.generic):
+            seen.append(value.item())
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                self._describe((key, item), seen, True)
+        elif isinstance(value, _CALLED):
+            seen.append(value.__code__ if hasattr(value, "__code__") else _code_of(value))
+        elif not isinstance(value, (torch.Generator, torch._C._FunctionBase)):
+            self.followed = False  # it could stand for any number
+
+
+def _code_of(method: Callable[..., Any]) -> Any:
+    return getattr(getattr(method, "__func__", None), "__code__", type(method))

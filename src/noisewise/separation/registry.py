@@ -16,44 +16,58 @@ import torch
 
 from noisewise.separation.call import Call, Planes
 
-__all__ = ["ESCAPES", "RULES", "Operation", "Rule", "operation_of", "rule"]
+__all__ = [
+    "ESCAPES",
+    "RULES",
+    "TRUSTED",
+    "UNWRITTEN",
+    "Operation",
+    "Rule",
+    "operation_of",
+    "rule",
+    "words",
+]
 
 Rule = Callable[[Call], list[Planes]]
 RULES: dict[str, Rule] = {}
 
+
+def words(*lines: str) -> frozenset[str]:
+    """Names, given as strings with blanks."""
+    return frozenset(" ".join(lines).split())
+
+
 #: Python learns a value, or the size of a result depends on it.
-ESCAPES = frozenset(
-    (
-        "_local_scalar_dense",
-        "equal",
-        "is_nonzero",
-        "nonzero",
-        "nonzero_numpy",
-        "masked_select",
-        "_unique",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "nonzero_static",
-        "_pack_padded_sequence",
-        "_assert_async",
-        "_functional_assert_async",
-        "item",
-    )
+ESCAPES = words(
+    "_local_scalar_dense equal is_nonzero item nonzero nonzero_numpy nonzero_static masked_select",
+    "_unique _unique2 unique_dim unique_consecutive _pack_padded_sequence _assert_async",
+    "_functional_assert_async allclose",
 )
+#: Operations whose result is memory that nobody has written yet.
+UNWRITTEN = words(
+    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_"
+)
+#: torch's own; those of its distributed parts move parameters.
+TRUSTED = frozenset(("aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "fsdp"))
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Decorator: the rule of these operations; names may be given as one string with blanks."""
 
     def remember(function: Rule) -> Rule:
-        for name in " ".join(names).split():
+        for name in words(*names):
             if name in RULES:
                 raise ValueError(f"the operation {name} has a rule already")
             RULES[name] = function
         return function
 
     return remember
+
+
+#: Of these torch says so, too, but their rules know better: an index selects by numbers or by a
+#: mask, and what varies of the other is handed to nobody (`Leaks` looks at direct calls).
+_RULED = frozenset(("index", "_ctc_loss"))
+_SIZED = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
 
 
 class Operation:
@@ -76,7 +90,14 @@ class Operation:
         aten = function.namespace == "aten"
         plain = getattr(torch.ops.aten, base, None) if aten else None
         twins = [getattr(plain, o) for o in plain.overloads()] if plain is not None else []
-        tagged = any(torch.Tag.pointwise in f.tags for f in (function, *twins))
+        tagged = aten and any(torch.Tag.pointwise in f.tags for f in (function, *twins))
+        #: Another library's kernel: what it reads besides its operands nobody can see.
+        self.foreign = function.namespace not in TRUSTED
+        self.escapes = name in ESCAPES or (
+            name not in _RULED and not _SIZED.isdisjoint(function.tags)
+        )
+        #: New memory that holds whatever was there before.
+        self.unwritten = aten and name in UNWRITTEN
         known = (RULES.get(name) or RULES.get(base)) if aten else None
         self.rule: Rule | None = known or (RULES["pointwise"] if tagged else None)
         self.pointwise = self.rule is RULES["pointwise"]

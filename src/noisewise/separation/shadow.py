@@ -28,6 +28,7 @@ __all__ = [
     "Shadow",
     "broadcast_shapes",
     "is_mixed",
+    "overlaps",
     "storage_key",
 ]
 
@@ -50,6 +51,19 @@ def storage_key(tensor: Tensor) -> int | None:
         return None
     key: int = tensor.untyped_storage()._cdata
     return key
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether entries of a tensor may share memory with each other."""
+    if tensor.is_contiguous():
+        return False
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
@@ -95,6 +109,8 @@ class Shadow:
 
     def __init__(self) -> None:
         self.cells: dict[int, Cell] = {}
+        #: Memory that held records before, the dataset itself.
+        self.given: set[int] = set()
         self._writes = 0
 
     def cell(self, tensor: Tensor) -> Cell | None:
@@ -135,7 +151,17 @@ class Shadow:
                 entries = tensor.untyped_storage().nbytes() // cell.unit
                 cell.planes = torch.zeros(2, entries, dtype=PLANE)
             seen = self._view(tensor, cell)
-            if planes is None:
+            if overlaps(tensor):
+                # Entries share memory: whatever is written may end up in, or add to, any of them.
+                join = seen.reshape(2, -1).amax(1, keepdim=True)
+                if planes is not None:
+                    join = torch.maximum(join, planes.reshape(2, -1).amax(1, keepdim=True))
+                places = torch.arange(cell.planes.shape[1]).expand(2, -1)
+                covered = places.as_strided(
+                    seen.shape[1:], seen.stride()[1:], seen.storage_offset()
+                )
+                cell.planes[:, covered.unique()] = join
+            elif planes is None:
                 seen.zero_()
             else:
                 planes = planes.expand(2, *tensor.shape)

@@ -8,26 +8,28 @@ through which values leave torch without an operation. No value of a record is e
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from noisewise.separation import rules
-from noisewise.separation.call import Call, Planes, UnfollowedError, everything
+from noisewise.separation.before import Storages, storages
+from noisewise.separation.call import HIDDEN, Call, Planes, UnfollowedError, everything
 from noisewise.separation.origin import place
-from noisewise.separation.registry import ESCAPES, Operation, operation_of
+from noisewise.separation.registry import Operation, operation_of, words
 from noisewise.separation.shadow import LARGEST, PLANE, TOP, Origin, Shadow, is_mixed, storage_key
 
-__all__ = ["Leaks", "Watch"]
+__all__ = ["Leaks", "Storages", "Watch", "storages"]
 
 assert rules  # importing them fills the registry
+
+_EVERYBODY = torch.full((2,), TOP - 1, dtype=PLANE)
+_PLAIN = Tensor.__torch_dispatch__
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -39,9 +41,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Public tensors: parameters and buffers.
     private : sequence of Tensor
         Tensors that hold many records (the dataset itself): mixed wherever they are read.
-    strict : bool
-        Tell memory that existed before from memory that was made behind our back. That takes a
-        look at every object there is, so it is done only for runs that met such memory.
+    before : Storages, optional
+        Memory from before any record was met, to tell it from memory that was made behind our
+        back. Without it every such memory counts as strange, and the run has to be made again.
 
     Attributes
     ----------
@@ -56,7 +58,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, known: Sequence[Tensor], private: Sequence[Tensor] = (), strict: bool = False
+        self,
+        known: Sequence[Tensor],
+        private: Sequence[Tensor] = (),
+        before: Storages | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shadow = Shadow()
@@ -65,14 +70,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}
         self.known = {storage_key(t) for t in known}
-        everywhere = torch.full((2, 1), TOP - 1, dtype=PLANE)
         for tensor in private:
-            planes = everywhere.reshape(2, *(1,) * tensor.dim())
+            planes = _EVERYBODY.reshape(2, *(1,) * tensor.dim())
+            self.shadow.given.add(tensor.untyped_storage()._cdata)
             self.shadow.write(
                 tensor, planes, False, Origin("the training data", "outside the batch")
             )
-        self.before = _storages() if strict else None
+        self.before = before
         self.strangers = False
+        self._exported: set[int] = set()
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
         """Say which record each row of a tensor belongs to (negative: none)."""
@@ -104,15 +110,33 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         # Function modes follow what the user calls, not what the watch calls in turn.
         with torch._C.DisableTorchFunction():
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except Exception:
+                # Whoever catches it learns something of the operands.
+                if not self.paused and self._any_private((args, kwargs)):
+                    self.escapes.setdefault(Origin(f"{_name(func)} (it raises)", place()))
+                raise
             if not self.paused:
                 self._follow(func, args, kwargs, result)
         return result
+
+    def export(self, tensor: Tensor) -> None:
+        """Another library may read this memory from now on, so no record may be written to it."""
+        key = storage_key(tensor)
+        if key is not None:
+            self._exported.add(key)
+
+    def _any_private(self, values: Any) -> bool:
+        leaves = pytree.tree_leaves(values)
+        return any(isinstance(t, Tensor) and self.shadow.read(t) is not None for t in leaves)
 
     def _follow(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         operation = operation_of(func)
+        if operation.foreign:
+            self.unknown.setdefault(Origin(f"{func} (not an operation of torch)", place()))
         if operation.reshapes:
             return
         shadow = self.shadow
@@ -125,23 +149,35 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh = call.name == "lift_fresh"
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
-        if private and call.name in ESCAPES:
+        if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
+        if private and not _tensors_only(result) and call.name not in Leaks.FACTS:
+            self.escapes.setdefault(Origin(call.name, place()))
         if not call.results:
             return
+        if operation.unwritten:
+            for tensor in call.results:
+                origin = Origin(f"{call.name} (memory that nobody has written)", place())
+                shadow.write(tensor, _EVERYBODY.reshape(2, *(1,) * tensor.dim()), False, origin)
+            return
         const = fresh or (
-            not operation.random and all(cell is not None and cell.const for cell in cells)
+            not operation.random
+            and all(cell is not None and cell.const for cell in cells)
+            and not (cells and HIDDEN in call.arguments.values())
         )
         if not private:
             for tensor in call.results:
                 shadow.write(tensor, None, const)
             return
         origins = [cell.origin for cell in cells if cell is not None and cell.origin is not None]
+        written = call.results[: call.overwritten]
         for tensor, planes in zip(call.results, self._apply(call, operation), strict=True):
             origin = None
             if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
                 origin = origins[0] if origins else Origin(call.name, place())
+            if planes is not None:
+                self._check_memory(tensor, made=not any(tensor is t for t in written))
             shadow.write(tensor, planes, False, origin)
 
     def _find_results(
@@ -152,6 +188,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             named = {**call.arguments, **kwargs}
             written = [named.get(name) for name in operation.written]
             call.results = [t for t in pytree.tree_leaves(written) if isinstance(t, Tensor)]
+            call.overwritten = len(call.results)
         old = set() if fresh else {storage_key(t) for t in (*call.tensors, *call.results)}
         leaves = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         call.results += [t for t in leaves if storage_key(t) not in old]
@@ -161,6 +198,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             if any(storage_key(t) is None for t in (*call.tensors, *call.results)):
                 raise UnfollowedError("a tensor without plain memory")
+            if any(
+                type(t).__torch_dispatch__ is not _PLAIN for t in (*call.tensors, *call.results)
+            ):
+                raise UnfollowedError("a tensor with operations of its own")
             if operation.rule is None:
                 raise UnfollowedError("it has no rule")
             found = operation.rule(call)
@@ -188,49 +229,55 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if key is None or key in self.known:
                 continue
             self.strangers = True
-            if self.before is not None and key in self.before:
+            if self.before is not None and self.before.hold(tensor):
                 self.outside.setdefault(Origin("a tensor made before", place()))
             elif tensor.numel():
                 self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
 
+    def _check_memory(self, tensor: Tensor, made: bool) -> None:
+        """Records are written only into memory of this run, which nobody else can read."""
+        key = storage_key(tensor)
+        if key is None:
+            return
+        storage = tensor.untyped_storage()
+        if (
+            key in self._exported
+            or not storage.resizable()
+            or (not made and key not in self.shadow.cells)
+        ):
+            what = "a record is written into memory that others can read"
+            self.escapes.setdefault(Origin(what, place()))
 
-def _storages() -> dict[int, StorageWeakRef]:
-    """All memory of tensors that exist now: not made from the records of a run that follows."""
-    kinds, found = {Tensor}, [Tensor]
-    while found:
-        found = [kind for parent in found for kind in parent.__subclasses__()]
-        kinds.update(found)
-    result = {}
-    for value in gc.get_objects():
-        if type(value) in kinds and value.layout == torch.strided:
-            with contextlib.suppress(Exception):  # functional or unfinished tensors
-                storage = value.untyped_storage()
-                result[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-    return result
+
+def _name(func: Any) -> str:
+    name: str = func.overloadpacket.__name__
+    return name
 
 
 class Leaks(TorchFunctionMode):
-    """Sees the values of records leave torch without an operation."""
+    """Sees the values of records leave torch without an operation.
 
-    DOORS = frozenset(
-        (
-            "tolist",
-            "numpy",
-            "__array__",
-            "data_ptr",
-            "untyped_storage",
-            "storage",
-            "_typed_storage",
-            "storage_type",
-            "__dlpack__",
-            "__deepcopy__",
-            "__reduce_ex__",
-            "share_memory_",
-            "item",
-            "__repr__",
-            "__str__",
-            "__format__",
-        )
+    What a function on records returns is a tensor, or a fact that holds for every record alike
+    (`FACTS`). Anything else may be a value.
+    """
+
+    #: What is said of a tensor without looking at its values. Those of the last line end in an
+    #: operation, where they are followed.
+    FACTS = words(
+        "__get__ __set__ size dim stride numel nelement element_size storage_offset is_contiguous",
+        "is_floating_point is_complex is_signed is_set_to is_same_size ndimension get_device type",
+        "__len__ __hash__ __iter__ register_hook retain_grad is_pinned is_shared has_names is_conj",
+        "is_inference __dir__ _is_view is_neg is_tensor is_storage result_type can_cast",
+        "promote_types __dlpack_device__ dim_order is_distributed _is_zerotensor grad __delattr__",
+        "register_post_accumulate_grad_hook has_torch_function is_coalesced nested_size",
+        "item allclose equal is_nonzero __contains__ __bool__ __int__ __float__ __index__ backward",
+        "__complex__ __setitem__",
+    )
+    #: These hand values to Python code, or memory to others, and return tensors.
+    DOORS = words("apply_ map_ map2_ share_memory_ __deepcopy__ _ctc_loss")
+    #: These hand out memory that may be written later.
+    EXPORTS = words(
+        "numpy __array__ data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_"
     )
 
     def __init__(self, watch: Watch) -> None:
@@ -241,10 +288,22 @@ class Leaks(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Look at who leaves."""
+        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if name in self.DOORS and not self.watch.paused and args and isinstance(args[0], Tensor):
+        doubtful = name in self.DOORS or (name not in self.FACTS and not _tensors_only(result))
+        if doubtful and not self.watch.paused:
             with self.watch.pause():
-                private = self.watch.shadow.read(args[0]) is not None
-            if private:
-                self.watch.escapes.setdefault(Origin(name, place()))
-        return func(*args, **(kwargs or {}))
+                leaves = pytree.tree_leaves((args, kwargs))
+                tensors = [t for t in leaves if isinstance(t, Tensor)]
+                if any(self.watch.shadow.read(t) is not None for t in tensors):
+                    self.watch.escapes.setdefault(Origin(name, place()))
+                if name in self.EXPORTS:
+                    for tensor in tensors:
+                        self.watch.export(tensor)
+        return result
+
+
+def _tensors_only(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return all(map(_tensors_only, result))
+    return result is None or isinstance(result, Tensor)

@@ -54,7 +54,7 @@ class PrivateLoader:
         self.steps_per_epoch = steps_per_epoch
         self.device = device
         self.position = 0
-        self._fresh: list[tuple[Tensor, int]] | None = None
+        self._fresh: list[tuple[Tensor, Tensor]] | None = None
         self._seeks = 0
         self.unused = 0
 
@@ -114,9 +114,9 @@ class PrivateLoader:
 
     def _rows(self, tensor: Tensor) -> tuple[int, int] | None:
         """Which rows of the batch a tensor holds, None if it is something else."""
-        for known, version in self._fresh or ():
-            found = _rows_of(tensor, known) if known._version == version else None
-            if found is not None:
+        for known, copy in self._fresh or ():
+            found = _rows_of(tensor, known)
+            if found is not None and _same(known, copy):
                 return found
         return None
 
@@ -138,7 +138,8 @@ class PrivateLoader:
                     self.unused += 1
                 self.position += 1
                 moved = self._moved(batch)
-                self._fresh = [(tensor, tensor._version) for tensor in leaves(moved)]
+                # Copies, since memory can be written without torch taking notice.
+                self._fresh = [(tensor, tensor.detach().clone()) for tensor in leaves(moved)]
                 yield moved
                 if seeks != self._seeks:  # another step is next: begin anew there
                     break
@@ -175,6 +176,19 @@ def _rows_of(tensor: Tensor, known: Tensor) -> tuple[int, int] | None:
         return None
     cast = known.detach().to(tensor.device, tensor.dtype).reshape(tensor.shape)
     return ALL_ROWS if torch.equal(cast, tensor.detach()) else None
+
+
+def _same(tensor: Tensor, copy: Tensor) -> bool:
+    """Whether a tensor is still what it was, to the bit."""
+    if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
+        return False
+    if torch.equal(tensor, copy):
+        return True
+    if not tensor.is_floating_point():
+        return False
+    # A number that is not one differs from itself, but its bits do not.
+    held, now = (t.detach().reshape(-1, 1).contiguous().view(torch.uint8) for t in (copy, tensor))
+    return torch.equal(held, now)
 
 
 def _share_memory(first: Tensor, second: Tensor) -> bool:

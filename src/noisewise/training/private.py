@@ -130,6 +130,8 @@ def make_private(
             expected=resolved.batch_size / team.workers,
             private=held.held if isinstance(held, TensorRecords) else (),
         )
+        # Now, before any batch is handed out: what is made later may hold records.
+        engine.storages_before()
     account: Account = MemoryAccount(resolved)
     opened: list[Account] = []
     team.first(lambda: opened.append(open_account(resolved, ledger, name)))

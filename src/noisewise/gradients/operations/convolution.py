@@ -20,6 +20,7 @@ from noisewise.gradients.operations.registry import (
     layout_of_use,
 )
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["convolve", "convolve_transposed"]
 
@@ -51,6 +52,7 @@ class _Convolve(torch.autograd.Function):
         )
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         cotangent = cotangents[0].contiguous()
         x, weight = ctx.saved_tensors

@@ -17,6 +17,7 @@ from noisewise.gradients.operations.registry import (
     layout_of_use,
 )
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["linear", "tapped_linear"]
 
@@ -50,6 +51,7 @@ class _Linear(torch.autograd.Function):
         return _plain(x, weight, bias)
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         (cotangent,) = cotangents
         x, weight = ctx.saved_tensors

@@ -22,6 +22,7 @@ from noisewise.gradients.operations.registry import (
     tensors_in,
 )
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 from noisewise.separation.shadow import broadcast_shapes
 
 __all__ = ["broadcast", "repeated"]
@@ -34,6 +35,7 @@ class _Repeat(torch.autograd.Function):
         return parameter.unsqueeze(0).repeat(tape.records * each, *[1] * parameter.dim())
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tape = ctx.tape
         (cotangent,) = cotangents

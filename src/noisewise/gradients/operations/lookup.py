@@ -18,6 +18,7 @@ from noisewise.gradients.operations.registry import (
     place,
 )
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["bag", "embed"]
 
@@ -32,6 +33,7 @@ class _Embed(torch.autograd.Function):
         return functional.embedding(tokens, weight)
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         (tokens,) = ctx.saved_tensors
         records = ctx.tape.records

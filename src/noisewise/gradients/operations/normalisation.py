@@ -17,6 +17,7 @@ from noisewise.gradients.contractions import GivenContraction, Target
 from noisewise.gradients.contractions.base import working
 from noisewise.gradients.operations.registry import UnsupportedUseError, handles, layout_of_use
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["affine"]
 
@@ -78,6 +79,7 @@ class _LayerNorm(torch.autograd.Function):
         return output
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         cotangent = cotangents[0].contiguous()
         x, weight, bias, mean, inverse = ctx.saved_tensors
@@ -112,6 +114,7 @@ class _Affine(torch.autograd.Function):
         return output.clone() if wide[1] is None else output + wide[1]
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         (cotangent,) = cotangents
         normalised, weight = ctx.saved_tensors

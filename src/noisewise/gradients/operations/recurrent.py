@@ -17,6 +17,7 @@ from noisewise.gradients.contractions import LinearContraction, Target
 from noisewise.gradients.operations.dense import tapped_linear
 from noisewise.gradients.operations.registry import place
 from noisewise.gradients.tape import Tape
+from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["RECURRENT", "run_recurrent"]
 
@@ -39,6 +40,7 @@ class _States(torch.autograd.Function):
         return anchor.new_zeros(shape)
 
     @staticmethod
+    @unnoted
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         states = torch.stack(ctx.states, 1)
         each = states.shape[0] // ctx.tape.records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from noisewise.separation.call import Call, Planes
@@ -15,12 +16,20 @@ __all__ = ["created", "overwritten"]
     "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty",
     "new_full new_zeros new_ones empty_strided new_empty_strided zero_ normal_ uniform_ random_",
     "exponential_ _efficientzerotensor tril_indices triu_indices lift_fresh empty_permuted",
-    "hann_window hamming_window _dropout_mask geometric_ cauchy_ log_normal_ resize_",
+    "hann_window hamming_window _dropout_mask geometric_ cauchy_ log_normal_",
 )
 def created(call: Call) -> list[Planes]:
-    """Only shapes are taken; what was drawn is fresh for every entry."""
-    call.read.update(map(id, call.tensors))
-    return [None] * len(call.results)
+    """Of the operand only the shape is taken; what was drawn is fresh for every entry.
+
+    Other operands (the ends of ``linspace``, a largest number) give values to all entries.
+    """
+    call.skip("self")
+    others = [t for t in call.tensors if t is not call["self"]]
+    flat = [found.reshape(2, -1).amax(1) for t in others if (found := call.found(t)) is not None]
+    if not flat:
+        return [None] * len(call.results)
+    total = torch.stack(flat).amax(0)
+    return [total.reshape(2, *(1,) * result.dim()) for result in call.results]
 
 
 @rule("bernoulli_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noisewise.separation.call import Call, Planes, over
+from noisewise.separation.call import Call, Planes, all_but, over
 from noisewise.separation.registry import rule
 from noisewise.separation.shadow import broadcast_shapes
 
@@ -13,7 +13,7 @@ __all__ = ["along"]
     "sum mean amax amin max min argmax argmin prod var std var_mean std_mean logsumexp any all",
     "norm linalg_vector_norm _softmax _log_softmax _softmax_backward_data median nanmedian nansum",
     "_log_softmax_backward_data cumsum cumprod logcumsumexp sort argsort topk cummax cummin",
-    "kthvalue mode _safe_softmax count_nonzero aminmax _fft_r2c _fft_c2c _fft_c2r renorm",
+    "kthvalue mode _safe_softmax count_nonzero aminmax _fft_r2c _fft_c2c _fft_c2r",
     "_cummax_helper _cummin_helper masked_softmax",
 )
 def along(call: Call) -> list[Planes]:
@@ -27,6 +27,13 @@ def along(call: Call) -> list[Planes]:
         planes if result.dim() == len(shape) else planes.reshape(2, *result.shape)
         for result in call.results
     ]
+
+
+@rule("renorm")
+def renormed(call: Call) -> list[Planes]:
+    """Each index of the axis has one norm, over all other axes."""
+    planes = call.planes(call["self"])
+    return [all_but(planes, call["dim"] % max(planes.dim() - 1, 1)).expand_as(planes)]
 
 
 @rule("value_selecting_reduction_backward")

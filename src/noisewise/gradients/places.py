@@ -1,0 +1,53 @@
+"""Which slot of which piece a record takes.
+
+Model, loss and kernels may treat the slots of a piece differently: in the last bits of a product,
+or by a constant that differs from row to row. So nobody may move when a record is left out: it
+leaves a hole, and what fills the hole counts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+__all__ = ["by_content", "in_order"]
+
+
+def in_order(records: int, size: int) -> list[Tensor]:
+    """One record after the other; returns, piece by piece, the record in every slot, or -1."""
+    slots = torch.arange(-(-records // size) * size)
+    slots[records:] = -1
+    return list(slots.split(size))
+
+
+def by_content(x: Any, y: Any, records: int, size: int) -> list[Tensor]:
+    """Each record in a slot that follows from itself; those that share one, in several pieces.
+
+    Equal records are numbered, so that they spread; which of them is left out makes no difference.
+    """
+    rows = [
+        t.detach().cpu().contiguous().reshape(records, -1).view(torch.uint8).numpy()
+        for t in pytree.tree_leaves((x, y))
+        if isinstance(t, Tensor) and t.numel()
+    ]
+    copies: Counter[bytes] = Counter()
+    piece_of: Counter[int] = Counter()
+    pieces: list[Tensor] = []
+    for record in range(records):
+        digest = hashlib.blake2b(digest_size=16)
+        for columns in rows:
+            digest.update(columns[record].tobytes())
+        content = digest.digest()
+        copies[content] += 1
+        numbered = content + copies[content].to_bytes(8, "little")
+        slot = int.from_bytes(hashlib.blake2b(numbered, digest_size=8).digest(), "little") % size
+        if piece_of[slot] == len(pieces):
+            pieces.append(torch.full((size,), -1))
+        pieces[piece_of[slot]][slot] = record
+        piece_of[slot] += 1
+    return pieces

@@ -1,0 +1,58 @@
+"""Memory from before any record was met, and so without any of their values.
+
+A tensor that a model reads and that is neither input, parameter, buffer nor a result of the run is
+public if its memory is of this kind and was not written since. What was made or written later, by
+a training loop or an earlier batch, may hold records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Container
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from noisewise.separation.shadow import storage_key
+
+__all__ = ["Storages", "storages"]
+
+
+class Storages:
+    """Memory of tensors, with the versions that torch counted for them."""
+
+    def __init__(self) -> None:
+        # A weak reference keeps the address from being given to other memory.
+        self._held: dict[int, tuple[StorageWeakRef, set[int]]] = {}
+
+    def add(self, tensor: Tensor) -> None:
+        """Take in a tensor as it is now."""
+        storage = tensor.untyped_storage()
+        found = self._held.get(storage._cdata)
+        if found is None:
+            found = (StorageWeakRef(storage), set())  # type: ignore[no-untyped-call]
+            self._held[storage._cdata] = found
+        found[1].add(tensor._version)
+
+    def hold(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of them, and unchanged."""
+        key = storage_key(tensor)
+        found = None if key is None else self._held.get(key)
+        return found is not None and tensor._version in found[1]
+
+
+def storages(only: Container[int] | None = None, into: Storages | None = None) -> Storages:
+    """All memory of tensors that exists now, or those with these keys."""
+    kinds, found = {Tensor}, [Tensor]
+    while found:
+        found = [kind for parent in found for kind in parent.__subclasses__()]
+        kinds.update(found)
+    result = Storages() if into is None else into
+    for value in gc.get_objects():
+        if type(value) in kinds and value.layout == torch.strided:
+            with contextlib.suppress(Exception):  # functional or unfinished tensors
+                if only is None or storage_key(value) in only:
+                    result.add(value)
+    return result
