@@ -155,9 +155,26 @@ class GradientEngine(Summation):
 
 
 class _InPlace(GradientEngine):
-    """Sums of batches in an order that the caller chose: nobody's slot depends on the others."""
+    """Sums of batches in an order that the caller chose.
+
+    A record that is left out moves all behind it to other slots. If these are not treated alike,
+    every record takes a slot that follows from itself.
+    """
+
+    def sum(self, x: Any, y: Any) -> BoundedSum:
+        """Return the bounded sum of a batch."""
+        result = super().sum(x, y)
+        if self._moving and self.unevenness:
+            self._moving = False
+            result = super().sum(x, y)
+        return result
+
+    _moving = True
+
+    def _refuse_places(self) -> None:
+        """Places that follow from the record itself may matter."""
 
     def _places(self, x: Any, y: Any, records: int, size: int) -> list[Tensor]:
-        if self._device().type == "meta":
+        if self._moving:
             return super()._places(x, y, records, size)
         return by_content(x, y, records, size)

@@ -28,7 +28,7 @@ from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
-from noisewise.separation import Path
+from noisewise.separation import GENERAL, Path
 
 __all__ = [
     "FallbackWarning",
@@ -63,7 +63,7 @@ class _Mode(TorchFunctionMode):
         owner = self.owner
         tape, path = owner.tape, owner.path
         if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
-            result = func(*args, **kwargs)
+            result = GENERAL.get(func, func)(*args, **kwargs)
         else:
             result = owner.handle(func, args, kwargs)
         if path is not None:
@@ -92,7 +92,7 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = GENERAL.get(func, func)(*args, **(kwargs or {}))
         self.path.note(func, args, kwargs, result)
         return result
 

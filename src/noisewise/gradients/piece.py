@@ -28,7 +28,7 @@ from noisewise.gradients.models import call_model
 from noisewise.gradients.retained import kept_by
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import Wiring
-from noisewise.gradients.withheld import without_values
+from noisewise.gradients.withheld import no_values, without_values
 from noisewise.separation import (
     Finding,
     Leaks,
@@ -181,7 +181,7 @@ class Piece:
         with self._following():
             if losses.requires_grad:
                 seeds = self.seeds(losses)
-                with Following(self.path):
+                with Following(self.path), no_values("the backward pass"):
                     # torch.autograd.backward is a torch function itself: under it, the modes
                     # would not see what hooks and custom functions do.
                     _engine_run_backward(
@@ -264,7 +264,7 @@ class Piece:
             self.path.name(tensor)
         if self.augmentation is not None:
             with self._noted():
-                x = self._augmented()
+                x = without_values(self._augmented, x, what="the augmentation")
             self.path.hand_over(pytree.tree_leaves(x))
         x = fold_views(x, self.views)
         pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
@@ -287,11 +287,11 @@ class Piece:
     def _noted(self) -> contextlib.AbstractContextManager[Any]:
         return Following(self.path)
 
-    def _augmented(self) -> Any:
+    def _augmented(self, x: Any) -> Any:
         assert self.augmentation is not None
         if self.views == 1:
-            return self.augmentation(self.x)
-        copies = [self.augmentation(self.x) for _ in range(self.views)]
+            return self.augmentation(x)
+        copies = [self.augmentation(x) for _ in range(self.views)]
         return pytree.tree_map(
             lambda *parts: torch.stack(parts, 1) if isinstance(parts[0], Tensor) else parts[0],
             *copies,
@@ -343,7 +343,11 @@ class Piece:
         assert watch is not None
         model = self.interception.model
         escaped = "reads a record's value into Python, and what follows depends on it"
-        foreign = "was not made by an operation that can be followed (numpy, another thread)"
+        foreign = (
+            "was not made by an operation that can be followed (numpy, another thread), or was "
+            "made or written after the first batch; it may hold values of records. Make public "
+            "tensors before make_private, and keep none from batch to batch"
+        )
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
         self.kept = self.kept.clone()

@@ -22,7 +22,7 @@ def in_order(records: int, size: int) -> list[Tensor]:
     """One record after the other; returns, piece by piece, the record in every slot, or -1."""
     slots = torch.arange(-(-records // size) * size)
     slots[records:] = -1
-    return list(slots.split(size))
+    return [slots[start : start + size] for start in range(0, len(slots), size)]
 
 
 def by_content(x: Any, y: Any, records: int, size: int) -> list[Tensor]:

@@ -18,12 +18,15 @@ from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.calm import Calm
 from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import Detour
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.slots import LAST_BITS, TRIALS, UNSEEN, Difference, one_record_everywhere
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Proof, Storages, storages
@@ -42,6 +45,8 @@ class Runner:
         Memory that existed before any record was met, if that is known already.
     batch : sequence of Tensor
         What the caller holds of the batch under way: reading it would mix records.
+    unevenness : float
+        How far a record's factors differed between the slots of a piece, at most.
     looking : bool
         Only a proof is wanted: no checks of what is vouched for.
     """
@@ -59,6 +64,7 @@ class Runner:
     proof: Proof | None = None
     before: Storages | None = None
     looking = False
+    unevenness = 0.0
     _attached = False
     _targets: dict[int, Target]
     _constants: frozenset[int]
@@ -172,9 +178,43 @@ class Runner:
             self.buffers.restore(held)  # what records wrote there is not left behind
             raise
         self.buffers.learn(held)
+        chance, held = Chance(self._device()), self.buffers.remember()
+        self._compare_slots(part, wiring, limits)
+        chance.restore()
+        self.buffers.restore(held)
         if self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
         return piece
+
+    def _compare_slots(self, part: Part, wiring: Wiring, limits: dict[str, float]) -> None:
+        """Find out whether this path treats the slots of a piece alike, and refuse it if not."""
+        if self.assumed is not None or self.looking or self._device().type == "meta":
+            return
+        for trial in range(TRIALS):
+            x, y = one_record_everywhere(part.x, part.y, trial)
+            same = Part(x, y, part.places, None, part.number)
+            piece = self._piece(same, wiring, limits)
+            found = Difference(piece.records)
+            piece.tape.observe = found.look
+            try:
+                with Calm():  # type: ignore[no-untyped-call]
+                    self._through(piece, observe=found)
+                found.compare(piece.tape.norms.values())
+            except Detour:
+                found.largest = UNSEEN  # it took another path this time
+            self.unevenness = max(self.unevenness, found.largest)
+        if self.unevenness > LAST_BITS:
+            self._refuse_places()
+
+    def _refuse_places(self) -> None:
+        """Who is in which place depends on who else was drawn, so places must not matter."""
+        raise UnsupportedModelError(
+            "the model or the loss treats the records of a batch differently by their place in "
+            "it: a made-up record that was put into every place has not the same loss or gradient "
+            "everywhere. Places depend on which other records were drawn. Look for constants that "
+            "differ from row to row, or for parts of the batch that are treated apart, and decide "
+            "by the record itself or by chance instead."
+        )
 
     def _judge(self, piece: Piece, wiring: Wiring) -> None:
         """Accept what is proven, or what the user vouches for."""
@@ -218,7 +258,9 @@ class Runner:
             before=before,
         )
 
-    def _through(self, piece: Piece, select: Selection | None = None) -> Piece:
+    def _through(
+        self, piece: Piece, select: Selection | None = None, observe: Difference | None = None
+    ) -> Piece:
         if isinstance(self.estimator, Lipschitz):
             check_full_precision(self._device().type, type(self.estimator).__name__)
         self._check_hooks()
@@ -228,7 +270,9 @@ class Runner:
         try:
             with torch.enable_grad():
                 piece.forward()
-                piece.loss(select)
+                losses = piece.loss(select)
+                if observe is not None:
+                    observe.compare([losses])
                 piece.backward()
             self.check_leaks()
         finally:

@@ -199,6 +199,7 @@ class Summation(Runner):
 
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
+        self.buffers.require_unchanged()
         if self._lipschitz and not self._surveyed:
             if self.bounds is None:
                 self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)

@@ -9,7 +9,7 @@ of one parameter are joined exactly before their norm is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,8 @@ class Tape:
         #: Whether the batch's own backward pass is under way.
         self.returning = False
         self.open = True
+        #: Shown every use that arrives, if somebody compares runs.
+        self.observe: Callable[[Contraction], None] | None = None
         self._counter: dict[str, int] = {}
         self._reset()
 
@@ -257,6 +259,8 @@ class Tape:
                 "finite differences."
             )
         self.backward = True
+        if self.observe is not None:
+            self.observe(contraction)
         with torch._C.DisableTorchFunction(), full_precision(self.device):
             if self.watch is None:
                 self._arrive(contraction)

@@ -13,38 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.calm import Calm
 from noisewise.gradients.models import call_model
 
 __all__ = ["compare_halves"]
-
-
-class _Calm(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Chance is replaced by its middle: dropout keeps everything, draws are constant."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
-        name = func.overloadpacket.__name__
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if name == "bernoulli_":
-            return args[0].fill_(1)
-        result = func(*args, **kwargs)
-        return pytree.tree_map(_level, result)
-
-
-def _level(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    if value.dim() == 1 and value.dtype == torch.long:  # perhaps a permutation
-        return torch.arange(value.numel(), device=value.device).reshape(value.shape).to(value.dtype)
-    return value.fill_(0.5) if value.is_floating_point() else value.zero_()
 
 
 def compare_halves(
@@ -56,7 +30,7 @@ def compare_halves(
         return
     half = rows // 2
     buffers = {name: b.clone() for name, b in model.named_buffers()}
-    with torch.no_grad(), _Calm():  # type: ignore[no-untyped-call]
+    with torch.no_grad(), Calm():  # type: ignore[no-untyped-call]
         whole = losses_of(call_model(model, x), y)
         parts = [
             losses_of(call_model(model, _cut(x, a, b)), _cut(y, a, b))

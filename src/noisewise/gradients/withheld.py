@@ -8,7 +8,9 @@ shown. What fails on the records alone is said without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +20,30 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import NoisewiseError
 from noisewise.gradients.detours import Detour
 
-__all__ = ["without_values"]
+__all__ = ["no_values", "without_values"]
+
+_SHOWN = (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError, NotImplementedError)
+
+
+@contextlib.contextmanager
+def no_values(what: str) -> Iterator[None]:
+    """Let an error of code that cannot be run again end here, and tell only its kind and place."""
+    where = kind = ""
+    try:
+        yield
+    except _SHOWN:
+        raise
+    except Exception as error:
+        if not any(letter.isdigit() for letter in str(error)):
+            raise  # a fixed text, which quotes no number
+        trace = traceback.extract_tb(error.__traceback__)[-1]
+        kind, where = type(error).__name__, f"{trace.filename}:{trace.lineno}"
+    if kind:
+        raise ValueError(
+            f"{what} failed with {kind} at {where}; the message is withheld, since it may show a "
+            "private value. Run it on made-up records, without noisewise, to see it. Nothing was "
+            "released."
+        )
 
 
 def without_values(function: Callable[..., Any], *private: Any, what: str) -> Any:
@@ -26,7 +51,7 @@ def without_values(function: Callable[..., Any], *private: Any, what: str) -> An
     kind = ""
     try:
         return function(*private)
-    except (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError):
+    except _SHOWN:
         raise
     except Exception as error:  # the error and its context end here, they may quote a record
         kind = type(error).__name__

@@ -1,6 +1,6 @@
 """A proof, by data flow, that a computation keeps the records of a batch apart."""
 
-from noisewise.separation.libraries import general_ways
+from noisewise.separation.libraries import GENERAL, general_ways
 from noisewise.separation.path import Outside, Path
 from noisewise.separation.proof import Finding, Proof
 from noisewise.separation.returning import noticing_backward_code
@@ -9,6 +9,7 @@ from noisewise.separation.threads import noticing_threads
 from noisewise.separation.watch import Leaks, Storages, Watch, storages
 
 __all__ = [
+    "GENERAL",
     "Finding",
     "Leaks",
     "Origin",

@@ -4,7 +4,8 @@ Hugging Face's models look at a whole batch's mask to see whether it masks anyth
 shortcut if not; while a graph is being captured they take the general way, whatever the values.
 Watched and ordinary private runs take that way too, so that no record steers the others' kernels.
 Functions that were compiled by TorchScript keep constants where nobody sees them; their Python
-originals run instead.
+originals run instead. Distributions and one-hot vectors are made without a check of the values,
+so that one bad value does not stop the run.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn import functional
 
-__all__ = ["general_ways"]
+__all__ = ["GENERAL", "general_ways"]
 
 #: Module and the predicate in it that asks whether values may be looked at.
 _PREDICATES = (("transformers.utils.import_utils", "is_cuda_stream_capturing"),)
@@ -30,6 +33,18 @@ _FOUND: WeakKeyDictionary[nn.Module, list[tuple[Any, str, Any]]] = WeakKeyDictio
 
 def _yes() -> bool:
     return True
+
+
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """One-hot vectors without a look at the smallest and the largest label."""
+    if num_classes < 0:
+        return functional.one_hot(tensor)  # as many classes as labels: nothing can be done
+    classes = torch.arange(num_classes, device=tensor.device)
+    return (tensor.unsqueeze(-1) == classes).to(torch.long)
+
+
+#: Torch functions that look at values to check them, and the same without.
+GENERAL: dict[Any, Any] = {functional.one_hot: _one_hot}
 
 
 def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:
@@ -57,6 +72,9 @@ def general_ways(model: nn.Module) -> Iterator[None]:
     for namespace, key, original in scripted:
         changed.append((namespace, key, getattr(namespace, key)))
         setattr(namespace, key, original)
+    # Distributions check their parameters and arguments, value by value.
+    changed.append((Distribution, "_validate_args", Distribution._validate_args))
+    Distribution._validate_args = False
     for name, predicate in _PREDICATES:
         module = sys.modules.get(name)
         original = getattr(module, predicate, None)

@@ -45,9 +45,9 @@ _RETURNING = frozenset(
     (
         Tensor.register_hook,
         Tensor.register_post_accumulate_grad_hook,
-        Tensor.grad_fn.__get__,  # type: ignore[attr-defined]
-        Tensor._backward_hooks.__get__,  # type: ignore[attr-defined]
-        Tensor._backward_hooks.__set__,  # type: ignore[attr-defined]
+        vars(torch._C.TensorBase)["grad_fn"].__get__,
+        vars(torch._C.TensorBase)["_backward_hooks"].__get__,
+        vars(torch._C.TensorBase)["_backward_hooks"].__set__,
     )
 )
 

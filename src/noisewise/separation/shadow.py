@@ -156,11 +156,9 @@ class Shadow:
                 join = seen.reshape(2, -1).amax(1, keepdim=True)
                 if planes is not None:
                     join = torch.maximum(join, planes.reshape(2, -1).amax(1, keepdim=True))
-                places = torch.arange(cell.planes.shape[1]).expand(2, -1)
-                covered = places.as_strided(
-                    seen.shape[1:], seen.stride()[1:], seen.storage_offset()
-                )
-                cell.planes[:, covered.unique()] = join
+                places = torch.arange(cell.planes.shape[1])
+                layout = (seen.shape[1:], seen.stride()[1:], seen.storage_offset())
+                cell.planes[:, places.as_strided(*layout).flatten()] = join
             elif planes is None:
                 seen.zero_()
             else:

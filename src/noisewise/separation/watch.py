@@ -137,6 +137,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operation = operation_of(func)
         if operation.foreign:
             self.unknown.setdefault(Origin(f"{func} (not an operation of torch)", place()))
+        if kwargs.get("generator") is not None:
+            what = f"{_name(func)} (it draws from a generator of its own, which is not followed)"
+            self.unknown.setdefault(Origin(what, place()))
         if operation.reshapes:
             return
         shadow = self.shadow
@@ -173,12 +176,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins = [cell.origin for cell in cells if cell is not None and cell.origin is not None]
         written = call.results[: call.overwritten]
         for tensor, planes in zip(call.results, self._apply(call, operation), strict=True):
-            origin = None
+            first: Origin | None = None
             if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
-                origin = origins[0] if origins else Origin(call.name, place())
+                first = origins[0] if origins else Origin(call.name, place())
             if planes is not None:
                 self._check_memory(tensor, made=not any(tensor is t for t in written))
-            shadow.write(tensor, planes, False, origin)
+            shadow.write(tensor, planes, False, first)
 
     def _find_results(
         self, call: Call, operation: Operation, kwargs: dict[str, Any], result: Any, fresh: bool

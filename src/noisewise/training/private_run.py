@@ -280,6 +280,7 @@ class PrivateRun:
             self.resolved.noise_multiplier,
             self.plan.noise,
         )
+        self.circumstances.uneven |= self.team.agree(self._engine.unevenness > 0.0)
         if self.loader is not None:
             self.loader.claim()
         if self.team.agree(not own):

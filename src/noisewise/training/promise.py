@@ -36,6 +36,8 @@ class Circumstances:
         What must be said about how records were divided among workers.
     workers : int
         How many there were.
+    uneven : bool
+        Whether the last bits of a record's numbers depend on its place in a batch.
     """
 
     size_read: bool = False
@@ -45,6 +47,7 @@ class Circumstances:
     unproven: str = ""
     division: str = ""
     workers: int = 1
+    uneven: bool = False
 
 
 def state(
@@ -124,6 +127,12 @@ def _assumptions(
         yield (
             f"The number of records, {resolved.records}, {how}is treated as public: the sample "
             "rate, the number of steps, delta or the divisor follow from it."
+        )
+    if circumstances.uneven:
+        yield (
+            "On this machine the last bits of a record's gradient depend on its place in the "
+            "batch. It is assumed that no record lies so close to a kink of the model or the loss "
+            "that these bits change its gradient by more than the slack on the sensitivity."
         )
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."

@@ -79,6 +79,7 @@ class EngineLike(Protocol):
     progress: float
     parameters: dict[str, Any]
     losses_of: Callable[[Any, Any], Tensor]
+    unevenness: float
 
     @property
     def assumed(self) -> Any:

@@ -21,9 +21,31 @@ from noisewise.gradients.unnoted import unnoted
 
 __all__ = ["linear", "tapped_linear"]
 
+#: Entries of a row that fill cache lines.
+_LINE = 16
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """X W', both filled up with zeros to whole cache lines.
+
+    Kernels for matrix products compute rows that begin at different places of a cache line in
+    different ways, and then a record's last bits depend on the place that it has in a batch.
+    """
+    outputs, inputs = weight.shape
+    across, down = -inputs % _LINE, -outputs % _LINE
+    if not across and not down:
+        return functional.linear(x, weight)
+    wide = functional.linear(
+        functional.pad(x, (0, across)), functional.pad(weight, (0, across, 0, down))
+    )
+    return wide[..., :outputs].contiguous() if down else wide
+
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """X W' + b in memory of its own: what comes after may write into it."""
+    if -x.shape[-1] % _LINE or -len(weight) % _LINE:
+        result = _product(x, weight)
+        return result if bias is None else result.add_(bias)
     if x.dim() == 2 or is_autocasting(x) or not x.is_contiguous():
         result = functional.linear(x, weight, bias)
         return result.clone() if result._is_view() else result
@@ -59,7 +81,7 @@ class _Linear(torch.autograd.Function):
         ctx.tape.arrive(LinearContraction.of(x, cotangent, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
-            into = cotangent.to(weight.dtype).matmul(weight).to(x.dtype)
+            into = _product(cotangent.to(weight.dtype), weight.t()).to(x.dtype)
         return into, None, None, None, None
 
 

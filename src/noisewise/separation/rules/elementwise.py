@@ -16,7 +16,7 @@ __all__ = ["pointwise"]
     "leaky_relu_backward hardsigmoid_backward normal log_sigmoid_forward log_sigmoid_backward",
     "_prelu_kernel _prelu_kernel_backward rrelu_with_noise rrelu_with_noise_backward nan_to_num",
     "threshold_backward",
-    "_fused_dropout masked_fill where",
+    "_fused_dropout masked_fill where floor_divide",
 )
 def pointwise(call: Call) -> list[Planes]:
     """Each entry of a result depends on the entries that broadcasting aligns with it."""

@@ -14,7 +14,7 @@ __all__ = ["along"]
     "norm linalg_vector_norm _softmax _log_softmax _softmax_backward_data median nanmedian nansum",
     "_log_softmax_backward_data cumsum cumprod logcumsumexp sort argsort topk cummax cummin",
     "kthvalue mode _safe_softmax count_nonzero aminmax _fft_r2c _fft_c2c _fft_c2r",
-    "_cummax_helper _cummin_helper masked_softmax",
+    "_cummax_helper _cummin_helper masked_softmax linalg_cross",
 )
 def along(call: Call) -> list[Planes]:
     """All entries along the axes come together; without axes, all entries."""
