@@ -49,7 +49,10 @@ def test_clipped_equals_the_reference(name, per):
     model, x, y = prepared(name)
     gradients = reference(name, model, squared, x, y)
     typical = float(torch.cat([g.flatten(1).norm(dim=1) for g in gradients.values()]).median())
+    shortest = min(float(g.flatten(1).norm(dim=1).min()) for g in gradients.values())
     for rule, scale in RULES.items():
+        if rule == "normalise" and shortest < 1e-5 * typical:
+            continue  # a gradient that is zero but for rounding has no direction to compare
         clip = max(1.037 * typical, 0.1)  # off the norms themselves, for `global`
         estimator = nw.Clipped(clip, per=per, rule=rule)
         result = quietly(nw.bounded_sum, model, squared, x, y, estimator)

@@ -158,13 +158,14 @@ class _InPlace(GradientEngine):
     """Sums of batches in an order that the caller chose.
 
     A record that is left out moves all behind it to other slots. If these are not treated alike,
-    every record takes a slot that follows from itself.
+    every record takes a slot that follows from itself. (With chance, places are drawn anew in any
+    case: two sums compare only in law.)
     """
 
     def sum(self, x: Any, y: Any) -> BoundedSum:
         """Return the bounded sum of a batch."""
         result = super().sum(x, y)
-        if self._moving and self.unevenness:
+        if self._moving and self.unevenness and not self.random:
             self._moving = False
             result = super().sum(x, y)
         return result

@@ -45,6 +45,8 @@ class Runner:
         Memory that existed before any record was met, if that is known already.
     batch : sequence of Tensor
         What the caller holds of the batch under way: reading it would mix records.
+    random : bool
+        Whether model, loss or augmentation drew anything.
     unevenness : float
         How far a record's factors differed between the slots of a piece, at most.
     looking : bool
@@ -65,6 +67,7 @@ class Runner:
     before: Storages | None = None
     looking = False
     unevenness = 0.0
+    random = False
     _attached = False
     _targets: dict[int, Target]
     _constants: frozenset[int]
@@ -223,6 +226,7 @@ class Runner:
             raise UnsupportedModelError(proof.explain())
         if self.proof is None or self.proof.proven:
             self.proof = proof
+        self.random = self.random or (piece.watch is not None and piece.watch.random)
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)
         if cached := piece.left_behind():

@@ -49,6 +49,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     strangers : bool
         Whether memory was met that no operation made and that is not known.
+    random : bool
+        Whether anything was drawn.
     unknown : dict of Origin
         Operations on records that no rule speaks for.
     escapes : dict of Origin
@@ -78,6 +80,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         self.before = before
         self.strangers = False
+        self.random = False
         self._exported: set[int] = set()
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
@@ -135,6 +138,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         operation = operation_of(func)
+        self.random = self.random or operation.random
         if operation.foreign:
             self.unknown.setdefault(Origin(f"{func} (not an operation of torch)", place()))
         if kwargs.get("generator") is not None:
