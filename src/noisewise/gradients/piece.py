@@ -181,10 +181,12 @@ class Piece:
         with self._following():
             if losses.requires_grad:
                 seeds = self.seeds(losses)
-                with Following(self.path), no_values("the backward pass"):
+                with Following(self.path):
                     # torch.autograd.backward is a torch function itself: under it, the modes
                     # would not see what hooks and custom functions do.
-                    _engine_run_backward(
+                    no_values(
+                        "the backward pass",
+                        _engine_run_backward,
                         (losses,),
                         (seeds,),
                         False,

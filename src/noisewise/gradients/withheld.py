@@ -8,9 +8,8 @@ shown. What fails on the records alone is said without them.
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,12 +24,11 @@ __all__ = ["no_values", "without_values"]
 _SHOWN = (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError, NotImplementedError)
 
 
-@contextlib.contextmanager
-def no_values(what: str) -> Iterator[None]:
-    """Let an error of code that cannot be run again end here, and tell only its kind and place."""
+def no_values(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call what cannot be run again; an error ends here, and only its kind and place are told."""
     where = kind = ""
     try:
-        yield
+        function(*args, **kwargs)
     except _SHOWN:
         raise
     except Exception as error:

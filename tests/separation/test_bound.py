@@ -1,0 +1,286 @@
+"""Later runs are bound to the watched one: a program that changes on the way is watched again.
+
+Each program keeps records apart while it is watched. Then a switch is turned, and it mixes them in
+a way that leaves as little trace as possible: the same functions, shapes and whole numbers.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import noisewise as nw
+from noisewise.gradients import GradientEngine
+from separation.test_doors import RECORDS, WIDTH, Hidden, batch, cross_entropy
+
+
+class Switched(Hidden):
+    """`inside` gets the model, whose switch it may read."""
+
+    def __init__(self, inside=None):
+        super().__init__(None)
+        self.on, self.amount, self.program = 0, 0.0, inside
+
+    def forward(self, x):
+        return self.last(self.program(self, torch.tanh(self.first(x))))
+
+
+def sums(engine, x, y):
+    return torch.cat([g.flatten() for g in engine.sum(x, y).gradients.values()])
+
+
+def refused_or_apart(make, turn):
+    """Whether the switched program is refused, or no record moves the sum by more than allowed."""
+    x, y = batch()
+
+    def total(x, y):
+        torch.manual_seed(1)
+        model, loss = make()
+        engine = GradientEngine(model, loss, nw.Clipped(1.0), chunk=RECORDS)
+        engine.sum(*batch())
+        turn(model, loss)
+        return sums(engine, x, y)
+
+    try:
+        whole = total(x, y)
+        moves = [
+            float((whole - total(x[keep], y[keep])).norm())
+            for left in range(RECORDS)
+            for keep in [[i for i in range(RECORDS) if i != left]]
+        ]
+    except nw.NoisewiseError:
+        return True
+    return max(moves) <= 1.001
+
+
+class Output(Switched):
+    def forward(self, x):
+        output = self.last(torch.tanh(self.first(x)))
+        plain, mixed = output * 1.0, output - output.mean(0) * 5
+        return mixed if self.on else plain
+
+
+class Loss:
+    def __init__(self):
+        self.on = 0
+
+    def __call__(self, output, target):
+        losses = cross_entropy(output, target)
+        plain, mixed = losses * 1.0, losses * losses.detach().mean().sub(1.0).mul(50).sign()
+        return mixed if self.on else plain
+
+
+class Hooked(Switched):
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+
+        def hook(gradient):
+            plain, mixed = gradient * 1.0, gradient.mean(0, keepdim=True).expand_as(gradient) * 20
+            return torch.add(plain, mixed if self.on else plain)
+
+        h.register_hook(hook)
+        return self.last(h)
+
+
+class Silent(Switched):
+    """Hooks that exchange gradients without calling torch."""
+
+    def forward(self, x):
+        h, kept = torch.tanh(self.first(x)), []
+        shifted = h.roll(1, 0) * 0.0 + h
+        shifted.register_hook(lambda gradient: kept.append(gradient.roll(1, 0)))
+        h.register_hook(lambda gradient: kept[0] if self.on else gradient)
+        return self.last(shifted)
+
+
+class Returned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h, model):
+        ctx.model = model
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        plain, mixed = gradient * 1.0, gradient.mean(0, keepdim=True).expand_as(gradient) * 20
+        return (mixed if ctx.model[0].on else plain), None
+
+
+class Unpacked(Switched):
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        mixed, kept = h.detach().mean(0, keepdim=True).expand_as(h) * 9, []
+
+        def unpack(index):
+            return mixed if self.on and kept[index].shape == mixed.shape else kept[index]
+
+        def pack(value):
+            kept.append(value)
+            return len(kept) - 1
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            product = h * (h.detach() + 1)
+        return self.last(product)
+
+
+def shifted(index):
+    return lambda model, h: h + 3 * h.detach()[index(model, len(h))]
+
+
+INDICES = {
+    "a float added to a constant": lambda m, n: ((torch.arange(n) + m.amount) % n).long(),
+    "floats in a list": lambda m, n: torch.tensor([float((i + m.on) % n) for i in range(n)]).long(),
+    "an array": lambda m, n: torch.tensor(np.roll(np.arange(n), m.on)),
+    "an array as an index": lambda m, n: np.roll(np.arange(n), m.on),
+    "a range": lambda m, n: torch.tensor(range(m.on, n + m.on)) % n,
+    "an old constructor": lambda m, n: torch.LongTensor([(i + m.on) % n for i in range(n)]),
+    "a list": lambda m, n: [(i + m.on) % n for i in range(n)],
+}
+FORWARD = {name: shifted(index) for name, index in INDICES.items()}
+FORWARD["a number of numpy's"] = lambda m, h: h + 3 * h.detach().roll(np.int64(m.on), 0)
+FORWARD["an axis of numpy's"] = lambda m, h: (
+    h + h.detach().sum(dim=np.int64(1 - m.on), keepdim=True).reshape(-1, 1)
+)
+FORWARD["an autograd function"] = lambda m, h: Returned.apply(h, [m])
+
+
+def turned(model, loss):
+    model.on, model.amount = 1, 1.0
+    if isinstance(loss, Loss):
+        loss.on = 1
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_what_becomes_an_index_is_part_of_the_path(name):
+    assert refused_or_apart(lambda: (Switched(FORWARD[name]), cross_entropy), turned)
+
+
+@pytest.mark.parametrize("kind", [Output, Hooked, Silent, Unpacked])
+def test_which_tensor_goes_on_is_part_of_the_path(kind):
+    assert refused_or_apart(lambda: (kind(), cross_entropy), turned)
+
+
+def test_which_value_a_loss_returns_is_part_of_the_path():
+    assert refused_or_apart(lambda: (Switched(lambda m, h: h), Loss()), turned)
+
+
+class Cached(Switched):
+    """Keeps hidden values by mere assignment, and reads them in the next piece."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = torch.zeros(RECORDS, WIDTH)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        result = self.last(h + self.kept.mean(0) * 20)
+        if self.on:
+            self.kept = h.detach()
+        return result
+
+
+def test_a_tensor_that_an_earlier_piece_left_is_not_public():
+    model = Cached()
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=RECORDS)
+    engine.sum(*batch())
+    model.on = 1
+    x, y = batch()
+    with pytest.raises(nw.UnsupportedModelError, match=r"unknown origin|keeps values"):
+        engine.sum(torch.cat([x, x]), torch.cat([y, y]))
+
+
+def test_a_cache_of_public_values_may_be_read_later():
+    class Positions(Switched):
+        table = None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.arange(WIDTH) / WIDTH
+            return self.last(torch.tanh(self.first(x + self.table)))
+
+    model = Positions()
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=RECORDS)
+    first = sums(engine, *batch())
+    assert torch.equal(first, sums(engine, *batch()))
+    wiring = next(iter(engine._wirings.values()))
+    assert len(wiring.paths) == 2  # with and without the cache
+    assert torch.equal(first, sums(engine, *batch()))
+    assert len(wiring.paths) == 2
+
+
+class Layouts(nn.Module):
+    """Records outside or inside of the positions, from step to step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.inside = nn.Linear(4, 4), nn.Linear(4, 3), False
+
+    def forward(self, x):
+        records, positions, width = x.shape
+        if self.inside:
+            rows = x.transpose(0, 1).reshape(-1, width)
+            h = self.first(rows).reshape(positions, records, width).transpose(0, 1)
+        else:
+            h = self.first(x.reshape(-1, width)).reshape(records, positions, width)
+        return self.last(torch.tanh(h)).mean(1)
+
+
+def test_each_path_has_layouts_of_its_own():
+    drawn = torch.Generator().manual_seed(3)
+    x, y = torch.randn(6, 6, 4, generator=drawn), torch.randint(3, (6,), generator=drawn)
+    x[0] *= 100
+    model = Layouts()
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(0.01), chunk=6)
+    expected = sums(engine, x, y)
+    for inside in (True, False, True, False, False, True):
+        model.inside = inside
+        assert torch.allclose(sums(engine, x, y), expected, atol=1e-6)
+
+
+class Exchanged(nn.Module):
+    """Two layers of one shape that meet their records in different layouts."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.on = False
+
+    def forward(self, x):
+        first, second = (self.other, self.one) if self.on else (self.one, self.other)
+        records, positions, width = x.shape
+        h = torch.tanh(first(x.reshape(-1, width))).reshape(records, positions, width)
+        rows = second(h.transpose(0, 1).reshape(-1, width))
+        return self.head(rows.reshape(positions, records, width).mean(0))
+
+
+def test_which_parameter_is_used_is_part_of_the_path():
+    drawn = torch.Generator().manual_seed(3)
+    x, y = torch.randn(6, 6, 4, generator=drawn), torch.randint(3, (6,), generator=drawn)
+    x[0] *= 100
+    model = Exchanged()
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(0.01), chunk=6)
+    engine.sum(x, y)
+    model.on = True
+    fresh = GradientEngine(model, cross_entropy, nw.Clipped(0.01), chunk=6)
+    assert torch.allclose(sums(engine, x, y), sums(fresh, x, y), atol=1e-6)
+
+
+def test_pieces_have_memory_of_their_own():
+    class Strided(Switched):
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x.as_strided(x.shape, (x.shape[1], 1), 0))))
+
+    model = Strided()
+    x, y = torch.randn(24, WIDTH), torch.randint(3, (24,))
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=6)
+    whole = sums(engine, x, y)
+    parts = sum(sums(engine, x[s : s + 6], y[s : s + 6]) for s in range(0, 24, 6))
+    assert torch.allclose(whole, parts, atol=1e-5)
+
+
+def test_a_float_that_changes_needs_no_second_proof():
+    model = Switched(lambda m, h: h * (1.0 + m.amount))
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=RECORDS)
+    engine.sum(*batch())
+    model.amount = 0.5
+    engine.sum(*batch())
+    assert [len(wiring.paths) for wiring in engine._wirings.values()] == [1]
