@@ -19,7 +19,11 @@ class Calm(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run an operation; if it draws, forget what it drew."""
-        kwargs = kwargs or {}
+        # Function modes follow what the user calls, not what is called here in turn.
+        with torch._C.DisableTorchFunction():
+            return self._calmed(func, args, kwargs or {})
+
+    def _calmed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__

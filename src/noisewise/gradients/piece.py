@@ -141,7 +141,9 @@ class Piece:
                 output = without_values(partial(call_model, model), x, what="the model")
             if isinstance(self.estimator, Lipschitz):
                 self.gate = Gate(self.estimator.loss_clip)
+                self.path.hand_over(pytree.tree_leaves(output))
                 output = self.gate.guard(output)
+                self._name(output)
         self.output = output
         return output
 
@@ -154,10 +156,11 @@ class Piece:
                 chosen = self.output if select is None else select(self.output)
             self.path.hand_over(pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
-            for tensor in _tensors(self.y):
-                self.path.name(tensor)
+            self._name(self.y)
             y = pytree.tree_map(self._repeated, self.y) if self.views > 1 else self.y
             leaf = chosen.detach().requires_grad_() if bounded else chosen
+            if bounded:
+                self._name(leaf)
             with torch.enable_grad(), self._handling():
                 values = without_values(self.losses_of, leaf, y, what="the loss")
                 losses = check_losses(values, rows)
@@ -262,8 +265,7 @@ class Piece:
     def _inputs(self) -> Any:
         """Augmented and folded inputs; rows of records that are not finite become zeros."""
         x = self.x
-        for tensor in _tensors(x):
-            self.path.name(tensor)
+        self._name(x)
         if self.augmentation is not None:
             with self._noted():
                 x = without_values(self._augmented, x, what="the augmentation")
@@ -282,9 +284,13 @@ class Piece:
         x = cleaned
         if isinstance(self.estimator, Lipschitz) and self.estimator.input_norm is not None:
             x = shortened(x, self.estimator.input_norm)
-        for tensor in _tensors(x):
-            self.path.name(tensor)
+        self._name(x)
         return x
+
+    def _name(self, values: Any) -> None:
+        """Let the path know tensors that the library itself has made."""
+        for tensor in _tensors(values):
+            self.path.name(tensor)
 
     def _noted(self) -> contextlib.AbstractContextManager[Any]:
         return Following(self.path)
