@@ -15,7 +15,12 @@ from typer.testing import CliRunner
 
 import noisewise.estimators.fits as fits
 from noisewise.cli import app
-from noisewise.errors import BudgetExceededError, LedgerError, RelationError
+from noisewise.errors import (
+    BudgetExceededError,
+    LedgerError,
+    LedgerRolledBackError,
+    RelationError,
+)
 from noisewise.estimators import (
     PrivateClassifier,
     PrivateRegressor,
@@ -107,6 +112,38 @@ def test_a_fit_beyond_the_budget_is_refused_before_any_record_is_read(tmp_path):
     assert all(np.array_equal(a, b) for a, (b, _) in zip(before, model.weights_, strict=True))
     with pytest.raises(BudgetExceededError):
         PrivateRegressor(delta=1e-5, ledger=path).fit(Untouchable(), Untouchable())
+
+
+def test_a_ledger_that_was_deleted_is_not_replaced_by_one_without_a_budget(tmp_path):
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=1.2, delta=1e-5).close()
+    classifier(steps=5, ledger=path).fit(*data())
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerRolledBackError, match="Put it back"):
+            classifier(steps=5, ledger=path).fit(*data())
+        assert not path.exists()
+
+
+def test_an_older_copy_of_the_ledger_pays_for_no_further_fit(tmp_path):
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=1.2, delta=1e-5).close()
+    older = path.read_bytes()
+    model = classifier(steps=5, ledger=path).fit(*data())
+    path.write_bytes(older)
+    for each in (model, clone(model), pickle.loads(pickle.dumps(model))):
+        with pytest.raises(LedgerRolledBackError):
+            each.fit(*data())
+
+
+def test_a_fitted_model_remembers_its_ledger_if_nothing_beside_the_ledger_does(tmp_path):
+    path = tmp_path / "small.ledger"
+    model = classifier(steps=5, ledger=path).fit(*data())
+    path.unlink()
+    path.with_name("small.ledger.seen").unlink()
+    with pytest.raises(LedgerRolledBackError, match="another ledger"):
+        pickle.loads(pickle.dumps(model)).fit(*data())
+    classifier(steps=5, ledger=tmp_path / "other.ledger").fit(*data())
 
 
 def test_a_grid_search_stops_paying_at_the_budget(tmp_path):

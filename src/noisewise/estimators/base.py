@@ -32,7 +32,7 @@ from noisewise.estimators.network import (
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
-from noisewise.privacy import Ledger, _validate
+from noisewise.privacy import Ledger, LedgerHead, _validate
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.records import TensorRecords
@@ -74,6 +74,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     verbose: bool
     #: What the command line adds to the call of ``fit``, given inputs and targets.
     _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
+    #: The ledger of the last fit, and where it stood then.
+    _charged: tuple[str, LedgerHead] | None = None
 
     # -- parameters ---------------------------------------------------------------------
 
@@ -236,6 +238,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         account = open_fit_account(self.ledger, type(self).__name__, resolved)
         try:
+            if self._charged is not None and self._charged[0] == account.place:
+                account.require(self._charged[1])
             account.require_room(resolved)
         except BaseException:
             account.close()
@@ -250,6 +254,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self._train(*readable(lambda: self._read(x, y)), account)
         finally:
             if account is not None:
+                self._charged = account.place, account.head
                 account.close()
 
     def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:

@@ -4,17 +4,20 @@ One append-only file of JSON lines. Each line carries the SHA-256 of its content
 and of the line before it, so a change anywhere is seen. :meth:`Ledger.charge`
 returns only after the line has reached the disk (``fsync``): a result computed
 after it returns can never be missing from the ledger, whenever the process dies.
-A last line that was cut off by a crash belongs to a charge whose result was
-never released; it is removed by whoever uses the ledger next.
+A last line that a crash tore while it was written belongs to a charge whose result
+was never released; it is removed by whoever uses the ledger next. A line whose seal
+is right is a charge, with or without the newline behind it; any other line that
+cannot be read may have been one, and the ledger is refused until it is put right.
 
 Any number of threads and processes may charge one ledger, each through the same
 object or its own. To look at what was spent, to decide, and to write is one act
 under a lock on the file; what others wrote is read at the beginning of each act.
 
 **Rolling back.** A ledger that is replaced by an older copy of itself is whole, and
-nothing inside it can tell. Whoever keeps state that belongs to charges remembers
-:meth:`Ledger.head` with it and asks :meth:`Ledger.require` later. An open ledger does
-that by itself for everything that it has seen.
+nothing inside it can tell. A small file beside it, ending in ``.seen``, remembers how far
+it was: an older copy, a deleted ledger or a new one in its place is refused. Whoever keeps
+state elsewhere that belongs to charges remembers :meth:`Ledger.head` with it and asks
+:meth:`Ledger.require` later. An open ledger does that by itself for all that it has seen.
 
 **Paying once.** A release that may be repeated, because a process died between charge
 and release, is charged by :meth:`Ledger.charge_once` under a key, with a digest of what
@@ -79,7 +82,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If the file exists: what was spent before must not be forgotten.
+            If the file exists, or existed: what was spent before must not be forgotten.
         """
         header = {
             "format": FORMAT,
@@ -100,7 +103,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If there is none, or it was damaged.
+            If there is none, it was damaged, or it is an older copy of what was here.
         """
         return cls(Path(path))
 
