@@ -28,6 +28,8 @@ from noisewise.estimators import (
     save_estimator,
 )
 from noisewise.privacy import Ledger, Statement
+from noisewise.training.checkpoints import read
+from noisewise.training.streams import Streams
 
 
 @pytest.fixture(autouse=True)
@@ -245,12 +247,13 @@ def test_folds_of_tables_too_long_to_remember_are_recognised():
 
 
 def noise_seeds(monkeypatch):
+    """The first numbers that each fit will draw as noise."""
     import noisewise.estimators.base as base
 
     seen, original = [], base.fit
 
     def watched(network, records, plan, **options):
-        seen.append(plan.seed)
+        seen.append(Streams(plan.seed, bound_to=options["bound_to"]).noise(0).bytes(16))
         return original(network, records, plan, **options)
 
     monkeypatch.setattr(base, "fit", watched)
@@ -296,3 +299,33 @@ def test_verify_shows_what_a_statement_does_not_cover(tmp_path):
     assert "1 further fit on data that overlap this one is not covered" in text
     plain = CliRunner().invoke(app, ["verify", str(path), "--json"])
     assert caveat(model) in json.loads(plain.output)["assumptions"]
+
+
+def test_a_seeded_fit_states_nothing_that_depends_on_a_record(monkeypatch):
+    x, y = data()
+    changed, relabelled = x.copy(), y.copy()
+    changed[7, 1] += 0.125
+    relabelled[9] = 1 - y[9]
+    shown = []
+    for inputs, labels in ((x, y), (changed, y), (x, relabelled)):
+        monkeypatch.setattr(fits, "_fits", [])
+        model = classifier(steps=3, random_state=4).fit(inputs, labels)
+        shown.append((model.statement_.to_json(), str(model.statement_), model.statement_.card()))
+    assert shown[0] == shown[1] == shown[2]
+    assert model.statement_.randomness.startswith("seeded generator (seed 4 and the records): ")
+    assert "NOT secret" in model.statement_.randomness
+
+
+def test_a_checkpoint_of_a_seeded_fit_holds_the_users_seed_alone(tmp_path):
+    x, y = data()
+    plans = []
+    for row in (0.1, 0.2):
+        path = tmp_path / f"{row}.safetensors"
+        model = classifier(steps=3, random_state=4)
+        model._more_options = lambda inputs, target, path=path: {"checkpoint": path}
+        x[3, 0] = row
+        model.fit(x, y)
+        content = read(path)
+        plans.append((content["plan"], content["name"]))
+    assert plans[0] == plans[1]
+    assert json.loads(plans[0][0])["seed"] == 4

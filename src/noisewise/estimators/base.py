@@ -277,8 +277,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         rate = self._rate(len(x))
         inputs = torch.from_numpy(np.ascontiguousarray(x))
         plan = self._plan()
+        bound_to = b""
         if seed is not None:
-            plan = plan.with_(seed=_own_seed(seed, plan, rate, network, inputs, target))
+            plan = plan.with_(seed=seed)
+            bound_to = _digest(plan, rate, network, inputs, target)
         said = (
             note_fit(TensorRecords((inputs, target)))
             if account is None
@@ -296,6 +298,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             preprocessing=promises,
             progress=bool(self.verbose),
             metrics=False,
+            bound_to=bound_to,
             **more,
         )
         self.weights_ = weights_of(fitted.model)
@@ -327,17 +330,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _own_seed(
-    seed: int, plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
-) -> int:
-    """Return a seed for these records and settings alone.
+def _digest(
+    plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
+) -> bytes:
+    """Return a digest of these records and settings, to which the noise of a seeded fit is bound.
 
     One random_state serves many fits, as in cross-validation. If two of them that differ drew the
     same noise, their difference would show records without any. So the same fit again draws the
-    same noise, and every other one draws its own.
+    same noise, and every other one draws its own. The digest itself would let everybody test
+    guesses of a record; it goes into the generators and nowhere else.
     """
-    total = hashlib.blake2b(f"{seed} {plan.to_json()} {rate} {network}".encode(), digest_size=16)
+    total = hashlib.blake2b(f"{plan.to_json()} {rate} {network}".encode(), digest_size=32)
     for tensor in (inputs, target):
         total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         total.update(tensor.contiguous().numpy().data)
-    return int.from_bytes(total.digest(), "big")
+    return total.digest()
