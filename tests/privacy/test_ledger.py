@@ -442,6 +442,24 @@ def test_a_report_that_was_cut_off_has_no_key_and_is_paid_again(path):
         assert ledger.history == (Pure(1.0),)
 
 
+def test_a_mark_is_taken_away_once_and_whoever_does_not_find_it_pays(path):
+    with Ledger.create(path, epsilon=2.0) as ledger:
+        pays = {"otherwise": Pure(1.0), "note": "stream"}
+        assert not ledger.exchange_mark("s", was=None, becomes="a", **pays)
+        assert ledger.exchange_mark("s", was="a", becomes="b", **pays)
+        assert not ledger.exchange_mark("s", was="a", becomes="c")  # nothing is written
+        assert not ledger.exchange_mark("other", was="b", becomes="c")
+        assert ledger.exchange_mark("s", was="b", becomes="d", **pays)
+    with Ledger.open(path) as ledger:
+        assert ledger.history == (Pure(1.0),)
+        assert not ledger.exchange_mark("s", was="b", becomes="e", **pays)
+        assert ledger.spent() == pytest.approx(2.0)
+        with pytest.raises(BudgetExceededError):
+            ledger.exchange_mark("s", was="b", becomes="f", **pays)
+        assert ledger.exchange_mark("s", was="e", becomes="g", **pays)
+        assert len(ledger.charges) == len(ledger.entries) == 2
+
+
 def test_a_copy_of_a_ledger_charges_the_same_file(path):
     with Ledger.create(path, epsilon=1.0) as ledger:
         for copied in (copy.deepcopy(ledger), pickle.loads(pickle.dumps(ledger))):

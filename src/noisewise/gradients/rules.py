@@ -134,9 +134,9 @@ def apart(scale: Callable[[Tensor, float], Tensor], norms: Tensor, limit: float)
     # Nothing of the error is shown or kept: its text may hold norms.
     raise UnsoundError(
         f"{getattr(scale, '__qualname__', scale)} cannot be applied to one record's norm at a time "
-        f"({kind}). A factor must be a function of that record's norm and of public values, made of "
-        "torch operations on a tensor without axes, and of one number: no maximum, mean or quantile "
-        "of the batch, no branch on a value, nothing random."
+        f"({kind}). A factor must be a function of that record's norm and of public values, made "
+        "of torch operations on a tensor without axes: no maximum, mean or quantile of the batch, "
+        "no branch on a value, nothing random."
     )
 
 

@@ -36,7 +36,7 @@ from noisewise.errors import BudgetExceededError, ChargeConflictError
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import Event, History, as_history, with_count
-from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead
+from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead, Mark
 from noisewise.privacy.ledger_file import LedgerFile, create_file
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement, round_up
@@ -226,6 +226,52 @@ class Ledger:
             if (found.digest, found.event) != (digest, event):
                 raise self._conflict(key)
             act.settle()
+            return False
+
+    def exchange_mark(
+        self,
+        name: str,
+        *,
+        was: str | None,
+        becomes: str,
+        otherwise: Event | None = None,
+        note: str = "",
+    ) -> bool:
+        """Replace a mark, if it is as expected; else charge for doing so, or leave it.
+
+        A mark ties state that is kept elsewhere, such as the file of a stream, to this ledger: who
+        finds the mark that belongs to the state takes it away in the same act, so that nobody who
+        holds a copy or an older state finds it again.
+
+        Parameters
+        ----------
+        name : str
+        was : str or None
+            What is expected; None for nothing that could be found.
+        becomes : str
+        otherwise : Event, optional
+            Charged if the mark is another one; if None, nothing is written then.
+        note : str
+            Of that charge.
+
+        Returns
+        -------
+        bool
+            Whether the mark was as expected.
+
+        Raises
+        ------
+        BudgetExceededError
+            If what is to be charged does not fit the budget. Nothing is written.
+        """
+        with self._file.act() as act:
+            if was is not None and act.book.marks.get(name) == was:
+                act.append([Mark(name, becomes)])
+                return True
+            if otherwise is not None:
+                charges = _charges(otherwise, note, None, None)
+                self._check_budget(act.book, charges)
+                act.append([*charges, Mark(name, becomes)])
             return False
 
     def spent(self, *, delta: float | None = None) -> float:

@@ -25,7 +25,7 @@ from noisewise.privacy.events import (
     with_count,
 )
 
-__all__ = ["Book", "Charge", "LedgerHead", "seal"]
+__all__ = ["Book", "Charge", "LedgerHead", "Mark", "seal"]
 
 FORMAT = "noisewise-privacy-ledger"
 VERSION = 1
@@ -81,6 +81,26 @@ class Charge:
         return content | {name: value for name, value in named.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A line that costs nothing: what state, kept elsewhere, belongs to the ledger from here on.
+
+    Parameters
+    ----------
+    name : str
+        Of what is kept elsewhere.
+    value : str
+        Of its state; a later line of the same name takes its place.
+    """
+
+    name: str
+    value: str
+
+    def to_dict(self, sequence: int) -> dict[str, Any]:
+        """Return the content of the line with that number."""
+        return {"sequence": sequence, "mark": self.name, "value": self.value}
+
+
 def seal(content: dict[str, Any], previous: str) -> tuple[bytes, str]:
     """Return the line that follows the one with the hash `previous`, and its own hash."""
     unique = content | {"nonce": secrets.token_hex(16)}
@@ -106,6 +126,7 @@ class Book:
         self.checksums: list[str] = []
         self.charges: list[Charge] = []
         self.by_key: dict[str, Charge] = {}
+        self.marks: dict[str, str] = {}
         self.history: History = ()
         #: A kind of release and how many more of it fit the budget; kept up by extend().
         self.allowance: tuple[Event, int] | None = None
@@ -159,6 +180,8 @@ class Book:
         if not self.checksums:
             self._check_header(content)
             self.header = content
+        elif "mark" in content:
+            self.marks[str(content["mark"])] = str(content.get("value"))
         else:
             try:
                 charge = Charge.from_dict(content)

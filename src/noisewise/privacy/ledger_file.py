@@ -13,7 +13,7 @@ from typing import Any
 from noisewise.errors import LedgerError
 from noisewise.privacy._durable import private_file, replace_file
 from noisewise.privacy._locked_file import locked, process_guard
-from noisewise.privacy.ledger_book import Book, Charge, seal
+from noisewise.privacy.ledger_book import Book, Charge, Mark, seal
 from noisewise.privacy.ledger_witness import Seen, Witness
 
 __all__ = ["Act", "LedgerFile", "create_file"]
@@ -53,8 +53,8 @@ class Act:
     file: LedgerFile
     descriptor: int
 
-    def append(self, charges: Sequence[Charge]) -> None:
-        """Write charges; they are on the disk when this returns, or not charged if it raises."""
+    def append(self, charges: Sequence[Charge | Mark]) -> None:
+        """Write lines; they are on the disk when this returns, or not charged if it raises."""
         lines, checksum = [], self.book.head.digest
         for sequence, charge in enumerate(charges, start=len(self.book.checksums)):
             line, checksum = seal(charge.to_dict(sequence), checksum)
