@@ -240,7 +240,8 @@ def test_premises_cannot_be_switched_off_by_an_older_version(good, assumptions):
     "said",
     [
         "NOT SOUND: x", " NOT SOUND: x", "\u00a0NOT SOUND", "not  sound: x", "Not-Sound",
-        "(NOT SOUND)", "NOTSOUND", "\uff2e\uff2f\uff34 SOUND: x", "\u200bNOT SOUND: x", "N\u200bOT SOUND: x",
+        "(NOT SOUND)", "NOTSOUND", "\uff2e\uff2f\uff34 SOUND: x", "\u200bNOT SOUND: x",
+        "N\u200bOT SOUND: x",
     ],
 )  # fmt: skip
 def test_what_says_that_it_is_not_sound_is_refused_however_it_is_spelt(good, said):
