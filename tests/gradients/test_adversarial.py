@@ -375,11 +375,14 @@ def test_the_suite_can_fail_without_the_rounding_of_products(monkeypatch):
 # -- nothing but the sum --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nw.nn.losses.CrossEntropy()])
-def test_a_label_out_of_range_is_not_shown(loss):
+def own_entropy(output, target):
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def test_a_label_out_of_range_is_not_shown():
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 7351])
     with pytest.raises(ValueError, match="withheld") as caught:
-        nw.bounded_sum(nn.Linear(4, 3), loss, x, y, nw.Clipped(1.0))
+        nw.bounded_sum(nn.Linear(4, 3), own_entropy, x, y, nw.Clipped(1.0))
     shown = caught.value
     assert "7351" not in str(shown)
     assert shown.__cause__ is None
