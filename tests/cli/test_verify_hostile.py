@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from noisewise.cli import app
-from noisewise.errors import StatementError
+from noisewise.errors import StatementError, UnsoundError
 from noisewise.privacy import (
     Gaussian,
     Laplace,
@@ -137,8 +137,13 @@ def test_a_field_that_occurs_twice_is_refused(good):
 EMPTY = [
     (name, value)
     for name in ("assumptions", "versions", "unit", "mechanism", "sampler", "randomness")
-    for value in ([], {}, "", "  \n", None, [""], ["", "x"], 0)
-]
+    for value in (
+        [], {}, "", "  \n", None, [""], ["", "x"], 0,
+        # What looks empty: blanks of all kinds, joiners, marks, fillers, a lone full stop.
+        "\u200b", "\u2060\u200d", "\u00a0\u3000", "\ufeff", "\u3164", "\u2800", "\u115f\u034f",
+        "\ufe0f", "\u202e", "\x1b[2J", "\x00", "\u2028", ".", ["."], ["\u200b"],
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value"), EMPTY)
@@ -223,10 +228,81 @@ def test_what_derive_writes_is_read_and_what_could_not_be_read_is_not_written():
             make(**wrong)
 
 
-def test_a_statement_of_version_0_1_is_read(good):
+@pytest.mark.parametrize("assumptions", [["."], ["\u200b"], ["ok"], ["trust me", "really"], []])
+def test_premises_cannot_be_switched_off_by_an_older_version(good, assumptions):
+    fields = json.loads(good) | {"version": 1, "assumptions": assumptions}
+    for unit in (fields["unit"], "all records of a thousand patients"):
+        with pytest.raises(StatementError, match=r"version must be 2.*derive it again"):
+            Statement.from_json(sealed(fields | {"unit": unit}))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NOT SOUND: x", " NOT SOUND: x", "\u00a0NOT SOUND", "not  sound: x", "Not-Sound",
+        "(NOT SOUND)", "NOTSOUND", "\uff2e\uff2f\uff34 SOUND: x", "\u200bNOT SOUND: x",
+        "N\u200bOT SOUND: x",
+    ],
+)  # fmt: skip
+def test_what_says_that_it_is_not_sound_is_refused_however_it_is_spelt(good, said):
     fields = json.loads(good)
-    fields |= {"version": 1, "assumptions": fields["assumptions"][-1:]}
-    assert Statement.from_json(sealed(fields)) == Statement.from_json(good)
+    for change in (
+        {"assumptions": [*fields["assumptions"], said]}, {"mechanism": said}, {"randomness": said},
+    ):  # fmt: skip
+        with pytest.raises(StatementError):
+            Statement.from_json(sealed(fields | change))
+    for options in ({"assumptions": [said]}, {"mechanism": said}):
+        with pytest.raises((UnsoundError, ValueError)):
+            make(**options)
+
+
+SAMPLERS = [
+    "shuffled batches without replacement",
+    "every record takes part in every step",
+    "Poisson, each record with a probability of 0.5",
+    "Poisson: each record independently, With probability 0.5",
+    "with probability 0.01",
+    "Poisson: each record independently, with probability 1e-2",
+    "Poisson: each record independently, with probability 0.01, really",
+    "Poisson: each record independently, with probability 0.01; shuffled",
+    "Poisson: each record independently, with probability 0.01; With Probability 0.9",
+    "Poisson: each record independently, with probability 0.01; "
+    "none: every record takes part in every release",
+    "promised by the caller, who drew the batches: shuffled",
+    "promised by the caller, who drew the batches: promised by the caller, who drew the batches: "
+    "Poisson: each record independently, with probability 0.01",
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_sampler_that_does_not_follow_from_the_history_is_refused(good, sampler):
+    with pytest.raises(StatementError, match="sampler"):
+        Statement.from_json(sealed(json.loads(good) | {"sampler": sampler}))
+    with pytest.raises(ValueError, match="sampler"):
+        make(sampler=sampler)
+
+
+def test_the_samplers_that_the_library_writes_are_read():
+    caller = "promised by the caller, who drew the batches: "
+    poisson = "Poisson: each record independently, with probability 0.01"
+    everybody = "none: accounted as if every record took part in every step"
+    both = (PoissonGaussian(1.0, 0.01, 3), PoissonGaussian(1.0, 1.0, 2))
+    for history, sampler in (
+        (both[:1], poisson), (both[:1], caller + poisson), (both[1:], everybody),
+        (both, f"{caller}{poisson}; {everybody}"), ((), everybody), ((), poisson),
+    ):  # fmt: skip
+        made = Statement.derive(history, delta=1e-6, mechanism="m", sampler=sampler)
+        assert Statement.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("event", [Pure(1e-9, 3), Pure(9e-9), Pure(1e-5), Pure(5e-324)], ids=str)
+@pytest.mark.parametrize("factor", [0.0, 0.9, 0.99, 0.999])
+def test_an_epsilon_that_is_too_small_is_found_however_small_it_is(event, factor):
+    honest = Statement.derive(event, delta=0.0, mechanism="m")
+    assert verify(honest).ok
+    stated = honest.epsilon * factor
+    if stated < honest.epsilon:
+        assert not verify(Statement(**{**vars(honest), "epsilon": stated})).ok
 
 
 # --------------------------------------------------------------------- fuzzed by machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import os
 import pickle
@@ -24,10 +25,17 @@ from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.laminar import run_cost
 from noisewise.ecdf.noise_slots import NoiseSlots
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise, choose_kary
+from noisewise.ecdf.stream_state import StreamState
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.ecdf.streaming import StreamingCounter
-from noisewise.errors import LedgerError, UnsoundError
-from noisewise.privacy import verify
+from noisewise.errors import (
+    BudgetExceededError,
+    LedgerError,
+    LedgerRolledBackError,
+    RelationError,
+    UnsoundError,
+)
+from noisewise.privacy import Ledger, verify
 from noisewise.privacy.randomness import Randomness
 
 
@@ -166,15 +174,28 @@ def test_a_resumed_counter_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     resumed.close()
 
 
+def sealed(state: dict[str, Any]) -> bytes:
+    body = json.dumps(state).encode()
+    return f"{hashlib.sha256(body).hexdigest()} ".encode() + body.ljust(2048 - 66) + b"\n"
+
+
+def state_of(path: Path) -> dict[str, Any]:
+    kept = StreamState(path, create=False)
+    try:
+        return kept.load()
+    finally:
+        kept.close()
+
+
 def test_the_file_holds_nothing_that_was_not_released(tmp_path: Path) -> None:
     path = tmp_path / "visits.json"
     with StreamingCounter(epsilon=0.01, path=path) as counter:
         released = counter.extend(np.ones(100, np.int64))
-    state = json.loads(path.read_text())
+    state = state_of(path)
     assert state["value"] == released[-1] != 100
     assert set(state) == {
         "format", "version", "epsilon", "delta", "horizon", "mechanism", "bound", "position",
-        "segments", "value", "variance", "event",
+        "segments", "value", "variance", "event", "name", "ledger", "paid", "saves",
     }  # fmt: skip
 
 
@@ -187,6 +208,7 @@ def test_noise_after_a_restart_is_new_even_with_the_same_items(tmp_path: Path) -
     noises = []
     for _ in range(2):
         path.write_bytes(saved)
+        (tmp_path / "visits.json.seen").unlink()
         with StreamingCounter.resume(path) as again:
             noises.append(again.extend(items) - again._base)
     assert not np.array_equal(*noises)
@@ -450,11 +472,19 @@ def test_after_an_interrupt_in_the_middle_nothing_more_is_released(
         {"epsilon": 10**400}, {"event": {"kind": "other"}}, {"event": 3},
     ],
 )  # fmt: skip
-def test_a_state_that_no_counter_wrote_is_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_a_state_that_no_counter_wrote_is_refused(
+    wrong: dict[str, Any], old: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "visits.json"
     with StreamingCounter(epsilon=1.0, path=path, rng=1) as counter:
         counter.extend([1, 0])
-    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    state = state_of(path) | wrong
+    if old:
+        (tmp_path / "visits.json.seen").unlink()
+        path.write_text(json.dumps({**state, "version": 1}))
+    else:
+        path.write_bytes(sealed({**state, "saves": 9}))
     with pytest.raises(LedgerError, match="cannot resume"):
         StreamingCounter.resume(path)
 
@@ -469,3 +499,207 @@ def test_a_state_belongs_to_its_owner_alone_even_if_it_existed_otherwise(tmp_pat
         path.chmod(0o644)
         counter.update(1)
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+# ---------------------------------------------------------- one stream, one counter, one epsilon
+
+
+def _deleted(path: Path, older: bytes) -> None:
+    path.unlink()
+
+
+def _exchanged(path: Path, older: bytes) -> None:
+    path.with_name("copy").write_bytes(older)
+    path.with_name("copy").rename(path)
+
+
+def _copied_over(path: Path, older: bytes) -> None:
+    path.write_bytes(older)
+
+
+def _emptied(path: Path, older: bytes) -> None:
+    path.write_bytes(b"")
+
+
+CHANGES = (_deleted, _exchanged, _copied_over, _emptied)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_counter_notices_that_its_file_is_not_what_it_wrote(
+    change: Callable[[Path, bytes], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "visits.json"
+    counter = StreamingCounter(epsilon=1.0, path=path)
+    counter.extend([1] * 10)
+    older = path.read_bytes()
+    shown = counter.extend([1] * 10)[-1]
+    change(path, older)
+    with pytest.raises(LedgerError, match="while this counter used it"):
+        counter.update(1)
+    assert (counter.position, counter.value) == (20, shown)
+    with pytest.raises(LedgerError, match="closed"):
+        counter.update(1)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_older_state_is_not_continued(
+    change: Callable[[Path, bytes], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "visits.json"
+    with StreamingCounter(epsilon=1.0, path=path) as counter:
+        counter.extend([1] * 10)
+        older = path.read_bytes()
+        counter.extend([1] * 10)
+    newest = path.read_bytes()
+    change(path, older)
+    for _ in range(2):
+        with pytest.raises(LedgerError):
+            StreamingCounter.resume(path)
+    if not path.exists():
+        with pytest.raises(LedgerRolledBackError, match=r"gone.*visits\.json\.seen"):
+            StreamingCounter(epsilon=1.0, path=path)
+    path.write_bytes(newest)
+    with StreamingCounter.resume(path) as counter:
+        assert counter.position == 20
+
+
+def test_there_is_no_lock_to_be_removed(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    with StreamingCounter(epsilon=1.0, path=path) as counter:
+        counter.update(1)
+        for each in tmp_path.iterdir():
+            if each != path:
+                each.unlink()
+        with pytest.raises(LedgerError, match="in use"):
+            StreamingCounter.resume(path)
+
+
+def test_a_save_that_is_cut_off_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    with StreamingCounter(epsilon=1.0, path=path) as counter:
+        released = [counter.update(1) for _ in range(5)]
+        before = path.read_bytes()
+        counter.update(1)
+    after = path.read_bytes()
+    assert len(after) == len(before) == 2 * 2048
+    changed = [i for i in range(len(after)) if after[i] != before[i]]
+    assert changed[-1] - changed[0] < 2048
+    for cut in (changed[0] + 1, changed[0] + 100, changed[-1]):
+        path.write_bytes(after[:cut] + before[cut:])
+        (tmp_path / "visits.json.seen").unlink()
+        with StreamingCounter.resume(path) as counter:
+            assert (counter.position, counter.value) == (5, released[-1])
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_and_left_as_it_is(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "visits.json"
+    make(path)
+    before = path.stat()
+    with pytest.raises(LedgerError, match="not a regular file"):
+        StreamingCounter(epsilon=1.0, path=path)
+    with pytest.raises(LedgerError, match="not a regular file"):
+        StreamingCounter.resume(path)
+    assert path.stat() == before
+
+
+def test_a_state_of_version_0_1_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "visits.json"
+    state = {
+        "format": "noisewise-streaming-counter", "version": 1, "epsilon": 1.0, "delta": 0.0,
+        "horizon": None, "mechanism": "kary", "bound": 1, "position": 7, "segments": 1,
+        "value": 6.5, "variance": 3.0, "event": {"kind": "pure", "epsilon": 1.0, "count": 1},
+    }  # fmt: skip
+    path.write_text(json.dumps(state))
+    with StreamingCounter.resume(path) as counter:
+        assert (counter.position, counter.value) == (7, 6.5)
+        counter.update(1)
+        with pytest.raises(LedgerError, match="in use"):
+            StreamingCounter.resume(path)
+    with StreamingCounter.resume(path) as counter:
+        assert counter.position == 8
+
+
+# --------------------------------------------------------------------------------- ledgers
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"mechanism": "thesis"}, {"delta": 1e-6}, {"delta": 1e-6, "horizon": 4000}]
+)
+def test_a_stream_that_is_closed_and_resumed_is_paid_once(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    path, book = tmp_path / "visits.json", tmp_path / "visits.ledger"
+    with StreamingCounter(epsilon=1.0, path=path, ledger=book, **options) as counter:
+        counter.extend([1] * 1500)
+        once = counter.statement()
+    assert once.epsilon == pytest.approx(1.0, rel=1e-4)
+    for _ in range(3):
+        with StreamingCounter.resume(path, ledger=book) as counter:
+            counter.extend([1] * 700)
+            assert counter.statement().epsilon == once.epsilon
+    assert verify(once).ok
+    with Ledger.open(book) as ledger:
+        assert len(ledger.charges) == 1
+        assert ledger.spent() == pytest.approx(once.epsilon)
+
+
+def test_whoever_measures_again_from_a_copy_or_an_older_state_pays(tmp_path: Path) -> None:
+    path, book = tmp_path / "visits.json", tmp_path / "visits.ledger"
+    unit = "one item of the stream, at its time step"
+    Ledger.create(book, epsilon=4.0, relation="replace-one", unit=unit).close()
+    with StreamingCounter(epsilon=1.0, path=path, ledger=book) as counter:
+        counter.extend([1] * 10)
+    saved = path.read_bytes()
+    with StreamingCounter.resume(path, ledger=book) as counter:
+        counter.extend([1] * 10)
+        assert counter.statement().epsilon == pytest.approx(1.0)
+    # The same items once more, by a copy elsewhere, and by the older state put back with all
+    # that could remember it removed.
+    (tmp_path / "elsewhere.json").write_bytes(saved)
+    with StreamingCounter.resume(tmp_path / "elsewhere.json", ledger=book) as counter:
+        counter.extend([1] * 10)
+        assert counter.statement().epsilon == pytest.approx(2.0)
+    (tmp_path / "visits.json.seen").unlink()
+    path.write_bytes(saved)
+    with StreamingCounter.resume(path, ledger=book) as counter:
+        counter.extend([1] * 10)
+        assert counter.statement().epsilon == pytest.approx(3.0)
+    # One that was killed: whether its last items were released nobody knows.
+    killed = StreamingCounter.resume(path, ledger=book)
+    killed.update(1)
+    killed._shut()
+    with StreamingCounter.resume(path, ledger=book) as counter:
+        counter.update(1)
+        assert counter.statement().epsilon == pytest.approx(4.0)
+    (tmp_path / "elsewhere.json.seen").unlink()
+    (tmp_path / "elsewhere.json").write_bytes(saved)
+    again = StreamingCounter.resume(tmp_path / "elsewhere.json", ledger=book)
+    with pytest.raises(BudgetExceededError):
+        again.update(1)
+    assert again.position == 10
+
+
+def test_a_ledger_of_another_promise_or_none_is_refused(tmp_path: Path) -> None:
+    path, book = tmp_path / "visits.json", tmp_path / "visits.ledger"
+    Ledger.create(tmp_path / "rows.ledger").close()
+    with pytest.raises(RelationError, match="one promise cannot mix them"):
+        StreamingCounter(epsilon=1.0, path=path, ledger=tmp_path / "rows.ledger")
+    with pytest.raises(ValueError, match="needs a path"):
+        StreamingCounter(epsilon=1.0, ledger=book)
+    path.unlink()
+    with StreamingCounter(epsilon=1.0, path=path, ledger=book) as counter:
+        counter.update(1)
+    with pytest.raises(LedgerError, match="give ledger="):
+        StreamingCounter.resume(path)
+    book.unlink()
+    with pytest.raises(LedgerRolledBackError):
+        StreamingCounter.resume(path, ledger=book)
+
+
+def test_without_a_ledger_the_statement_says_what_it_rests_on(tmp_path: Path) -> None:
+    with StreamingCounter(epsilon=1.0, path=tmp_path / "visits.json") as counter:
+        assert any("older copy" in said for said in counter.statement().assumptions)
+    assert not any("older copy" in s for s in StreamingCounter(epsilon=1.0).statement().assumptions)

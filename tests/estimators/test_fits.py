@@ -15,7 +15,12 @@ from typer.testing import CliRunner
 
 import noisewise.estimators.fits as fits
 from noisewise.cli import app
-from noisewise.errors import BudgetExceededError, LedgerError, RelationError
+from noisewise.errors import (
+    BudgetExceededError,
+    LedgerError,
+    LedgerRolledBackError,
+    RelationError,
+)
 from noisewise.estimators import (
     PrivateClassifier,
     PrivateRegressor,
@@ -23,6 +28,8 @@ from noisewise.estimators import (
     save_estimator,
 )
 from noisewise.privacy import Ledger, Statement
+from noisewise.training.checkpoints import read
+from noisewise.training.streams import Streams
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +114,38 @@ def test_a_fit_beyond_the_budget_is_refused_before_any_record_is_read(tmp_path):
     assert all(np.array_equal(a, b) for a, (b, _) in zip(before, model.weights_, strict=True))
     with pytest.raises(BudgetExceededError):
         PrivateRegressor(delta=1e-5, ledger=path).fit(Untouchable(), Untouchable())
+
+
+def test_a_ledger_that_was_deleted_is_not_replaced_by_one_without_a_budget(tmp_path):
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=1.2, delta=1e-5).close()
+    classifier(steps=5, ledger=path).fit(*data())
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerRolledBackError, match="Put it back"):
+            classifier(steps=5, ledger=path).fit(*data())
+        assert not path.exists()
+
+
+def test_an_older_copy_of_the_ledger_pays_for_no_further_fit(tmp_path):
+    path = tmp_path / "small.ledger"
+    Ledger.create(path, epsilon=1.2, delta=1e-5).close()
+    older = path.read_bytes()
+    model = classifier(steps=5, ledger=path).fit(*data())
+    path.write_bytes(older)
+    for each in (model, clone(model), pickle.loads(pickle.dumps(model))):
+        with pytest.raises(LedgerRolledBackError):
+            each.fit(*data())
+
+
+def test_a_fitted_model_remembers_its_ledger_if_nothing_beside_the_ledger_does(tmp_path):
+    path = tmp_path / "small.ledger"
+    model = classifier(steps=5, ledger=path).fit(*data())
+    path.unlink()
+    path.with_name("small.ledger.seen").unlink()
+    with pytest.raises(LedgerRolledBackError, match="another ledger"):
+        pickle.loads(pickle.dumps(model)).fit(*data())
+    classifier(steps=5, ledger=tmp_path / "other.ledger").fit(*data())
 
 
 def test_a_grid_search_stops_paying_at_the_budget(tmp_path):
@@ -208,12 +247,13 @@ def test_folds_of_tables_too_long_to_remember_are_recognised():
 
 
 def noise_seeds(monkeypatch):
+    """The first numbers that each fit will draw as noise."""
     import noisewise.estimators.base as base
 
     seen, original = [], base.fit
 
     def watched(network, records, plan, **options):
-        seen.append(plan.seed)
+        seen.append(Streams(plan.seed, bound_to=options["bound_to"]).noise(0).bytes(16))
         return original(network, records, plan, **options)
 
     monkeypatch.setattr(base, "fit", watched)
@@ -259,3 +299,33 @@ def test_verify_shows_what_a_statement_does_not_cover(tmp_path):
     assert "1 further fit on data that overlap this one is not covered" in text
     plain = CliRunner().invoke(app, ["verify", str(path), "--json"])
     assert caveat(model) in json.loads(plain.output)["assumptions"]
+
+
+def test_a_seeded_fit_states_nothing_that_depends_on_a_record(monkeypatch):
+    x, y = data()
+    changed, relabelled = x.copy(), y.copy()
+    changed[7, 1] += 0.125
+    relabelled[9] = 1 - y[9]
+    shown = []
+    for inputs, labels in ((x, y), (changed, y), (x, relabelled)):
+        monkeypatch.setattr(fits, "_fits", [])
+        model = classifier(steps=3, random_state=4).fit(inputs, labels)
+        shown.append((model.statement_.to_json(), str(model.statement_), model.statement_.card()))
+    assert shown[0] == shown[1] == shown[2]
+    assert model.statement_.randomness.startswith("seeded generator (seed 4 and the records): ")
+    assert "NOT secret" in model.statement_.randomness
+
+
+def test_a_checkpoint_of_a_seeded_fit_holds_the_users_seed_alone(tmp_path):
+    x, y = data()
+    plans = []
+    for row in (0.1, 0.2):
+        path = tmp_path / f"{row}.safetensors"
+        model = classifier(steps=3, random_state=4)
+        model._more_options = lambda inputs, target, path=path: {"checkpoint": path}
+        x[3, 0] = row
+        model.fit(x, y)
+        content = read(path)
+        plans.append((content["plan"], content["name"]))
+    assert plans[0] == plans[1]
+    assert json.loads(plans[0][0])["seed"] == 4

@@ -5,6 +5,8 @@ repeats another or is no number; docs/proofs/rounding.md says why none can break
 """
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from torch import nn
 import noisewise as nw
 from noisewise.gradients import GradientEngine, tape
 from noisewise.gradients.contractions import pair
+from noisewise.gradients.grouping import partition
 from noisewise.gradients.rules import RULES, Rule
 
 MEASURING = list(measuring())
@@ -251,6 +254,107 @@ def test_the_tape_cuts_a_rule_that_promises_more_than_it_keeps(greedy, per):
     assert not any(bool(g.any()) for g in silent.gradients.values())
 
 
+def squared(output, target):
+    return ((output - target) ** 2).sum(1)
+
+
+def _in_place(norms, limit):
+    return limit / norms.clamp_(max=1.0)
+
+
+def _emptied(norms, limit):
+    norms.mul_(0)
+    return torch.full_like(norms, 1e9)
+
+
+def _soft(norms, limit):
+    return limit / norms.sqrt_()
+
+
+def _by_maximum(norms, limit):
+    return (limit / norms.max()).expand_as(norms)
+
+
+def _by_mean(norms, limit):
+    return limit / torch.maximum(norms, norms.mean())
+
+
+def _by_order(norms, limit):
+    return torch.where(norms <= norms.median(), limit / norms, torch.zeros_like(norms))
+
+
+RESTLESS = (_in_place, _emptied, _soft, _by_maximum, _by_mean, _by_order)
+
+
+@pytest.fixture
+def restless(request):
+    """A rule that changes what it is given, or looks at the batch."""
+
+    class Restless(Rule):
+        name = "restless"
+
+        def factors(self, norms, limit):
+            return request.param(norms, limit)
+
+    yield request.param
+    RULES.pop("restless")
+
+
+@dataclass(frozen=True)
+class Own:
+    """An estimator of one's own, with a scale that does the same."""
+
+    function: Any
+    measures: str = "norm"
+    sound: bool = True
+
+    def groups(self, parameters):
+        return partition("layer", parameters)
+
+    def limits(self, groups):
+        return tuple(1.0 for _ in groups)
+
+    def scale(self, measure, limit):
+        return self.function(measure, limit)
+
+
+@pytest.mark.parametrize("restless", RESTLESS, indirect=True)
+@pytest.mark.parametrize("kind", ["model", "layer", "own", "own that asks for no norm"])
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_rule_can_neither_change_what_it_is_held_to_nor_see_other_records(restless, kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(1, 6).expand(100, 6).clone()
+    x[0] *= 1e3
+    y = torch.randn(1, 2).expand(100, 2) + 10
+    if kind.startswith("own"):
+        estimator = Own(restless, "norm" if kind == "own" else "nothing")
+    else:
+        estimator = nw.Clipped(1.0, per=kind, rule="restless")
+    assert moved(model, squared, x, y, estimator) <= 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda norms, limit: limit / norms if bool(norms > 1) else norms,
+        lambda norms, limit: limit / norms[0],
+        lambda norms, limit: torch.full_like(norms, norms.item()),
+        lambda norms, limit: limit / norms * torch.rand_like(norms),
+        lambda norms, limit: limit / norms.max(dim=-1, keepdim=True).values[0:1].view(2),
+        lambda norms, limit: 1.0,
+    ],
+)
+def test_a_rule_that_cannot_be_asked_record_by_record_is_refused_without_a_value(function):
+    model, x = nn.Linear(3, 1), torch.full((4, 3), 31337.0)
+    with pytest.raises(nw.UnsoundError, match="one record's norm at a time") as caught:
+        nw.bounded_sum(model, squared, x, torch.zeros(4, 1), Own(function))
+    error = caught.value
+    while error is not None:
+        assert "31337" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
 def test_the_suite_can_fail_without_the_cut(greedy, monkeypatch):
     monkeypatch.setattr(tape, "held", lambda factors, norms, limit: factors)
     model = nn.Linear(5, 3)
@@ -271,11 +375,14 @@ def test_the_suite_can_fail_without_the_rounding_of_products(monkeypatch):
 # -- nothing but the sum --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nw.nn.losses.CrossEntropy()])
-def test_a_label_out_of_range_is_not_shown(loss):
+def own_entropy(output, target):
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def test_a_label_out_of_range_is_not_shown():
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 7351])
     with pytest.raises(ValueError, match="withheld") as caught:
-        nw.bounded_sum(nn.Linear(4, 3), loss, x, y, nw.Clipped(1.0))
+        nw.bounded_sum(nn.Linear(4, 3), own_entropy, x, y, nw.Clipped(1.0))
     shown = caught.value
     assert "7351" not in str(shown)
     assert shown.__cause__ is None

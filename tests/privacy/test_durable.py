@@ -6,7 +6,8 @@ import stat
 import pytest
 
 from noisewise.errors import StateError
-from noisewise.privacy._durable import private_file, private_folder, replace_file
+from noisewise.privacy._durable import private_file, private_folder, replace_file, write_anew
+from noisewise.privacy._locked_file import locked
 
 
 def mode(path):
@@ -92,3 +93,38 @@ def test_a_checkpoint_belongs_to_its_owner_alone_even_if_it_existed(tmp_path):
     write(path, {"weights": torch.ones(2), "step": 3})
     assert mode(path) == 0o600
     assert read(path)["step"] == 3
+
+
+def _device(place):
+    """A private twin of the null device."""
+    try:
+        os.mknod(place, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root can make devices")
+
+
+def _lock(place):
+    with locked(place, create=True):
+        pass
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _device, os.mkdir])
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_regular_file_is_refused_and_left_as_it_is(tmp_path, make, beside, link):
+    """Whoever is root could replace a device of the machine, or take its mode away."""
+    real, path = tmp_path / "real", tmp_path / "file"
+    place = path.with_name("file.new") if beside else path
+    make(real if link else place)
+    if link:
+        place.symlink_to(real)
+    before = place.stat()
+    uses = [lambda: replace_file(path, b"x")]
+    if not beside:
+        uses += [lambda: write_anew(path, b"x"), lambda: private_file(path), lambda: _lock(path)]
+    for use in uses:
+        with pytest.raises((OSError, StateError), match="not a regular file"):
+            use()
+    assert place.stat() == before
+    assert place.is_symlink() == link
+    assert beside == (not path.exists())

@@ -91,28 +91,101 @@ def test_a_closed_ledger_charges_no_more_but_can_be_read(path):
     assert ledger.history == (Pure(1.0),)
 
 
-@pytest.mark.parametrize("cut", [1, 10, 60, 100])
-def test_a_torn_last_line_is_repaired(path, cut):
+def _die_while_writing(path, torn, charges):
+    """Charge in a child that dies when `torn` of what it writes has arrived."""
+    child = os.fork()
+    if child == 0:
+        true = os.write
+
+        def write(descriptor, data):
+            if not data.startswith(b"["):  # the witness is written as ever
+                true(descriptor, torn(data))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return true(descriptor, data)
+
+        try:
+            with Ledger.open(path) as ledger:
+                os.write = write
+                ledger.charge(charges, key="torn")
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+TORN = {
+    "nothing": lambda data: b"",
+    "a byte": lambda data: data[:1],
+    "half": lambda data: data[: len(data) // 2],
+    "all but a byte of the seal": lambda data: data[:-2],
+    "zeros": lambda data: bytes(len(data)),
+    "zeros and the end": lambda data: bytes(len(data) - 9) + data[-9:],
+    "a page in the middle": lambda data: data[:40] + bytes(40) + data[80:],
+}
+
+
+@pytest.mark.parametrize("torn", TORN.values(), ids=TORN.keys())
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_line_that_a_crash_tore_is_repaired(path, torn, is_open):
     with Ledger.create(path) as ledger:
         ledger.charge(Pure(1.0))
-        whole = path.stat().st_size
-        ledger.charge(Pure(2.0))
-    data = path.read_bytes()
-    path.write_bytes(data[: max(whole, len(data) - cut)])
-    with Ledger.open(path) as ledger:
-        assert ledger.history == (Pure(1.0),)
-        ledger.charge(Pure(3.0))
+        _die_while_writing(path, torn, Pure(2.0))
+        with ledger if is_open else Ledger.open(path) as after:
+            assert after.history == (Pure(1.0),)
+            assert after.find("torn") is None
+            after.charge(Pure(3.0))
     with Ledger.open(path) as ledger:
         assert ledger.history == (Pure(1.0), Pure(3.0))
 
 
-def test_a_last_line_of_unwritten_zeros_is_repaired(path):
-    with Ledger.create(path) as ledger:
-        ledger.charge(Pure(1.0))
-    with path.open("ab") as file:
-        file.write(b"\0" * 100 + b"\n")
+def test_a_crash_between_a_line_and_its_newline_leaves_a_charge(path):
+    Ledger.create(path).close()
+    _die_while_writing(path, lambda data: data[:-1], Pure(2.0))
     with Ledger.open(path) as ledger:
-        assert ledger.history == (Pure(1.0),)
+        assert ledger.find("torn").event == Pure(2.0)
+
+
+DAMAGED = {
+    "newline": lambda data, whole: data[:-1],
+    "cut": lambda data, whole: data[:-20],
+    "nearly all": lambda data, whole: data[: whole + 1],
+    "zero": lambda data, whole: data[: whole + 80] + b"\0" + data[whole + 81 :],
+    "zeros": lambda data, whole: data[:whole] + bytes(len(data) - whole - 1) + b"\n",
+    "line": lambda data, whole: data[:whole],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_charge_that_was_made_is_not_forgotten_when_its_line_is_damaged(path, damage):
+    with Ledger.create(path, epsilon=1.0) as ledger:
+        ledger.charge(Pure(0.4))
+        whole = path.stat().st_size
+        ledger.charge(Pure(0.6))
+    data = path.read_bytes()
+    path.write_bytes(damage(data, whole))
+    if damage is not DAMAGED["newline"]:
+        with pytest.raises(LedgerError, match="put the newest"):
+            Ledger.open(path)
+        assert path.read_bytes() == damage(data, whole)  # nothing is thrown away
+        path.write_bytes(data)
+    with Ledger.open(path) as ledger:
+        assert ledger.spent() == pytest.approx(1.0)
+        with pytest.raises(BudgetExceededError):
+            ledger.charge(Pure(0.6))
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGED if name != "line"])
+def test_damage_is_not_taken_for_a_crash_though_nothing_remembers_the_ledger(path, damage):
+    with Ledger.create(path) as ledger:
+        whole = path.stat().st_size
+        ledger.charge(Pure(0.6))
+    _seen(path).unlink()
+    path.write_bytes(DAMAGED[damage](path.read_bytes(), whole))
+    if damage == "newline":
+        assert Ledger.open(path).spent() == pytest.approx(0.6)
+    else:
+        with pytest.raises(LedgerError, match="by hand"):
+            Ledger.open(path)
 
 
 def test_a_changed_or_missing_line_is_an_error_not_a_repair(path):
@@ -210,7 +283,12 @@ def test_a_ledger_that_only_grew_contains_every_head_that_it_had(path):
             ledger.require(LedgerHead(head.entries, head.digest))
 
 
+def _seen(path):
+    return path.with_name(path.name + ".seen")
+
+
 def _older_copy(path):
+    _seen(path).unlink()
     path.write_bytes(_older_copy.data)
 
 
@@ -221,6 +299,7 @@ def _older_copy_continued_alike(path):
 
 
 def _another_alike(path):
+    _seen(path).unlink()
     path.unlink()
     with Ledger.create(path) as ledger:
         for note in ("first", "second", "third"):
@@ -255,6 +334,55 @@ def test_an_open_ledger_notices_by_itself_that_it_was_rolled_back(path, change, 
         for use in (ledger.head, ledger.spent, lambda: ledger.charge(Pure(1.0))):
             with pytest.raises(LedgerRolledBackError):
                 use()
+
+
+@pytest.mark.parametrize("charges", [0, 1, 3])
+def test_a_ledger_that_was_deleted_is_not_created_again(path, charges):
+    with Ledger.create(path, epsilon=10.0) as ledger:
+        for _ in range(charges):
+            ledger.charge(Pure(1.0))
+    path.unlink()
+    with pytest.raises(LedgerRolledBackError, match=r"Put it back.*data\.ledger\.seen"):
+        Ledger.create(path)
+    with pytest.raises(LedgerError, match="put it back"):
+        Ledger.open(path)
+    _seen(path).unlink()
+    Ledger.create(path).close()
+
+
+def test_an_older_copy_is_refused_by_whoever_opens_it(path):
+    with Ledger.create(path, epsilon=1.0) as ledger:
+        older = path.read_bytes()
+        ledger.charge(Pure(1.0))
+        newest = path.read_bytes()
+    path.write_bytes(older)
+    for _ in range(2):
+        with pytest.raises(LedgerRolledBackError, match=r"data\.ledger\.seen"):
+            Ledger.open(path)
+    path.write_bytes(newest)
+    with Ledger.open(path) as ledger, pytest.raises(BudgetExceededError):
+        ledger.charge(Pure(1.0))
+
+
+def test_a_ledger_that_went_on_elsewhere_is_taken_back(path, tmp_path):
+    with Ledger.create(path) as ledger:
+        ledger.charge(Pure(1.0))
+    (tmp_path / "elsewhere").write_bytes(path.read_bytes())
+    with Ledger.open(tmp_path / "elsewhere") as ledger:
+        ledger.charge(Pure(2.0))
+    path.write_bytes((tmp_path / "elsewhere").read_bytes())
+    with Ledger.open(path) as ledger:
+        assert ledger.history == (Pure(1.0), Pure(2.0))
+
+
+@pytest.mark.parametrize("left", [b"", b"[1, ", bytes(128), b"{}", b"[[]]", b"[1]"])
+def test_what_a_crash_leaves_of_the_file_that_remembers_stops_nobody(path, left):
+    with Ledger.create(path) as ledger:
+        ledger.charge(Pure(1.0))
+    _seen(path).write_bytes(left)
+    with Ledger.open(path) as ledger:
+        ledger.charge(Pure(1.0))
+    assert stat.S_IMODE(_seen(path).stat().st_mode) == 0o600
 
 
 def test_a_ledger_that_was_deleted_is_not_begun_again_by_a_charge(path):
@@ -305,10 +433,31 @@ def test_a_report_that_was_cut_off_has_no_key_and_is_paid_again(path):
     """Its first line may be whole: that is too much, never too little."""
     with Ledger.create(path) as ledger:
         ledger.charge([Pure(1.0), Laplace(1.0)], key="report")
-    path.write_bytes(path.read_bytes()[:-5])
+    _seen(path).unlink()
+    path.unlink()
+    Ledger.create(path).close()
+    _die_while_writing(path, lambda data: data[:-5], [Pure(1.0), Laplace(1.0)])
     with Ledger.open(path) as ledger:
-        assert ledger.find("report") is None
+        assert ledger.find("torn") is None
         assert ledger.history == (Pure(1.0),)
+
+
+def test_a_mark_is_taken_away_once_and_whoever_does_not_find_it_pays(path):
+    with Ledger.create(path, epsilon=2.0) as ledger:
+        pays = {"otherwise": Pure(1.0), "note": "stream"}
+        assert not ledger.exchange_mark("s", was=None, becomes="a", **pays)
+        assert ledger.exchange_mark("s", was="a", becomes="b", **pays)
+        assert not ledger.exchange_mark("s", was="a", becomes="c")  # nothing is written
+        assert not ledger.exchange_mark("other", was="b", becomes="c")
+        assert ledger.exchange_mark("s", was="b", becomes="d", **pays)
+    with Ledger.open(path) as ledger:
+        assert ledger.history == (Pure(1.0),)
+        assert not ledger.exchange_mark("s", was="b", becomes="e", **pays)
+        assert ledger.spent() == pytest.approx(2.0)
+        with pytest.raises(BudgetExceededError):
+            ledger.exchange_mark("s", was="b", becomes="f", **pays)
+        assert ledger.exchange_mark("s", was="e", becomes="g", **pays)
+        assert len(ledger.charges) == len(ledger.entries) == 2
 
 
 def test_a_copy_of_a_ledger_charges_the_same_file(path):
@@ -324,6 +473,7 @@ def test_a_pickled_ledger_is_not_opened_on_an_older_copy(path):
         before = path.read_bytes()
         ledger.charge(Pure(0.5))
         pickled = pickle.dumps(ledger)
+    _seen(path).unlink()
     path.write_bytes(before)
     with pytest.raises(LedgerRolledBackError):
         pickle.loads(pickled)
@@ -377,6 +527,47 @@ def test_what_is_no_ledger_is_refused_with_a_word(path, tmp_path):
         with pytest.raises(LedgerError):
             Ledger.open(tmp_path / name)
     assert (tmp_path / "hello").read_text() == "hello\n"
+
+
+def _make_fifo(place):
+    os.mkfifo(place)
+
+
+def _make_device(place):
+    """A private twin of the null device."""
+    try:
+        os.mknod(place, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only root can make devices")
+
+
+@pytest.mark.parametrize("make", [_make_fifo, _make_device, os.mkdir])
+@pytest.mark.parametrize("link", [False, True])
+def test_no_ledger_takes_the_place_of_a_device_a_pipe_or_a_folder(path, make, link):
+    make(path)
+    before = path.stat()
+    name = path
+    if link:
+        name = path.with_name("link")
+        name.symlink_to(path)
+    for use in (Ledger.create, Ledger.open):
+        with pytest.raises(LedgerError, match="not a regular file"):
+            use(name)
+    after = path.stat()
+    assert (after.st_ino, after.st_mode, after.st_rdev) == (
+        before.st_ino,
+        before.st_mode,
+        before.st_rdev,
+    )
+    assert name.is_symlink() == link
+
+
+def test_a_pipe_where_the_ledger_is_remembered_is_refused_and_not_waited_for(path):
+    Ledger.create(path).close()
+    _seen(path).unlink()
+    os.mkfifo(_seen(path))
+    with pytest.raises(LedgerError, match="not a regular file"):
+        Ledger.open(path)
 
 
 def test_two_charges_under_one_key_are_damage(path):

@@ -189,3 +189,50 @@ def test_a_list_that_expires_tomorrow_still_counts(keys):
     tomorrow = (datetime.now(timezone.utc) + timedelta(days=1)).strftime("%Y%m%d%H%MZ")
     allowed = allow(keys, "p384", options=f'valid-before="{tomorrow}"')
     verify_signature(DATA, sign(keys, "p384"), allowed)
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r"])
+def test_a_comment_is_one_line_whatever_some_program_shows_as_the_end_of_one(
+    keys, separator, tmp_path
+):
+    signature, entry = sign(keys, "ed25519"), allow(keys, "ed25519")
+    for allowed in (f"# revoked{separator}{entry}", f"#{separator}{entry}"):
+        with pytest.raises(SignatureError, match="not shown"):
+            verify_signature(DATA, signature, allowed)
+        assert not ssh_keygen_allows(allowed, signature, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        'valid-before="20200101",valid-before="20990101"',
+        'valid-before="20990101",VALID-BEFORE="20200101"',
+        'valid-after="20990101",valid-after="20200101"',
+        'namespaces="git",namespaces="file"',
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(keys, options, tmp_path):
+    signature, allowed = sign(keys, "ed25519"), allow(keys, "ed25519", options=options)
+    with pytest.raises(SignatureError, match="twice"):
+        verify_signature(DATA, signature, allowed)
+    assert not ssh_keygen_allows(allowed, signature, tmp_path)
+
+
+def test_a_key_that_is_not_of_the_type_its_line_says_is_refused(keys, tmp_path):
+    signature = sign(keys, "ed25519")
+    allowed = allow(keys, "ed25519").replace("ssh-ed25519", "ssh-rsa")
+    with pytest.raises(SignatureError, match="which its key is not"):
+        verify_signature(DATA, signature, allowed)
+    assert not ssh_keygen_allows(allowed, signature, tmp_path)
+
+
+def ssh_keygen_allows(allowed, signature, folder):
+    """Whether OpenSSH itself accepts the signature."""
+    (folder / "allowed").write_text(allowed, newline="")
+    (folder / "signature").write_text(signature)
+    found = subprocess.run(
+        ["ssh-keygen", "-Y", "verify", "-f", folder / "allowed", "-I", "anna@hospital.example",
+         "-n", "file", "-s", folder / "signature"],
+        input=DATA, capture_output=True, check=False,
+    )  # fmt: skip
+    return found.returncode == 0

@@ -142,7 +142,7 @@ def test_an_understated_epsilon_is_also_found_by_the_independent_accountant(trai
         ("{", "not JSON"),
         ("[]", "not a noisewise"),
         ('{"format": "noisewise-privacy-statement", "version": 99}', "version"),
-        ('{"format": "noisewise-privacy-statement", "version": 1}', "missing fields"),
+        ('{"format": "noisewise-privacy-statement", "version": 2}', "missing fields"),
     ],
 )
 def test_what_is_no_statement_is_refused(text, message):

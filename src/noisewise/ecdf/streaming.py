@@ -12,7 +12,9 @@ the sum of n items grows like sqrt(n / limit), far more slowly than the sum.
 Saving. With a `path`, the position and the last released value are on disk *before* a value is
 returned. A resumed counter continues there in a new segment with new noise. So no item is
 ever measured twice, no noise is used twice, and the file holds nothing that was not
-released: neither noise, nor key, nor true count.
+released: neither noise, nor key, nor true count. A file that was deleted, changed or put back
+from an older copy is refused (:mod:`noisewise.ecdf.stream_state`); with a `ledger`, whoever
+measures from a state that is not the last one pays again (:mod:`noisewise.ecdf.stream_account`).
 
 Sharing. Threads may share a counter: each call counts its items one after the other. A stream
 that is saved has one counter at a time, in one process; a second one is refused.
@@ -20,12 +22,10 @@ that is saved has one counter at a time, in one process; a second one is refused
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
+import secrets
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,28 +33,27 @@ import numpy as np
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.promise import event_of
+from noisewise.ecdf.stream_account import UNIT, StreamAccount, ample, worse
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
+from noisewise.ecdf.stream_state import StreamState
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.ecdf.stream_tree import TreeSegment
 from noisewise.errors import LedgerError
 from noisewise.privacy import _validate
-from noisewise.privacy._durable import private_file, replace_file
-from noisewise.privacy._locked_file import locked
 from noisewise.privacy.events import (
     Event,
-    Gaussian,
     Pure,
     ZeroConcentrated,
     event_from_dict,
     event_to_dict,
 )
+from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.statement import Statement
 
 __all__ = ["StreamingCounter"]
 
 MECHANISMS = ("auto", "kary", "thesis", "sqrt")
-_FORMAT, _VERSION = "noisewise-streaming-counter", 1
 # Lengths of the segments of an endless stream: first, growth, limit.
 FIRST, GROWTH, LIMIT = 1 << 10, 16, 1 << 20
 SQRT_LIMIT = 1 << 16
@@ -88,6 +87,9 @@ class StreamingCounter:
         Items are whole numbers in [0, bound].
     path : path, optional
         Where the state is kept; must not exist. See :meth:`resume`.
+    ledger : Ledger or path, optional
+        With a `path`: pays before anything is measured. One that is resumed where it was closed
+        pays nothing; one that was killed, copied or put back pays again, and the statement says so.
     rng : None, int or Randomness
         Where noise comes from. None: a secure generator.
 
@@ -108,6 +110,7 @@ class StreamingCounter:
         mechanism: str = "auto",
         bound: int = 1,
         path: str | os.PathLike[str] | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
         rng: Randomness | int | None = None,
     ) -> None:
         self.budget = Budget(epsilon, delta)
@@ -133,20 +136,20 @@ class StreamingCounter:
         self._segment: _Segment | None = None
         self._description = ""
         self._event: Event | None = None
-        self._path: Path | None = None
-        self._lock = contextlib.ExitStack()
+        self._name = secrets.token_hex(16)
+        self._paid: Event | None = None
+        self._state: StreamState | None = None
+        self._account: StreamAccount | None = None
+        if ledger is not None and path is None:
+            raise ValueError("a ledger needs a path: it pays for a stream that can be resumed")
         if path is not None:
-            self._path = _real(path)
-            self._lock = _acquire(self._path)
+            self._state = StreamState.begin(path)
             try:
-                if self._path.exists():
-                    raise LedgerError(
-                        f"{str(self._path)!r} exists: continue it with StreamingCounter.resume, "
-                        "so that no item is counted twice; start a new one only for a new stream"
-                    )
+                if ledger is not None:
+                    self._account = StreamAccount(ledger, self._name, self.budget)
                 self._save()
             except BaseException:
-                self._lock.close()
+                self._shut()
                 raise
 
     # -------------------------------------------------------------------- counting
@@ -186,7 +189,7 @@ class StreamingCounter:
                 # Not on disk or not finished, so not released, not even as `value`. Items may
                 # have been counted that would come again: no more from this counter.
                 self._position, self._value, self._variance = before
-                self.close()
+                self._shut()
                 raise
             return released
 
@@ -252,63 +255,71 @@ class StreamingCounter:
     def _start(self, length: int) -> _Segment:
         if self.mechanism == "sqrt":
             segment = ToeplitzSegment(length, self.budget, self._rng)
-            self._note(event_of(segment.mechanism, self.budget))
+            event = event_of(segment.mechanism, self.budget)
+            self._note(event, ample(event))
             self._description = segment.mechanism.description
             return segment
         kind = KaryNoise if self.mechanism == "kary" else PathNoise
         noise: KaryNoise | PathNoise = kind.of(length, self.budget.epsilon, self.bound)
-        self._note(Pure(float(noise.epsilon(self.bound))))
+        event = Pure(float(noise.epsilon(self.bound)))
+        self._note(event, Pure(max(event.epsilon, self.budget.epsilon)))
         self._description = noise.description
         return TreeSegment(noise, self._rng)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event, price: Event) -> None:
         """Keep the dearest segment's event: an item pays for one segment only."""
-        old = self._event
-        if isinstance(event, Pure) and isinstance(old, Pure):
-            event = max(event, old, key=lambda each: each.epsilon)
-        elif isinstance(event, Gaussian) and isinstance(old, Gaussian):
-            event = min(event, old, key=lambda each: each.noise_multiplier)
-        elif isinstance(event, ZeroConcentrated) and isinstance(old, ZeroConcentrated):
-            event = max(event, old, key=lambda each: each.rho)
-        self._event = event
+        self._event = event if self._event is None else worse(self._event, event)
+        if self._account is not None:
+            assert self._state is not None
+            self._paid = self._account.pay(event, price, self._state.digest, self._paid)
 
     # ---------------------------------------------------------------------- saving
 
     def _save(self) -> None:
-        if self._path is None:
+        if self._state is None:
             return
-        state = {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "epsilon": self.budget.epsilon,
-            "delta": self.budget.delta,
-            "horizon": self.horizon,
-            "mechanism": self.mechanism,
-            "bound": self.bound,
-            "position": self._position,
-            "segments": self._segments,
-            "value": self._value,
-            "variance": self._variance,
-            "event": None if self._event is None else event_to_dict(self._event),
-        }
-        replace_file(self._path, json.dumps(state).encode())
+        self._state.save(
+            {
+                "epsilon": self.budget.epsilon,
+                "delta": self.budget.delta,
+                "horizon": self.horizon,
+                "mechanism": self.mechanism,
+                "bound": self.bound,
+                "position": self._position,
+                "segments": self._segments,
+                "value": self._value,
+                "variance": self._variance,
+                "event": None if self._event is None else event_to_dict(self._event),
+                "name": self._name,
+                "ledger": self._account is not None,
+                "paid": None if self._paid is None else event_to_dict(self._paid),
+            }
+        )
 
     @classmethod
     def resume(
-        cls, path: str | os.PathLike[str], *, rng: Randomness | int | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        rng: Randomness | int | None = None,
     ) -> StreamingCounter:
         """Continue a counter after its process ended; feed items from :attr:`position` on."""
-        target = _real(path)
-        lock = _acquire(target)
+        kept = StreamState(path, create=False)
         try:
-            counter = cls._from_state(_read_state(target), rng)
+            state = kept.load()
+            counter = cls._from_state(state, rng)
+            if ledger is None and state.get("ledger"):
+                raise LedgerError("this stream is paid for by a ledger: give ledger=")
+            if ledger is not None:
+                counter._account = StreamAccount(ledger, counter._name, counter.budget)
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-            lock.close()
-            raise LedgerError(f"cannot resume from {str(target)!r}: {error}") from error
+            kept.close()
+            raise LedgerError(f"cannot resume from {str(kept.path)!r}: {error}") from error
         except BaseException:
-            lock.close()
+            kept.close()
             raise
-        counter._path, counter._lock = target, lock
+        counter._state = kept
         return counter
 
     @classmethod
@@ -329,14 +340,29 @@ class StreamingCounter:
         counter._value = _validate.finite("value", state["value"])
         counter._variance = _validate.positive("variance", state["variance"], zero=True)
         counter._event = None if state["event"] is None else event_from_dict(state["event"])
+        if state.get("name") is not None:  # states of version 0.1 have none
+            counter._name = str(state["name"])
+        counter._paid = None if state.get("paid") is None else event_from_dict(state["paid"])
         return counter
 
     def close(self) -> None:
         """Let another process resume; what threads are counting is finished before."""
-        if os.getpid() == self._process:  # a forked copy has no part in lock and noise
-            with self._mutex:
-                self._closed, self._segment = True, None
-                self._lock.close()
+        self._shut(whole=True)
+
+    def _shut(self, whole: bool = False) -> None:
+        """Count no more; after a `whole` run the next one may go on without paying."""
+        if os.getpid() != self._process:
+            return  # a forked copy has no part in lock and noise
+        with self._mutex:
+            whole = whole and not self._closed
+            self._closed, self._segment = True, None
+            try:
+                if self._account is not None:
+                    kept = self._state.digest if whole and self._state is not None else None
+                    self._account.close(kept)
+            finally:
+                if self._state is not None:
+                    self._state.close()
 
     def __enter__(self) -> StreamingCounter:
         return self
@@ -351,52 +377,36 @@ class StreamingCounter:
 
     def statement(self) -> Statement:
         """Return what is promised for all releases, past and future."""
-        event, description = self._promise()
+        events, description = self._promise()
+        concentrated = any(isinstance(event, ZeroConcentrated) for event in events)
         return Statement.derive(
-            event,
-            accountant="rdp" if isinstance(event, ZeroConcentrated) else "pld",
+            events,
+            accountant="rdp" if concentrated else "pld",
             delta=self.budget.delta,
             mechanism=f"running count of a stream: {description}",
             relation="replace-one",
-            unit="one item of the stream, at its time step",
+            unit=UNIT,
             randomness=self._rng.description,
             assumptions=(
                 f"items are whole numbers in [0, {self.bound}], and each is fed once",
                 "the number of items so far is public",
+                *self._premise(),
             ),
         )
 
-    def _promise(self) -> tuple[Event, str]:
+    def _premise(self) -> tuple[str, ...]:
+        if self._state is None or self._account is not None:
+            return ()
+        return (
+            "the file of the stream and what remembers it were never both put back from an older "
+            "copy, nor continued twice in two places (a ledger= would count that)",
+        )
+
+    def _promise(self) -> tuple[tuple[Event, ...], str]:
         if self._event is None or not self._description:
             self._check_mine()
             with self._mutex:
                 self._current()
         assert self._event is not None
-        return self._event, self._description
-
-
-def _real(path: str | os.PathLike[str]) -> Path:
-    """The file itself: other names of it have the same lock."""
-    return Path(os.path.realpath(path))
-
-
-def _acquire(path: Path) -> contextlib.ExitStack:
-    """Hold the file beside the state, which is replaced at each save, for as long as we live."""
-    held = contextlib.ExitStack()
-    try:
-        held.enter_context(locked(path.with_name(path.name + ".lock"), create=True, patience=0.0))
-    except TimeoutError as error:
-        raise LedgerError(f"{str(path)!r} is in use by another counter") from error
-    except OSError as error:
-        raise LedgerError(f"no state can be kept at {str(path)!r}: {error.strerror}") from error
-    return held
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    private_file(path)
-    state = json.loads(path.read_text("utf-8"))
-    if not isinstance(state, dict):
-        raise ValueError("it holds no state of a streaming counter")
-    if state.get("format") != _FORMAT or state.get("version") != _VERSION:
-        raise LedgerError(f"{str(path)!r} is not the state of a streaming counter")
-    return state
+        paid = () if self._account is None else self._account.history
+        return paid or (self._event,), self._description

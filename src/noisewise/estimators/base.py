@@ -32,7 +32,7 @@ from noisewise.estimators.network import (
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
-from noisewise.privacy import Ledger, _validate
+from noisewise.privacy import Ledger, LedgerHead, _validate
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.records import TensorRecords
@@ -74,6 +74,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     verbose: bool
     #: What the command line adds to the call of ``fit``, given inputs and targets.
     _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
+    #: The ledger of the last fit, and where it stood then.
+    _charged: tuple[str, LedgerHead] | None = None
 
     # -- parameters ---------------------------------------------------------------------
 
@@ -236,6 +238,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         account = open_fit_account(self.ledger, type(self).__name__, resolved)
         try:
+            if self._charged is not None and self._charged[0] == account.place:
+                account.require(self._charged[1])
             account.require_room(resolved)
         except BaseException:
             account.close()
@@ -250,6 +254,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             self._train(*readable(lambda: self._read(x, y)), account)
         finally:
             if account is not None:
+                self._charged = account.place, account.head
                 account.close()
 
     def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
@@ -272,8 +277,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         rate = self._rate(len(x))
         inputs = torch.from_numpy(np.ascontiguousarray(x))
         plan = self._plan()
+        bound_to = b""
         if seed is not None:
-            plan = plan.with_(seed=_own_seed(seed, plan, rate, network, inputs, target))
+            plan = plan.with_(seed=seed)
+            bound_to = _digest(plan, rate, network, inputs, target)
         said = (
             note_fit(TensorRecords((inputs, target)))
             if account is None
@@ -291,6 +298,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             preprocessing=promises,
             progress=bool(self.verbose),
             metrics=False,
+            bound_to=bound_to,
             **more,
         )
         self.weights_ = weights_of(fitted.model)
@@ -322,17 +330,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _own_seed(
-    seed: int, plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
-) -> int:
-    """Return a seed for these records and settings alone.
+def _digest(
+    plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
+) -> bytes:
+    """Return a digest of these records and settings, to which the noise of a seeded fit is bound.
 
     One random_state serves many fits, as in cross-validation. If two of them that differ drew the
     same noise, their difference would show records without any. So the same fit again draws the
-    same noise, and every other one draws its own.
+    same noise, and every other one draws its own. The digest itself would let everybody test
+    guesses of a record; it goes into the generators and nowhere else.
     """
-    total = hashlib.blake2b(f"{seed} {plan.to_json()} {rate} {network}".encode(), digest_size=16)
+    total = hashlib.blake2b(f"{plan.to_json()} {rate} {network}".encode(), digest_size=32)
     for tensor in (inputs, target):
         total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         total.update(tensor.contiguous().numpy().data)
-    return int.from_bytes(total.digest(), "big")
+    return total.digest()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.errors import BudgetExceededError, LedgerError
-from noisewise.privacy import Ledger
+from noisewise.privacy import Ledger, LedgerHead
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
@@ -74,6 +74,20 @@ class FitAccount:
                 "candidates or fewer folds."
             )
 
+    @property
+    def place(self) -> str:
+        """Of the ledger."""
+        return os.path.realpath(self._ledger.path)
+
+    @property
+    def head(self) -> LedgerHead:
+        """Where the ledger stands."""
+        return self._ledger.head()
+
+    def require(self, head: LedgerHead) -> None:
+        """Raise if the ledger is not the one of an earlier fit, or older than it."""
+        self._ledger.require(head)
+
     def charge(self, resolved: ResolvedPlan) -> str:
         """Charge the whole fit; what the statement says of it."""
         event = with_count(resolved.event, resolved.steps)
@@ -97,7 +111,8 @@ class FitAccount:
 def open_fit_account(ledger: Any, name: str, resolved: ResolvedPlan) -> FitAccount:
     """Return the account of a fit in a ledger or in the file of that name.
 
-    A file that does not exist becomes a ledger without a budget, which only adds up.
+    A file that never existed becomes a ledger without a budget, which only adds up; one that did,
+    and is gone, is an error.
     """
     if isinstance(ledger, Ledger):
         return FitAccount(ledger, name, owned=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from noisewise.privacy.statement import NOT_SOUND, Statement
+from noisewise.privacy.statement import Statement
+from noisewise.privacy.statement_texts import NOT_SOUND
 
 __all__ = ["NOISELESS", "ThreatModel"]
 

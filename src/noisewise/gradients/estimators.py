@@ -23,7 +23,7 @@ from torch import Tensor
 
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GroupSpec, by_layer, partition
-from noisewise.gradients.rules import RULES, SMALLEST, clip_scale
+from noisewise.gradients.rules import RULES, SMALLEST, apart, clip_scale
 from noisewise.privacy import _validate
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Lipschitz",
     "Propagated",
     "Schedule",
+    "factors_of",
 ]
 
 Clip = float | Mapping[str, float] | Sequence[float]
@@ -64,7 +65,7 @@ class Estimator(Protocol):
         """Bound on the length of one record's scaled gradient, per group."""
 
     def scale(self, measure: Tensor, limit: float) -> Tensor:
-        """One factor per record."""
+        """One factor per record; of an estimator of one's own asked for one record at a time."""
 
 
 def _check_clip(clip: Clip) -> Clip:
@@ -342,3 +343,18 @@ class Schedule:
             if progress >= start:
                 chosen = estimator
         return chosen
+
+
+#: Their factors are formulas entry by entry, or those of a rule, which is asked record by record.
+_ELEMENTWISE = frozenset((Clipped, Factored, InputScaled, Propagated))
+
+
+def factors_of(estimator: Estimator, measure: Tensor, limit: float) -> Tensor:
+    """Return the factor of each record, a function of that record's measure alone.
+
+    The estimator gets a copy: whatever it does to it, the measure stays what it was. One that
+    claims no soundness, for study, may look at all records.
+    """
+    if type(estimator) in _ELEMENTWISE or not estimator.sound:
+        return estimator.scale(measure.clone(), limit)
+    return apart(estimator.scale, measure, limit)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -44,6 +45,8 @@ def _unruled(loss: Any) -> Callable[[Any, Any], Tensor]:
             f"example nn.CrossEntropyLoss()), or a function that calls {name} with "
             "reduction='none' and returns one loss per record."
         )
+    if type(loss) is nn.BCELoss:
+        return _unruled(_Probabilities(loss))
     reduction = getattr(loss, "reduction", None)
     if isinstance(loss, nn.Module) and reduction in ("mean", "sum", "batchmean"):
         plain = copy.copy(loss)
@@ -57,6 +60,29 @@ def _unruled(loss: Any) -> Callable[[Any, Any], Tensor]:
         return reduced
     function: Callable[[Any, Any], Tensor] = loss
     return function
+
+
+class _Probabilities(nn.Module):
+    """Binary cross-entropy of probabilities, in which what is none counts nothing.
+
+    The loss itself would raise for it, and by ending tell that such a record was drawn.
+    """
+
+    def __init__(self, loss: nn.BCELoss) -> None:
+        super().__init__()
+        self.reduction = loss.reduction
+        self._weight: Tensor | None = loss.weight
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        """One value per entry."""
+        counts = (output >= 0) & (output <= 1) & (target >= 0) & (target <= 1)
+        values = functional.binary_cross_entropy(
+            torch.where(counts, output, 0.5),
+            torch.where(counts, target.to(output.dtype), 0.5),
+            self._weight,
+            reduction="none",
+        )
+        return values * counts
 
 
 def check_losses(values: Any, rows: int) -> Tensor:

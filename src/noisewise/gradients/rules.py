@@ -1,7 +1,9 @@
 """Clipping rules: by which factor a record counts, given the norm of its gradient.
 
-A rule is a promise, factor times norm is at most the limit. The tape does not rely on it: it
-cuts every factor to what the limit allows (`held`). A rule of one's own is a subclass with a
+A rule is a promise: factor times norm is at most the limit, and a record's factor is a function of
+its own norm. The tape relies on neither. It cuts every factor to what the limit allows (`held`), by
+norms that no rule can reach, and a rule that is not of this module is shown one norm at a time
+(`apart`), so that it has no other record to look at. A rule of one's own is a subclass with a
 name; the common check of the tests finds it in the registry and holds it to its promise.
 
 Sources: ``clip``, Abadi et al. (2016); ``automatic``, Bu et al. (2023); ``global``, Option 2 of
@@ -11,12 +13,15 @@ Algorithm 1 of the global-clipping paper (a record whose gradient is too long is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST", "LEAST", "RULES", "SMALLEST", "Rule", "clip_scale", "held"]
+from noisewise.errors import UnsoundError
+
+__all__ = ["LARGEST", "LEAST", "RULES", "SMALLEST", "Rule", "apart", "clip_scale", "held"]
 
 #: Shorter gradients count as if they were this long, so that no factor grows without end.
 SMALLEST = 1e-12
@@ -51,7 +56,7 @@ class Rule(ABC):
 
     @abstractmethod
     def factors(self, norms: Tensor, limit: float) -> Tensor:
-        """Return one factor per record, at most limit / norm."""
+        """Return the factor of each norm, at most limit / norm; asked for one norm at a time."""
 
 
 class Clip(Rule):
@@ -94,9 +99,45 @@ class Normalise(Rule):
         return limit / norms.clamp_min(SMALLEST)
 
 
+#: Formulas entry by entry, as can be read above.
+_ELEMENTWISE = frozenset((Clip, Automatic, Global, Normalise))
+
+
 def clip_scale(norm: Tensor, limit: float, rule: str, gamma: float = 0.01) -> Tensor:
     """Return the factor of each record under a rule of the registry."""
-    return RULES[rule](gamma).factors(norm, limit)
+    chosen = RULES[rule](gamma)
+    if type(chosen) in _ELEMENTWISE:
+        return chosen.factors(norm, limit)
+    return apart(chosen.factors, norm, limit)
+
+
+def apart(scale: Callable[[Tensor, float], Tensor], norms: Tensor, limit: float) -> Tensor:
+    """Return what `scale` says of each norm, when it is shown no other one.
+
+    Within ``torch.func.vmap`` the batch has no axis that could be reduced, sorted or indexed, no
+    value can decide what the program does next, and nothing random is drawn.
+
+    Raises
+    ------
+    UnsoundError
+        If `scale` cannot be asked so, whatever the norms are.
+    """
+    if not norms.numel():
+        return norms.clone()
+    try:
+        found = torch.func.vmap(lambda norm: scale(norm, limit), randomness="error")(
+            norms.flatten().clone()
+        )
+        return found.reshape(norms.shape)
+    except Exception as error:
+        kind = type(error).__name__
+    # Nothing of the error is shown or kept: its text may hold norms.
+    raise UnsoundError(
+        f"{getattr(scale, '__qualname__', scale)} cannot be applied to one record's norm at a time "
+        f"({kind}). A factor must be a function of that record's norm and of public values, made "
+        "of torch operations on a tensor without axes: no maximum, mean or quantile of the batch, "
+        "no branch on a value, nothing random."
+    )
 
 
 def held(factors: Tensor, norms: Tensor, limit: float) -> Tensor:

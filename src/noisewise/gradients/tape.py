@@ -21,7 +21,7 @@ from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, pulled_back
 from noisewise.gradients.contractions.joining import joined
-from noisewise.gradients.estimators import Estimator
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, layout_of
 from noisewise.gradients.rules import held
@@ -311,15 +311,17 @@ class Tape:
     def _take(self, group: str, part: Contraction) -> None:
         estimator = self.estimator
         assert estimator is not None
-        if estimator.measures == "nothing" or (
-            estimator.measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
+        # Without a propagated bound every record is measured, whatever an estimator asks for.
+        measures = estimator.measures if isinstance(estimator, Lipschitz) else "norm"
+        if measures == "nothing" or (
+            measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
             add_to(self.sums, part.sums(None, None))
-        elif estimator.measures == "input":
+        elif measures == "input":
             norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
-            scale = held(estimator.scale(norm, self.limits[group]), norm, 1.0)
+            scale = held(factors_of(estimator, norm, self.limits[group]), norm, 1.0)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
         else:
@@ -346,7 +348,7 @@ class Tape:
         cheap = estimator.measures == "bound"
 
         def factors(norms: Tensor) -> Tensor:
-            return held(estimator.scale(norms, limit), norms, limit)
+            return held(factors_of(estimator, norms, limit), norms, limit)
 
         if len(uses) == 1:
             sums, norm = uses[0].clipped_sums(factors, cheap)

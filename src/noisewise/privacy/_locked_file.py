@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from noisewise.privacy._durable import open_regular
+
 if sys.platform == "win32":
     import msvcrt
 else:
@@ -37,6 +39,8 @@ def locked(path: Path, *, create: bool = False, patience: float | None = None) -
 
     Raises
     ------
+    OSError
+        If it is no regular file.
     TimeoutError
         If another one holds it for `patience` seconds.
     """
@@ -54,10 +58,9 @@ def locked(path: Path, *, create: bool = False, patience: float | None = None) -
 
 
 def _open(act: object, path: Path, create: bool) -> int:
-    flags = os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with process_guard:
-        descriptor = _descriptors[act] = os.open(path, flags, 0o600)
+        descriptor = open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        _descriptors[act] = descriptor
     return descriptor
 
 

@@ -4,17 +4,20 @@ One append-only file of JSON lines. Each line carries the SHA-256 of its content
 and of the line before it, so a change anywhere is seen. :meth:`Ledger.charge`
 returns only after the line has reached the disk (``fsync``): a result computed
 after it returns can never be missing from the ledger, whenever the process dies.
-A last line that was cut off by a crash belongs to a charge whose result was
-never released; it is removed by whoever uses the ledger next.
+A last line that a crash tore while it was written belongs to a charge whose result
+was never released; it is removed by whoever uses the ledger next. A line whose seal
+is right is a charge, with or without the newline behind it; any other line that
+cannot be read may have been one, and the ledger is refused until it is put right.
 
 Any number of threads and processes may charge one ledger, each through the same
 object or its own. To look at what was spent, to decide, and to write is one act
 under a lock on the file; what others wrote is read at the beginning of each act.
 
 **Rolling back.** A ledger that is replaced by an older copy of itself is whole, and
-nothing inside it can tell. Whoever keeps state that belongs to charges remembers
-:meth:`Ledger.head` with it and asks :meth:`Ledger.require` later. An open ledger does
-that by itself for everything that it has seen.
+nothing inside it can tell. A small file beside it, ending in ``.seen``, remembers how far
+it was: an older copy, a deleted ledger or a new one in its place is refused. Whoever keeps
+state elsewhere that belongs to charges remembers :meth:`Ledger.head` with it and asks
+:meth:`Ledger.require` later. An open ledger does that by itself for all that it has seen.
 
 **Paying once.** A release that may be repeated, because a process died between charge
 and release, is charged by :meth:`Ledger.charge_once` under a key, with a digest of what
@@ -33,7 +36,7 @@ from noisewise.errors import BudgetExceededError, ChargeConflictError
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import Event, History, as_history, with_count
-from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead
+from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead, Mark
 from noisewise.privacy.ledger_file import LedgerFile, create_file
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement, round_up
@@ -79,7 +82,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If the file exists: what was spent before must not be forgotten.
+            If the file exists, or existed: what was spent before must not be forgotten.
         """
         header = {
             "format": FORMAT,
@@ -100,7 +103,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If there is none, or it was damaged.
+            If there is none, it was damaged, or it is an older copy of what was here.
         """
         return cls(Path(path))
 
@@ -223,6 +226,52 @@ class Ledger:
             if (found.digest, found.event) != (digest, event):
                 raise self._conflict(key)
             act.settle()
+            return False
+
+    def exchange_mark(
+        self,
+        name: str,
+        *,
+        was: str | None,
+        becomes: str,
+        otherwise: Event | None = None,
+        note: str = "",
+    ) -> bool:
+        """Replace a mark, if it is as expected; else charge for doing so, or leave it.
+
+        A mark ties state that is kept elsewhere, such as the file of a stream, to this ledger: who
+        finds the mark that belongs to the state takes it away in the same act, so that nobody who
+        holds a copy or an older state finds it again.
+
+        Parameters
+        ----------
+        name : str
+        was : str or None
+            What is expected; None for nothing that could be found.
+        becomes : str
+        otherwise : Event, optional
+            Charged if the mark is another one; if None, nothing is written then.
+        note : str
+            Of that charge.
+
+        Returns
+        -------
+        bool
+            Whether the mark was as expected.
+
+        Raises
+        ------
+        BudgetExceededError
+            If what is to be charged does not fit the budget. Nothing is written.
+        """
+        with self._file.act() as act:
+            if was is not None and act.book.marks.get(name) == was:
+                act.append([Mark(name, becomes)])
+                return True
+            if otherwise is not None:
+                charges = _charges(otherwise, note, None, None)
+                self._check_budget(act.book, charges)
+                act.append([*charges, Mark(name, becomes)])
             return False
 
     def spent(self, *, delta: float | None = None) -> float:

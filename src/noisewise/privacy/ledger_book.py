@@ -25,7 +25,7 @@ from noisewise.privacy.events import (
     with_count,
 )
 
-__all__ = ["Book", "Charge", "LedgerHead", "seal"]
+__all__ = ["Book", "Charge", "LedgerHead", "Mark", "seal"]
 
 FORMAT = "noisewise-privacy-ledger"
 VERSION = 1
@@ -81,6 +81,26 @@ class Charge:
         return content | {name: value for name, value in named.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A line that costs nothing: what state, kept elsewhere, belongs to the ledger from here on.
+
+    Parameters
+    ----------
+    name : str
+        Of what is kept elsewhere.
+    value : str
+        Of its state; a later line of the same name takes its place.
+    """
+
+    name: str
+    value: str
+
+    def to_dict(self, sequence: int) -> dict[str, Any]:
+        """Return the content of the line with that number."""
+        return {"sequence": sequence, "mark": self.name, "value": self.value}
+
+
 def seal(content: dict[str, Any], previous: str) -> tuple[bytes, str]:
     """Return the line that follows the one with the hash `previous`, and its own hash."""
     unique = content | {"nonce": secrets.token_hex(16)}
@@ -106,6 +126,7 @@ class Book:
         self.checksums: list[str] = []
         self.charges: list[Charge] = []
         self.by_key: dict[str, Charge] = {}
+        self.marks: dict[str, str] = {}
         self.history: History = ()
         #: A kind of release and how many more of it fit the budget; kept up by extend().
         self.allowance: tuple[Event, int] | None = None
@@ -115,6 +136,11 @@ class Book:
         """Where the book ends."""
         entries = len(self.checksums) - 1
         return LedgerHead(entries, self.checksums[entries])
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Whether the ledger was at `head` once."""
+        known = 0 <= head.entries < len(self.checksums)
+        return known and self.checksums[head.entries] == head.digest
 
     def require(self, head: LedgerHead) -> None:
         """Raise unless the ledger was at `head` once, and only went on from there."""
@@ -132,26 +158,21 @@ class Book:
             )
 
     def extend(self, data: bytes) -> None:
-        """Take up the whole lines at the beginning of `data`, which follows what is known.
+        """Take up the sealed lines at the beginning of `data`, which follows what is known.
 
-        Raises
-        ------
-        LedgerError
-            If a line is damaged. What a crash cut off at the end is left out without a word.
+        A line whose seal is right is a line, with or without the newline that ends it; `size`
+        counts the newline. Nothing behind a line without a right seal is taken up: if `size` stays
+        below the size of the file, a crash tore what follows, or it was damaged.
         """
         position = 0
         while position < len(data):
             end = data.find(b"\n", position)
-            raw = data[position:] if end < 0 else data[position : end + 1]
-            previous = self.checksums[-1] if self.checksums else ""
-            content = _unseal(raw[:-1], previous) if end >= 0 else None
+            line = data[position:] if end < 0 else data[position:end]
+            content = _unseal(line, self.checksums[-1] if self.checksums else "")
             if content is None:
-                # A crash tears the last line: no newline, or pages of it never written (zeros).
-                if end < 0 or (end + 1 == len(data) and b"\0" in raw):
-                    break
-                raise self._damaged()
-            self._take(raw, content)
-            position = end + 1
+                break
+            self._take(line + b"\n", content)
+            position += len(line) + 1
         if not self.checksums:
             raise LedgerError(f"{str(self.path)!r} is not a noisewise ledger")
 
@@ -159,13 +180,15 @@ class Book:
         if not self.checksums:
             self._check_header(content)
             self.header = content
+        elif "mark" in content:
+            self.marks[str(content["mark"])] = str(content.get("value"))
         else:
             try:
                 charge = Charge.from_dict(content)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise self._damaged() from error
+                raise self.damaged() from error
             if charge.key in self.by_key:
-                raise self._damaged()
+                raise self.damaged()
             self.charges.append(charge)
             if charge.key is not None:
                 self.by_key[charge.key] = charge
@@ -189,10 +212,13 @@ class Book:
                 f"{str(self.path)!r} was written by another version: {content.get('version')!r}"
             )
 
-    def _damaged(self) -> LedgerError:
+    def damaged(self) -> LedgerError:
+        """Return the error that what follows the book cannot be read."""
         return LedgerError(
-            f"line {len(self.checksums) + 1} of {str(self.path)!r} is damaged or was changed. What "
-            "was spent is unknown from there on; restore the file from a backup."
+            f"line {len(self.checksums) + 1} of {str(self.path)!r} is cut off, damaged or was "
+            "changed. What was spent is unknown from there on; put the newest whole copy back. "
+            "Only if the machine lost its power while this very line was written, and it is the "
+            "last one, was nothing released under it: then remove the line by hand."
         )
 
 

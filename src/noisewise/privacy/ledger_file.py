@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from typing import Any
 from noisewise.errors import LedgerError
 from noisewise.privacy._durable import private_file, replace_file
 from noisewise.privacy._locked_file import locked, process_guard
-from noisewise.privacy.ledger_book import Book, Charge, seal
+from noisewise.privacy.ledger_book import Book, Charge, Mark, seal
+from noisewise.privacy.ledger_witness import Seen, Witness
 
 __all__ = ["Act", "LedgerFile", "create_file"]
 
@@ -24,12 +24,15 @@ def create_file(path: Path, header: dict[str, Any]) -> None:
     if not path.parent.is_dir():
         raise LedgerError(f"no folder at {str(path.parent)!r} for the ledger {path.name!r}")
     path = Path(os.path.realpath(path))  # else a link would be replaced, and not what it names
+    if not path.exists():
+        Witness(path).require_none()
     with _legible(path), locked(path, create=True) as descriptor:
         if os.fstat(descriptor).st_size:
             raise LedgerError(
                 f"{str(path)!r} exists. Continue it with Ledger.open, so that what was spent "
                 "stays counted; start a new ledger only for data that none describes yet."
             )
+        Witness(path).require_none()
         # The header must be whole or absent, so it is written aside and renamed. Whoever waits
         # for the empty file notices that the name leads elsewhere, and looks again.
         replace_file(path, seal(header, previous="")[0])
@@ -50,13 +53,15 @@ class Act:
     file: LedgerFile
     descriptor: int
 
-    def append(self, charges: Sequence[Charge]) -> None:
-        """Write charges; they are on the disk when this returns, or not charged if it raises."""
+    def append(self, charges: Sequence[Charge | Mark]) -> None:
+        """Write lines; they are on the disk when this returns, or not charged if it raises."""
         lines, checksum = [], self.book.head.digest
         for sequence, charge in enumerate(charges, start=len(self.book.checksums)):
             line, checksum = seal(charge.to_dict(sequence), checksum)
             lines.append(line)
         data = b"".join(lines)
+        before, witness = self.book.head, self.file.witness
+        witness.remember(Seen(before, coming=self.book.size + len(data)))
         try:
             os.lseek(self.descriptor, self.book.size, os.SEEK_SET)
             written = os.write(self.descriptor, data)
@@ -71,6 +76,7 @@ class Act:
                 "do not release the result, free some space and try again"
             ) from error
         self.book.extend(data)
+        witness.remember(Seen(self.book.head))
 
     def settle(self) -> None:
         """Make sure that what was read is on the disk: its writer may have died before that."""
@@ -82,6 +88,8 @@ class Act:
             os.fsync(self.descriptor)
         except OSError:
             self.file.close()  # who opens it again sees what is there
+        else:
+            self.file.witness.remember(Seen(self.book.head))
 
 
 class LedgerFile:
@@ -96,6 +104,7 @@ class LedgerFile:
         self.path = path
         # A later change of the working folder must lead to no other file.
         self.place = Path(os.path.abspath(path))
+        self.witness = Witness(self.place)
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._closed = self._acting = False
@@ -153,18 +162,33 @@ class LedgerFile:
         start = book.size - len(book.last)
         if found.st_ino == self._inode and book.last == _read(descriptor, start, book.size):
             book.extend(_read(descriptor, book.size, found.st_size))
+            self._mend(book, descriptor, found.st_size)
         else:
-            if not stat.S_ISREG(found.st_mode):
-                raise LedgerError(f"{str(self.path)!r} is not a file")
             private_file(self.place)
             book = Book(self.path)
             book.extend(_read(descriptor, 0, found.st_size))
             if self._book.checksums:
                 book.require(self._book.head)
+            self._mend(book, descriptor, found.st_size)
+            self.witness.check(book)
             self._book, self._inode = book, found.st_ino
-        if book.size < found.st_size:
+
+    def _mend(self, book: Book, descriptor: int, size: int) -> None:
+        """Repair what a crash leaves: a line that was never whole, or one without its newline.
+
+        A line may be removed only if it is known that its writer died while writing it, before
+        anything was released. That a line cannot be read does not say so.
+        """
+        if book.size == size:
+            return
+        if book.size > size:
+            os.lseek(descriptor, size, os.SEEK_SET)
+            os.write(descriptor, b"\n")
+        elif self.witness.explains(book, size):
             os.ftruncate(descriptor, book.size)
-            os.fsync(descriptor)
+        else:
+            raise book.damaged()
+        os.fsync(descriptor)
 
 
 def _read(descriptor: int, start: int, end: int) -> bytes:

@@ -200,9 +200,9 @@ _RSA: dict[str, hashes.HashAlgorithm] = {
 
 _OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?')
 _SIGNER = re.compile(
-    r'(?P<principals>"[^"]+"|[^\s"]+)\s+'
-    rf"(?:(?P<options>{_OPTION.pattern}(?:,{_OPTION.pattern})*)\s+)?"
-    r"(?:ssh|ecdsa|sk)-\S+\s+(?P<key>[A-Za-z0-9+/=]+)(?:\s.*)?"
+    r'(?P<principals>"[^"]+"|[^ \t"]+)[ \t]+'
+    rf"(?:(?P<options>{_OPTION.pattern}(?:,{_OPTION.pattern})*)[ \t]+)?"
+    r"(?P<type>(?:ssh|ecdsa|sk)-[^ \t]+)[ \t]+(?P<key>[A-Za-z0-9+/=]+)(?:[ \t].*)?"
 )
 
 
@@ -229,18 +229,41 @@ class _Line:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            found = _SIGNER.fullmatch(line.strip())
-            if found is None:
-                raise SignatureError(
-                    f"line {number} of the list of allowed signers is not 'principals [options] "
-                    "type key'"
-                )
-            options = {
-                name.lower(): value for name, value in _OPTION.findall(found["options"] or "")
-            }
-            yield _Line(found["principals"].strip('"'), options, _base64(found["key"]))
+    """Read the list as OpenSSH does, or not at all.
+
+    Lines end where OpenSSH ends them, at a newline; anything else that some program shows as the
+    end of a line would make a comment here an entry there, and is refused.
+    """
+    for number, whole in enumerate(text.split("\n"), start=1):
+        line = whole.removesuffix("\r").strip(" \t")
+        if not line.replace("\t", " ").isprintable():
+            raise SignatureError(
+                f"line {number} of the list of allowed signers holds a character that is not shown"
+            )
+        if line and not line.startswith("#"):
+            yield _line(line, number)
+
+
+def _line(line: str, number: int) -> _Line:
+    found = _SIGNER.fullmatch(line)
+    if found is None:
+        raise SignatureError(
+            f"line {number} of the list of allowed signers is not 'principals [options] type key'"
+        )
+    options: dict[str, str] = {}
+    for name, value in _OPTION.findall(found["options"] or ""):
+        if name.lower() in options:
+            raise SignatureError(
+                f"line {number} of the list of allowed signers has the option {name!a} twice"
+            )
+        options[name.lower()] = value
+    key = _base64(found["key"])
+    if _Parts(key).text() != found["type"].encode():
+        raise SignatureError(
+            f"line {number} of the list of allowed signers says {found['type'][:60]!a}, which its "
+            "key is not"
+        )
+    return _Line(found["principals"].strip('"'), options, key)
 
 
 def _on_list(text: str, patterns: str) -> bool:

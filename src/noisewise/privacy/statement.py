@@ -37,11 +37,9 @@ from noisewise.privacy.statement_form import (
     statement_schema,
 )
 from noisewise.privacy.statement_premises import premises, sampler_of, sampler_problem
+from noisewise.privacy.statement_texts import is_unsound, text_problem
 
 __all__ = ["Preprocessing", "Statement", "digest", "round_up", "statement_schema"]
-
-#: An assumption that begins so is known to be false; no epsilon is stated under it.
-NOT_SOUND = "NOT SOUND"
 
 
 class Preprocessing(Protocol):
@@ -132,8 +130,8 @@ class Statement:
         events = as_history(history)
         relation = Relation.of(relation)
         sentences = tuple(dict.fromkeys(assumptions))
-        for sentence in sentences:
-            if sentence.startswith(NOT_SOUND):
+        for sentence in (*sentences, mechanism):
+            if is_unsound(sentence):
                 raise UnsoundError(f"no epsilon can be stated: {sentence}")
         epsilon = epsilon_of(events, delta=delta, relation=relation, accountant=accountant)
         if math.isinf(epsilon):
@@ -145,9 +143,10 @@ class Statement:
         if problem := sampler_problem(sampler, events):
             raise ValueError(problem)
         for text in (unit, mechanism, sampler, randomness, *sentences):
-            if not text.strip():
+            if problem := text_problem(text):
                 raise ValueError(
-                    "unit, mechanism, sampler, randomness, assumptions must say something"
+                    "unit, mechanism, sampler, randomness, assumptions must say something in plain "
+                    f"characters; one {problem}"
                 )
         return cls(
             epsilon=epsilon,
@@ -220,13 +219,13 @@ class Statement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statement as plain values, with its digest."""
-        content = self._content(SCHEMA_VERSION)
+        content = self._content()
         return {**content, "digest": digest(content)}
 
-    def _content(self, version: int) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
         return {
             "format": "noisewise-privacy-statement",
-            "version": version,
+            "version": SCHEMA_VERSION,
             "epsilon": self.epsilon,
             "delta": self.delta,
             "relation": self.relation.name,
@@ -239,7 +238,7 @@ class Statement:
             "accountant": self.accountant,
             "sampler": self.sampler,
             "randomness": self.randomness,
-            "assumptions": [*(self.premises if version > 1 else ()), *self.assumptions],
+            "assumptions": [*self.premises, *self.assumptions],
             "versions": dict(self.versions),
         }
 
@@ -273,7 +272,7 @@ class Statement:
         try:
             relation = Relation.of(fields["relation"])
             history = as_history(event_from_dict(event) for event in fields["history"])
-            common = () if fields["version"] == 1 else premises(relation, fields["unit"], history)
+            common = premises(relation, fields["unit"], history)
             statement = cls(
                 epsilon=_validate.positive("epsilon", fields["epsilon"], zero=True),
                 delta=_validate.probability("delta", fields["delta"], zero=True, one=False),
@@ -294,15 +293,15 @@ class Statement:
 
     def _check_consistent(self, content: Mapping[str, Any]) -> None:
         """Refuse a file that says anything but what this statement would be written as."""
-        written = self._content(content["version"])
+        written = self._content()
         for name, value in written.items():
             if _digest({name: value}) != _digest({name: content[name]}):
                 raise StatementError(
                     f"{name} is {shorten(content[name])}, which contradicts the other fields; they "
                     f"make it {shorten(value)}"
                 )
-        for sentence in self.assumptions:
-            if sentence.startswith(NOT_SOUND):
+        for sentence in (*self.assumptions, self.mechanism, self.randomness, self.unit):
+            if is_unsound(sentence):
                 raise StatementError(f"no epsilon can be stated: {shorten(sentence)}")
         if problem := sampler_problem(self.sampler, self.history):
             raise StatementError(problem)

@@ -10,10 +10,12 @@ from importlib import resources
 from typing import Any
 
 from noisewise.errors import StatementError
+from noisewise.privacy.statement_texts import text_problem
 
 __all__ = ["SCHEMA_VERSION", "check_shape", "digest", "parse", "shorten", "statement_schema"]
 
-#: 1: noisewise 0.1. 2: the assumptions begin with the premises of every statement.
+#: 2: the assumptions begin with the premises of every statement. Of version 1, which had none, it
+#: cannot be told whether its assumptions were emptied.
 SCHEMA_VERSION = 2
 
 #: The fields of the JSON form, all required, nothing else allowed.
@@ -105,10 +107,11 @@ def check_shape(fields: Any) -> None:
     """Refuse what is not the JSON form of a statement: other fields, other types, empty texts."""
     if not isinstance(fields, dict) or fields.get("format") != "noisewise-privacy-statement":
         raise StatementError("this is not a noisewise privacy statement")
-    if type(fields.get("version")) is not int or not 1 <= fields["version"] <= SCHEMA_VERSION:
+    if type(fields.get("version")) is not int or fields["version"] != SCHEMA_VERSION:
         raise StatementError(
-            f"version must be 1 to {SCHEMA_VERSION}, got {shorten(fields.get('version'))}; "
-            "a newer noisewise may read it"
+            f"version must be {SCHEMA_VERSION}, got {shorten(fields.get('version'))}. A newer one "
+            "may be read by a newer noisewise; one of version 1 does not say what every statement "
+            "assumes, so ask its author to derive it again."
         )
     missing = [name for name in _FIELDS if name not in fields]
     unknown = [shorten(name) for name in fields if name not in _FIELDS][:5]
@@ -126,19 +129,22 @@ def check_shape(fields: Any) -> None:
         ]
     if wrong:
         raise StatementError(f"fields of the wrong type: {wrong}")
-    said = [*texts, "versions", "assumptions"]
-    empty = [name for name in said if not fields[name] or not _all_said(fields[name])]
-    if empty:
-        raise StatementError(
-            f"these fields are empty: {empty}. A guarantee without them means nothing; ask the "
-            "author of the statement to derive it again."
-        )
+    for name in (*texts, "versions", "assumptions"):
+        _check_said(name, fields[name])
 
 
 def _all_texts(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def _all_said(value: Any) -> bool:
-    texts = [value] if isinstance(value, str) else value
-    return all(text.strip() for text in texts)
+def _check_said(name: str, value: Any) -> None:
+    """Refuse a field that is empty, also in the eyes of a reader."""
+    texts = [value] if isinstance(value, str) else [*value]
+    texts += value.values() if isinstance(value, dict) else ()
+    problems = [problem for text in texts if (problem := text_problem(text)) is not None]
+    if not texts or problems:
+        problem = problems[0] if problems else "is empty"
+        raise StatementError(
+            f"{name} {problem}. A guarantee without it means nothing; ask the author of the "
+            "statement to derive it again."
+        )

@@ -14,7 +14,13 @@ from noisewise.privacy.relation import Relation
 
 __all__ = ["premises", "sampler_of", "sampler_problem"]
 
-_PROBABILITIES = re.compile(r"with probability ([0-9.e+-]+(?:, [0-9.e+-]+)*)")
+_CALLER = "promised by the caller, who drew the batches: "
+_ALL = (
+    "none: every record takes part in every release",
+    "none: accounted as if every record took part in every step",
+)
+_POISSON = "Poisson: each record independently, with probability "
+_NUMBERS = re.compile(r"[0-9.e+-]+(?:, [0-9.e+-]+)*")
 
 
 def premises(relation: Relation, unit: str, history: History) -> tuple[str, ...]:
@@ -32,20 +38,34 @@ def sampler_of(history: History) -> str:
     """How records were chosen, as far as the history tells."""
     rates = _rates(history)
     if not rates:
-        return "none: every record takes part in every release"
-    return f"Poisson: each record independently, with probability {', '.join(rates)}"
+        return _ALL[0]
+    return f"{_POISSON}{', '.join(rates)}"
 
 
 def sampler_problem(sampler: str, history: History) -> str | None:
-    """Return what a text about sampling says against the history, if it does."""
-    if not any(True for _ in history):
-        return None  # nothing was released yet: whatever the plan says of sampling is true
-    rates = _rates(history)
-    named = {rate for found in _PROBABILITIES.findall(sampler) for rate in found.split(", ")}
-    if (named or sampler.startswith("none")) and named != set(rates):
+    """Return why a text about sampling does not follow from the history, if so.
+
+    It is not searched for contradictions: it must be a text that the library writes, for exactly
+    the rates of the history. Statements that were composed have several, with a semicolon between.
+    """
+    named: set[str] = set()
+    everybody = False
+    for part in sampler.split("; "):
+        text = part.removeprefix(_CALLER)
+        numbers = text.removeprefix(_POISSON)
+        if text in _ALL:
+            everybody = True
+        elif text != numbers and _NUMBERS.fullmatch(numbers):
+            named.update(numbers.split(", "))
+        else:
+            return f"sampler says {part[:100]!r}, which no analysis of the history is about"
+    rates = set(_rates(history))
+    others = any(not isinstance(e, PoissonGaussian) or e.sample_rate == 1.0 for e in history)
+    # If nothing was released yet, whatever the plan says of sampling is true.
+    if history and (named != rates or (everybody and not others)):
         return (
             f"sampler says {sampler[:100]!r}, but the history has the sample rates "
-            f"{', '.join(rates) or 'none'}"
+            f"{', '.join(sorted(rates)) or 'none'}"
         )
     return None
 

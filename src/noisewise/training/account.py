@@ -24,7 +24,6 @@ from noisewise.privacy.accounting import max_count
 from noisewise.privacy.events import simplify
 from noisewise.privacy.statement import round_up
 from noisewise.training.resolved import ResolvedPlan
-from noisewise.training.witness import Witness
 
 __all__ = ["Account", "LedgerAccount", "MemoryAccount", "check_same_promise", "open_account"]
 
@@ -161,7 +160,6 @@ class LedgerAccount:
         self._ledger = ledger
         self._name = name
         self._owned = owned
-        self._witness = Witness(ledger)
         mine = [event for event, note in ledger.entries if note.startswith(self._prefix)]
         self._history: History = simplify(mine)
         self._charged = sum(event.count for event in mine)
@@ -210,7 +208,6 @@ class LedgerAccount:
             ) from None
         self._charged += 1
         self._history = simplify((*self._history, self._event))
-        self._witness.remember()
         return True
 
     def restore(self, charged: int, head: LedgerHead | None) -> None:
@@ -230,7 +227,6 @@ class LedgerAccount:
 
     def close(self) -> None:
         """Release the ledger if this run opened it."""
-        self._witness.close()
         if self._owned:
             self._ledger.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -17,7 +18,7 @@ from torch import nn
 from noisewise.errors import BudgetExceededError
 from noisewise.privacy import Statement, _validate
 from noisewise.training.callbacks import Callback, ProgressBar
-from noisewise.training.errors import CheckpointError
+from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.evaluation import Metric, evaluate, measure, split_batch
 from noisewise.training.meter import EpsilonMeter
 from noisewise.training.plan import Plan
@@ -262,7 +263,10 @@ class _Training:
         first = itemgetter(slice(0, _LOOK))
         few, targets = map_tensors(x, first), map_tensors(y, first)
         run = self.run
-        self.latest = measure(run.plain_model, run.plain_loss, few, targets, self.metrics)
+        try:
+            self.latest = measure(run.plain_model, run.plain_loss, few, targets, self.metrics)
+        except StepError:  # of a record: whether training goes on must not depend on it
+            self.latest = {"loss": math.nan}
 
     def _end_epoch(self, fitted: Fitted, seconds: float) -> bool:
         run = self.run

@@ -49,6 +49,7 @@ def make_private(
     device: torch.device | str | None = None,
     preprocessing: Preprocessing | None = None,
     team: Team | None = None,
+    bound_to: bytes = b"",
 ) -> PrivateRun:
     """Make a training loop private.
 
@@ -86,6 +87,9 @@ def make_private(
     team : Team, optional
         Default: all processes of torch.distributed if it is initialised, each of which was given
         the whole `data`; see :class:`noisewise.training.Distributed`.
+    bound_to : bytes
+        With a seeded plan: a hash of records and settings, so that other ones draw other noise
+        under the same seed. It is shown nowhere.
 
     Examples
     --------
@@ -144,7 +148,7 @@ def make_private(
             engine=engine,
             resolved=resolved,
             account=account,
-            streams=Streams(plan.seed, name, team.worker),
+            streams=Streams(plan.seed, name, team.worker, bound_to),
             records=held,
             name=name,
             team=team,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import noisewise.federated.network.collection as collection_module
-import noisewise.federated.network.durable as durable_module
+import noisewise.federated.network.masks.party as masked_party_module
 import noisewise.federated.network.masks.service as masked_service_module
 import noisewise.federated.network.outbox as outbox_module
 import noisewise.federated.network.reservations as reservations_module
@@ -57,16 +57,16 @@ PLACES = {
         "before the witness": (Marks, "write", "before"),
     },
     "party": {
-        "before a file": (durable_module, "write", "before"),
-        "after a file": (durable_module, "write", "after"),
+        "before a file": (outbox_module, "write_anew", "before"),
+        "after a file": (outbox_module, "write_anew", "after"),
         "before a request": (Client, "_attempt", "before"),
         "after an answer": (Client, "_attempt", "after"),
         "before the receipt": (outbox_module.Outbox, "deliver", "before"),
         "after the receipt": (outbox_module.Outbox, "empty", "before"),
     },
     "masked party": {
-        "before a file": (durable_module, "write", "before"),
-        "after a file": (durable_module, "write", "after"),
+        "before a file": (masked_party_module, "replace_file", "before"),
+        "after a file": (masked_party_module, "replace_file", "after"),
         "before a request": (Client, "_attempt", "before"),
         "after an answer": (Client, "_attempt", "after"),
         "before sharing": (MaskingClient, "share", "before"),

@@ -94,13 +94,13 @@ class OneProcess:
         self.reserve(server, name, measurement, members, excluded)
         return self.make(server, name, measurement, members)
 
-    def withdraw(self, server, identifier, now=None):
+    def withdraw(self, server, identifier, now=None, party=None):
         """Withdraw as the service does it."""
         marks, moment = self.states[server].marks, time.time() if now is None else now
 
         def job(connection):
-            party = self.parties[identifier]
-            if self.intake(server).withdraw(connection, identifier, party, moment):
+            sender = party or self.parties[identifier]
+            if self.intake(server).withdraw(connection, identifier, sender, moment):
                 marks.set(connection)
 
         self.stores[server].submit(job).result()

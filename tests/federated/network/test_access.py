@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import socket
+import sqlite3
 import ssl
 import time
 
@@ -120,6 +121,36 @@ def test_a_party_contributes_once_and_the_same_again_changes_nothing(federation)
         assert (status, answer) == (200, {"complete": True, "missing": []})
     status, answer = upload(federation, "p1")
     assert (status, answer["code"]) == (409, "other-contribution")
+
+
+@pytest.mark.parametrize("route", ["vectors", "functions"])
+def test_nobody_withdraws_the_contribution_of_another_party(tmp_path, route):
+    made = Federation.create(tmp_path, np.random.default_rng(0), route=route, records=3)
+    with made:
+        owner, other = list(made.data)[:2]
+        shares = shares_of(made, owner)
+        manifest = manifest_of(made, owner, shares)
+        path = f"/v1/contributions/{manifest.identifier}"
+        third = list(made.data)[2]
+        for server in made.trial.servers:
+            # Whoever knows the identifier before the contribution has arrived stops nothing either.
+            assert ask(made, server, "DELETE", path, sender=third)[0] == 200
+            status, _ = upload(made, owner, server, manifest=manifest, data=shares[server])
+            assert status == 200
+            assert ask(made, server, "DELETE", path, sender=third)[0] == 200  # its own, as before
+            status, answer, _ = ask(made, server, "DELETE", path, sender=other)
+            assert (status, answer["code"]) == (404, "unknown")
+            status, answer, _ = ask(made, server, "DELETE", path)
+            assert (status, answer["code"]) == (403, "unknown-sender")
+            state = ask(made, server, "GET", path, sender=owner)[1]
+            assert state == {"known": True, "complete": True, "missing": []}
+        for server in made.trial.servers:
+            with sqlite3.connect(tmp_path / f"{server}-state" / "contributions.sqlite") as found:
+                rows = found.execute("SELECT party, data FROM shares").fetchall()
+            assert rows == [(owner, shares[server])]
+            status, _, _ = ask(made, server, "DELETE", path, sender=owner)
+            assert status == 200
+            assert ask(made, server, "GET", path, sender=owner)[0] == 410
 
 
 def test_a_contribution_in_another_partys_name_is_refused(federation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sqlite3
 import threading
 import time
 
@@ -61,6 +62,60 @@ def test_a_withdrawal_while_a_release_is_made_is_refused_and_the_sum_is_whole(
     assert np.array_equal(made.sums(), made.made.truth())
     assert codes == ["reserved", "reserved"]
     assert refused(made.withdraw, "alpha", made.members[0]) == "released"
+    made.close()
+
+
+@pytest.mark.parametrize("route", ["vectors", "functions"])
+def test_a_contribution_is_withdrawn_by_its_party_alone(tmp_path, route):
+    made = OneProcess(
+        tmp_path, noiseless_test=True, route=route, limits=Limits(reservation_seconds=100.0)
+    )
+    theirs, other = made.members[0], made.parties[made.members[1]]
+    before = made.stores["alpha"].read(lambda c: made.intake("alpha").data(c, theirs))
+    assert refused(made.withdraw, "alpha", theirs, party=other) == "unknown"
+    made.reserve("alpha", "old")
+    late = time.time() + 1000
+    assert refused(made.withdraw, "alpha", theirs, now=late, party=other) == "unknown"
+    assert made.stores["alpha"].read(lambda c: reservations.find(c, "old", "reservations"))
+    made.withdraw("alpha", "ab" * 32, party=other)  # one that never came, so nobody's
+    assert made.stores["alpha"].read(lambda c: made.intake("alpha").data(c, theirs)) == before
+    assert np.array_equal(made.sums(), made.made.truth())
+    made.close()
+
+
+def test_the_share_of_a_complete_contribution_cannot_be_deleted(both):
+    with pytest.raises(NetworkError, match="keeps its share"):
+        both.stores["alpha"].submit(lambda c: c.execute("DELETE FROM shares")).result()
+    with pytest.raises(NetworkError, match="FOREIGN KEY"):
+        both.stores["alpha"].submit(
+            lambda c: c.execute("INSERT INTO shares VALUES ('x', 'nobody', 0, x'')")
+        ).result()
+
+
+def test_shares_that_were_kept_without_their_owner_are_taken_over(tmp_path):
+    """And a contribution whose share another party deleted is not complete."""
+    made = OneProcess(tmp_path, noiseless_test=True, route="vectors")
+    lost, party = made.members[0], made.parties[made.members[0]]
+    made.close()
+    for name in made.names:
+        connection = sqlite3.connect(
+            made.state_folder(name) / "contributions.sqlite", isolation_level=None
+        )
+        connection.executescript(
+            "CREATE TABLE pieces (identifier TEXT NOT NULL, piece INTEGER NOT NULL, "
+            "data BLOB NOT NULL, PRIMARY KEY (identifier, piece));"
+            "INSERT INTO pieces SELECT identifier, piece, data FROM shares;"
+            "DROP TABLE shares; PRAGMA user_version=2;"
+        )
+        connection.execute("DELETE FROM pieces WHERE identifier = ?", (lost,))
+        connection.close()
+    made.open()
+    intake = made.intake("alpha")
+    assert made.stores["alpha"].read(intake.complete) == sorted(made.members[1:])
+    state = made.stores["alpha"].read(lambda c: intake.state(c, lost, party))
+    assert state == {"known": True, "complete": False, "missing": [0]}
+    stayed = [made.parties[member] for member in made.members[1:]]
+    assert np.array_equal(made.sums(members=made.members[1:]), made.made.truth(stayed))
     made.close()
 
 

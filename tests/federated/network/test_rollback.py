@@ -22,7 +22,7 @@ from noisewise.privacy.ledger import Ledger
 
 PARTS = {
     "database": ("contributions.sqlite", "contributions.sqlite-wal", "contributions.sqlite-shm"),
-    "ledger": ("budget.ledger",),
+    "ledger": ("budget.ledger", "budget.ledger.seen"),
     "witness": ("witness.json",),
 }
 
@@ -220,6 +220,7 @@ def test_the_ledger_of_another_round_is_refused(tmp_path):
     two.close()
     target = two.state_folder("alpha") / "budget.ledger"
     shutil.copy(one.state_folder("alpha") / "budget.ledger", target)
+    target.with_name("budget.ledger.seen").unlink()
     with pytest.raises(ConfigurationError, match="ledger of another round"):
         two.open()
 
@@ -238,6 +239,7 @@ def test_the_state_of_version_0_1_is_continued_without_drawing_noise_again(made)
     connection.close()
     (folder / "witness.json").unlink()
     (folder / "budget.ledger").unlink()
+    (folder / "budget.ledger.seen").unlink()
     with Ledger.create(
         folder / "budget.ledger", epsilon=1000.0, relation=made.study.relation
     ) as old:

@@ -16,7 +16,7 @@ from noisewise.bounds.losses.rule import LossRule, refuse_loss, register_loss
 from noisewise.bounds.rules.vectors import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["reduce_entries", "to_simplex"]
+__all__ = ["class_labels", "reduce_entries", "to_simplex"]
 
 
 def reduce_entries(values: Tensor, reduction: str) -> Tensor:
@@ -29,6 +29,15 @@ def to_simplex(target: Tensor) -> Tensor:
     """Move soft targets where their weights are >= 0 and sum to at most one (axis 1)."""
     positive = target.clamp_min(0.0)
     return positive / positive.sum(dim=1, keepdim=True).clamp_min(1.0)
+
+
+def class_labels(target: Tensor, classes: int, ignored: int = -100) -> Tensor:
+    """Class labels of which those that are no class are ignored, entry by entry.
+
+    A loss that raised for them would tell, by ending, that a record with such a label was drawn.
+    """
+    inside = (target >= 0) & (target < classes)
+    return torch.where(inside, target.long(), ignored)
 
 
 def _refuse(loss: Any, reason: str, fix: str) -> UnsupportedModelError:
@@ -79,6 +88,8 @@ class CrossEntropyRule(LossRule[nn.CrossEntropyLoss]):
     def losses(self, loss: nn.CrossEntropyLoss, output: Tensor, target: Tensor) -> Tensor:
         if target.is_floating_point():
             target = to_simplex(target)
+        else:
+            target = class_labels(target, output.shape[1], loss.ignore_index)
         values = functional.cross_entropy(
             output,
             target,
@@ -101,6 +112,7 @@ class NegativeLogLikelihoodRule(LossRule[nn.NLLLoss]):
         return _over_positions(largest_entry(loss.weight), output, loss.reduction)
 
     def losses(self, loss: nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor:
+        target = class_labels(target, output.shape[1], loss.ignore_index)
         values = functional.nll_loss(
             output, target, loss.weight, ignore_index=loss.ignore_index, reduction="none"
         )
@@ -130,9 +142,16 @@ class MultiMarginRule(LossRule[nn.MultiMarginLoss]):
         return product(steep, largest_entry(loss.weight), spread)
 
     def losses(self, loss: nn.MultiMarginLoss, output: Tensor, target: Tensor) -> Tensor:
-        return functional.multi_margin_loss(
-            output, target, p=loss.p, margin=loss.margin, weight=loss.weight, reduction="none"
+        known = class_labels(target, output.shape[1], -1)
+        values = functional.multi_margin_loss(
+            output,
+            known.clamp_min(0),
+            p=loss.p,
+            margin=loss.margin,
+            weight=loss.weight,
+            reduction="none",
         )
+        return values * (known >= 0)
 
 
 class _Entrywise(LossRule[Any]):

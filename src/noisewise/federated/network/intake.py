@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from noisewise.federated.network.errors import RefusedError
+from noisewise.federated.network.errors import NetworkError, RefusedError
 from noisewise.federated.network.manifest import Manifest, Share
 from noisewise.federated.network.reservations import release_using
 from noisewise.federated.network.routes import Route
@@ -114,7 +114,9 @@ class Intake:
                 (identifier, manifest.party, manifest.encoded, manifest.records, int(whole)),
             )
             if whole:
-                connection.execute("INSERT INTO pieces VALUES (?, 0, ?)", (identifier, first))
+                connection.execute(
+                    "INSERT INTO shares VALUES (?, ?, 0, ?)", (identifier, manifest.party, first)
+                )
                 return []
         return self._store(connection, identifier, share, manifest, 0, first)
 
@@ -147,15 +149,15 @@ class Intake:
         data: bytes,
     ) -> list[int]:
         _check_piece(share, piece, data)
+        owned = (identifier, manifest.party)
         connection.execute(
-            "INSERT OR IGNORE INTO pieces VALUES (?, ?, ?)", (identifier, piece, data)
+            "INSERT OR IGNORE INTO shares VALUES (?, ?, ?, ?)", (*owned, piece, data)
         )
-        rows = connection.execute("SELECT piece FROM pieces WHERE identifier = ?", (identifier,))
-        missing = sorted(set(range(len(share.digests))) - {row[0] for row in rows})
+        missing = _missing(connection, share, *owned)
         if not missing:
             self._check_share(manifest, self.data(connection, identifier))
             connection.execute(
-                "UPDATE contributions SET complete = 1 WHERE identifier = ?", (identifier,)
+                "UPDATE contributions SET complete = 1 WHERE identifier = ? AND party = ?", owned
             )
         return missing
 
@@ -172,7 +174,7 @@ class Intake:
             raise RefusedError("the shares of the servers are no pair", 422, "bad-share")
 
     def withdraw(self, connection: Connection, identifier: str, sender: str, now: float) -> bool:
-        """Forget a contribution that no release has used, and none is about to use.
+        """Forget the sender's contribution that no release has used, and none is about to use.
 
         Returns
         -------
@@ -189,6 +191,12 @@ class Intake:
             return False
         if len(withdrawn) >= _MOST_WITHDRAWN:
             raise RefusedError("too many contributions were withdrawn", 429, "too-many")
+        theirs = connection.execute(
+            "SELECT 1 FROM contributions WHERE identifier = ? AND party != ? AND manifest != x''",
+            (identifier, sender),
+        )
+        if theirs.fetchone() is not None:
+            raise RefusedError("you have made no such contribution", 404, "unknown")
         using = release_using(connection, identifier, now - self.limits.reservation_seconds)
         if using == "released":
             raise RefusedError(
@@ -208,7 +216,9 @@ class Intake:
             "ON CONFLICT (identifier, party) DO UPDATE SET withdrawn = 1, complete = 0",
             (identifier, sender),
         )
-        connection.execute("DELETE FROM pieces WHERE identifier = ?", (identifier,))
+        connection.execute(
+            "DELETE FROM shares WHERE identifier = ? AND party = ?", (identifier, sender)
+        )
         return True
 
     def state(self, connection: Connection, identifier: str, sender: str) -> dict[str, Any]:
@@ -225,8 +235,7 @@ class Intake:
         if row[1]:
             return {"known": True, "complete": True, "missing": []}
         share = Manifest.decode(row[0]).shares[self.server]
-        rows = connection.execute("SELECT piece FROM pieces WHERE identifier = ?", (identifier,))
-        missing = sorted(set(range(len(share.digests))) - {row[0] for row in rows})
+        missing = _missing(connection, share, identifier, sender)
         return {"known": True, "complete": False, "missing": missing}
 
     @staticmethod
@@ -250,9 +259,18 @@ class Intake:
     def data(connection: Connection, identifier: str) -> bytes:
         """Return the whole share of a contribution."""
         rows = connection.execute(
-            "SELECT data FROM pieces WHERE identifier = ? ORDER BY piece", (identifier,)
-        )
+            "SELECT data FROM shares WHERE identifier = ? ORDER BY piece", (identifier,)
+        ).fetchall()
+        if not rows:  # a party without records has one, which is empty
+            raise NetworkError("the share of a contribution is missing on this server")
         return b"".join(row[0] for row in rows)
+
+
+def _missing(connection: Connection, share: Share, identifier: str, party: str) -> list[int]:
+    rows = connection.execute(
+        "SELECT piece FROM shares WHERE identifier = ? AND party = ?", (identifier, party)
+    )
+    return sorted(set(range(len(share.digests))) - {row[0] for row in rows})
 
 
 def _check_piece(share: Share, piece: int, data: bytes) -> None:

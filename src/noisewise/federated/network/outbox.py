@@ -22,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from noisewise.federated.domain import Records
-from noisewise.federated.network import durable
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
-from noisewise.privacy._durable import private_folder, sync_folder
+from noisewise.privacy._durable import private_folder, replace_file, sync_folder, write_anew
 
 __all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 
@@ -107,9 +106,9 @@ class Outbox:
             shutil.rmtree(making)
         making.mkdir(mode=0o700)
         for name, data in by_server.items():
-            durable.write(making / f"{name}.share", data)
-        durable.write(making / "source", source.encode())
-        durable.write(making / "manifest.json", manifest.encoded)
+            write_anew(making / f"{name}.share", data)
+        write_anew(making / "source", source.encode())
+        write_anew(making / "manifest.json", manifest.encoded)
         sync_folder(making)
         os.rename(making, self._ready)
         sync_folder(self.folder)
@@ -133,7 +132,7 @@ class Outbox:
             "bytes": sizes,
         }
         self.own()
-        durable.replace(self._receipt, json.dumps(receipt, indent=2).encode())
+        replace_file(self._receipt, json.dumps(receipt, indent=2).encode())
         return receipt
 
     def own(self) -> None:

@@ -23,7 +23,12 @@ from typing import Any, TypeAlias, TypeVar
 from filelock import FileLock, Timeout
 
 from noisewise.federated.network.errors import ConfigurationError, NetworkError
-from noisewise.privacy._durable import private_file, private_folder, sync_folder
+from noisewise.privacy._durable import (
+    open_regular,
+    private_file,
+    private_folder,
+    sync_folder,
+)
 
 __all__ = ["Connection", "Store", "is_member", "members_of"]
 
@@ -46,12 +51,22 @@ CREATE TABLE IF NOT EXISTS contributions (
 );
 CREATE INDEX IF NOT EXISTS contributions_by_party ON contributions (party);
 CREATE UNIQUE INDEX IF NOT EXISTS one_each ON contributions (party) WHERE withdrawn = 0;
-CREATE TABLE IF NOT EXISTS pieces (
+CREATE TABLE IF NOT EXISTS shares (
     identifier TEXT NOT NULL,
+    party TEXT NOT NULL,
     piece INTEGER NOT NULL,
     data BLOB NOT NULL,
-    PRIMARY KEY (identifier, piece)
+    PRIMARY KEY (identifier, party, piece),
+    FOREIGN KEY (identifier, party) REFERENCES contributions (identifier, party)
 );
+CREATE TRIGGER IF NOT EXISTS complete_is_whole BEFORE DELETE ON shares
+WHEN EXISTS (
+    SELECT 1 FROM contributions
+    WHERE identifier = OLD.identifier AND party = OLD.party AND complete = 1
+)
+BEGIN
+    SELECT RAISE(ABORT, 'a complete contribution keeps its share');
+END;
 CREATE TABLE IF NOT EXISTS nonces (nonce TEXT PRIMARY KEY, expires INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS nonces_by_age ON nonces (expires);
 CREATE TABLE IF NOT EXISTS releases (
@@ -88,9 +103,23 @@ CREATE TABLE IF NOT EXISTS closings (
     at REAL NOT NULL
 );
 """
+#: Shares were kept without their owner.
+_TAKE_OVER = """
+INSERT OR IGNORE INTO shares
+    SELECT pieces.identifier, contributions.party, pieces.piece, pieces.data
+    FROM pieces JOIN contributions USING (identifier)
+    WHERE contributions.withdrawn = 0;
+UPDATE contributions SET complete = 0 WHERE NOT EXISTS (
+    SELECT 1 FROM shares
+    WHERE shares.identifier = contributions.identifier AND shares.party = contributions.party
+);
+DROP TABLE pieces;
+"""
 _MOST_JOBS = 2000
 #: Of the tables and of what they mean; 0 is that of version 0.1 of the library.
-_VERSION = 2
+_VERSION = 3
+#: From here on the parties of a masked round confirm the list of survivors.
+_CONFIRMED = 2
 
 
 class Store:
@@ -108,6 +137,8 @@ class Store:
     def __init__(self, folder: Path, identity: dict[str, str]) -> None:
         self.folder = private_folder(folder)
         lock = folder / "server.lock"
+        if lock.exists():
+            private_file(lock)
         self._lock = FileLock(str(lock), timeout=0, mode=0o600, thread_local=False)
         try:
             self._lock.acquire()
@@ -193,7 +224,12 @@ class Store:
 
 def _open(path: Path, identity: dict[str, str]) -> Connection:
     # SQLite gives its other files the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
+    except OSError as error:
+        raise ConfigurationError(
+            f"no state can be kept at {str(path)!r}: {error.strerror}"
+        ) from error
     for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
         if each.exists():
             private_file(each)
@@ -201,6 +237,7 @@ def _open(path: Path, identity: dict[str, str]) -> Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
         connection.executescript(_SCHEMA)
         _check_version(connection, path)
         _check_identity(connection, path, identity)
@@ -223,11 +260,14 @@ def _check_version(connection: Connection, path: Path) -> None:
     begun = connection.execute("SELECT COUNT(*) FROM messages").fetchone()[0] > 0
     if version > _VERSION:
         raise ConfigurationError(f"{str(path)!r} was written by a newer version of noisewise")
-    if known and version < _VERSION and begun:
+    if known and version < _CONFIRMED and begun:
         raise ConfigurationError(
             f"{str(path)!r} holds a masked round of version 0.1, whose parties did not confirm the "
             "list of survivors. It cannot be continued: start a new round, in a new folder"
         )
+    older = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'pieces'").fetchone()
+    if older is not None:
+        connection.executescript(f"BEGIN IMMEDIATE; {_TAKE_OVER} COMMIT;")
     connection.execute(f"PRAGMA user_version={_VERSION}")
 
 

@@ -28,6 +28,8 @@ class _Embed(torch.autograd.Function):
     def forward(
         ctx: Any, weight: Tensor, tokens: Tensor, skipped: int | None, tape: Tape, table: Target
     ) -> Tensor:
+        # A token that is not in the table would raise, and by ending tell that it was drawn.
+        tokens = tokens.clamp(0, weight.shape[0] - 1)
         ctx.save_for_backward(tokens)
         ctx.skipped, ctx.tape, ctx.table = skipped, tape, table
         return functional.embedding(tokens, weight)

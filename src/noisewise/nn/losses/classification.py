@@ -12,7 +12,7 @@ from torch.nn import functional
 from noisewise.bounds import Signal, register_loss
 from noisewise.bounds.arithmetic import loose, product, quotient, root
 from noisewise.bounds.losses import constants
-from noisewise.bounds.losses.torch_losses import reduce_entries, to_simplex
+from noisewise.bounds.losses.torch_losses import class_labels, reduce_entries, to_simplex
 from noisewise.bounds.rules.vectors import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import (
@@ -76,6 +76,8 @@ class CrossEntropy(RecordLoss):
         """One loss per record."""
         if target.is_floating_point():
             target = to_simplex(target)
+        else:
+            target = class_labels(target, output.shape[1])
         sharpen = self.form == "sharpen"
         logits = output * self.temperature if sharpen else output / self.temperature
         losses = functional.cross_entropy(
@@ -146,13 +148,15 @@ class MulticlassHinge(RecordLoss):
         if self.form.startswith("one-vs-all"):
             hinges = (self.margin / 2 - signs(output, target) * output).relu()
             return hinges.mean(dim=1) if self.form.endswith("mean") else hinges.sum(dim=1)
-        own = output.gather(1, target[:, None])
-        others = torch.ones_like(output, dtype=torch.bool).scatter(1, target[:, None], False)
+        known = class_labels(target, output.shape[1], -1)
+        label, counts = known.clamp_min(0)[:, None], known >= 0
+        own = output.gather(1, label)
+        others = torch.ones_like(output, dtype=torch.bool).scatter(1, label, False)
         if self.form == "pairwise":
             hinges = (self.margin - own + output).relu() * others
-            return hinges.sum(dim=1) / output.shape[1]
+            return hinges.sum(dim=1) / output.shape[1] * counts
         rival = output.masked_fill(~others, -math.inf).amax(dim=1)
-        return (self.margin - own[:, 0] + rival).relu()
+        return (self.margin - own[:, 0] + rival).relu() * counts
 
     def extra_repr(self) -> str:
         """Return the settings, as given."""

@@ -26,7 +26,6 @@ from typing import Any
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import AggregationError, Confirmation, MaskingClient
 from noisewise.federated.masking.session import CONFIRMATION_BYTES
-from noisewise.federated.network import durable
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import unframe
@@ -42,6 +41,7 @@ from noisewise.federated.network.masks.stages import (
 from noisewise.federated.network.outbox import Outbox, digest_of
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.settings import ClientSettings
+from noisewise.privacy._durable import replace_file
 from noisewise.privacy.randomness import Randomness
 
 __all__ = ["Journal", "take_part"]
@@ -68,7 +68,7 @@ class Journal:
             If the round was begun with other records.
         """
         if not self.path.exists():
-            durable.replace(self.path, _encode({"root": os.urandom(32).hex(), "source": source}))
+            replace_file(self.path, _encode({"root": os.urandom(32).hex(), "source": source}))
         content = self._content()
         if content["source"] != source:
             raise NetworkError(
@@ -87,7 +87,7 @@ class Journal:
         content = self._content()
         if content.setdefault(STAGES[stage - 1], data.hex()) != data.hex():
             raise NetworkError("the server has said something else about this stage before")
-        durable.replace(self.path, _encode(content))
+        replace_file(self.path, _encode(content))
 
     def forget(self) -> None:
         """Delete the journal."""

@@ -1,0 +1,39 @@
+"""What a text of a statement must be: something that a reader can see, and sees as it is.
+
+Characters that show nothing, or change how others are shown, could make a field look filled that
+is empty, or hide a word from a check that a reader would see. They are refused, not removed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["NOT_SOUND", "is_unsound", "text_problem"]
+
+#: An assumption that begins so is known to be false; no epsilon is stated under it.
+NOT_SOUND = "NOT SOUND"
+
+#: Letters and signs that are shown as nothing at all.
+_BLANK = frozenset("\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u034f") | frozenset(
+    chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF), (0x180B, 0x180F))
+    for code in range(first, last + 1)
+)  # fmt: skip
+
+
+def text_problem(text: str) -> str | None:
+    """Return why a text cannot be part of a statement, if so."""
+    for character in text:
+        # Control, format, surrogate, private and unassigned characters; separators of lines.
+        kind = unicodedata.category(character)
+        if kind[0] == "C" or kind in ("Zl", "Zp") or character in _BLANK:
+            return f"holds U+{ord(character):04X}, which is not shown as a character"
+    if not any(character.isalnum() for character in text):
+        return "says nothing"
+    return None
+
+
+def is_unsound(text: str) -> bool:
+    """Whether a text says that no guarantee holds, however it is spaced or spelt."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    letters = "".join(character for character in folded if character.isalnum())
+    return letters.startswith(NOT_SOUND.replace(" ", "").casefold())
