@@ -144,3 +144,22 @@ def test_norms_are_in_the_order_of_the_records():
     placed = nw.bounded_sum(model, by_row, x, y, nw.Clipped(1.0)).norms
     for name, values in plain.items():
         assert torch.allclose(values, placed[name], rtol=1e-5)
+
+
+def test_rows_that_are_treated_differently_move_nobody_though_chance_is_involved():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(1e-9), nn.Linear(4, 3))
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    whole = nw.bounded_sum(model, by_row, x, y, nw.Clipped(0.1), chunk=8)
+    less = nw.bounded_sum(model, by_row, x[1:], y[1:], nw.Clipped(0.1), chunk=8)
+    for one, other in zip(whole.groups, less.groups, strict=True):
+        moved = [(one.gradients[n] - other.gradients[n]).flatten() for n in one.names]
+        assert float(torch.cat(moved).norm()) <= one.sensitivity
+
+
+def test_a_piece_has_a_size():
+    with pytest.raises((TypeError, ValueError), match="chunk"):
+        nw.bounded_sum(
+            nn.Linear(4, 3), by_row, torch.randn(8, 4), torch.zeros(8).long(), nw.Clipped(1.0),
+            chunk=None,
+        )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import noisewise as nw
 from noisewise.gradients import GradientEngine
@@ -134,7 +135,21 @@ INDICES = {
     "a range": lambda m, n: torch.tensor(range(m.on, n + m.on)) % n,
     "an old constructor": lambda m, n: torch.LongTensor([(i + m.on) % n for i in range(n)]),
     "a list": lambda m, n: [(i + m.on) % n for i in range(n)],
+    "flags that were numbers": lambda m, n: [1] * n if m.on else [True] * n,
+    "floats of equal hash": lambda m, n: torch.tensor([-1.0 - m.amount] * n).long(),
+    "numbers of numpy's of equal hash": lambda m, n: torch.arange(n) + np.int64(-1 - m.on),
+    "where between floats": lambda m, n: (
+        (torch.arange(n) + torch.where(torch.arange(n) >= 0, 0.0 + m.amount, 9.0)).long() % n
+    ),
+    "a float that is assigned": lambda m, n: assigned(torch.arange(n), m.amount),
 }
+
+
+def assigned(indices, amount):
+    indices[0] = amount
+    return indices
+
+
 FORWARD = {name: shifted(index) for name, index in INDICES.items()}
 FORWARD["a number of numpy's"] = lambda m, h: h + 3 * h.detach().roll(np.int64(m.on), 0)
 FORWARD["an axis of numpy's"] = lambda m, h: (
@@ -284,3 +299,50 @@ def test_a_float_that_changes_needs_no_second_proof():
     model.amount = 0.5
     engine.sum(*batch())
     assert [len(wiring.paths) for wiring in engine._wirings.values()] == [1]
+
+
+class Recomputed(nn.Module):
+    """A block that ends in a layer of the library's own, recomputed in the backward pass."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 16), nn.Linear(16, 3)
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16))
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.reentrant is None:
+            return self.last(self.block(h))
+        return self.last(checkpoint(self.block, h, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_blocks_have_the_same_sums(reentrant):
+    model = Recomputed(None)
+    x, y = batch()
+    expected = nw.bounded_sum(model, cross_entropy, x, y, nw.Clipped(0.1)).gradients
+    model.reentrant = reentrant
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(0.1), chunk=RECORDS)
+    for _ in range(3):
+        found = engine.sum(x, y).gradients
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, atol=1e-6), name
+
+
+def test_a_recurrent_layer_that_turns_its_axes_is_watched_again():
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.last = nn.LSTM(WIDTH, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(self.layer(x)[0][:, -1])
+
+    model = Turned()
+    x, y = torch.randn(RECORDS, RECORDS, WIDTH), torch.randint(3, (RECORDS,))
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=RECORDS)
+    engine.sum(x, y)
+    model.layer.batch_first = False
+    with pytest.raises(nw.UnsupportedModelError):
+        engine.sum(x, y)

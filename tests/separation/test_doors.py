@@ -294,3 +294,49 @@ def test_one_hot_vectors_are_those_of_torch():
     found = nw.bounded_sum(model, loss, x, labels, nw.Clipped(1e6)).gradients["bias"]
     expected = 2 * (model(x) - functional.one_hot(labels, 3)).sum(0)
     assert torch.allclose(found.float(), expected, atol=1e-4)
+
+
+# ------------------------------------------------------------------ new memory, old rules
+def ranked(h):
+    found = torch.zeros((), dtype=torch.long)
+    torch.linalg.matrix_rank(h.detach(), out=found)
+    return h * found
+
+
+MADE = {
+    "torch.tensor of a list": lambda h: h + torch.tensor([h.detach().mean()]) * 3,
+    "as_tensor": lambda h: h + torch.as_tensor([h.detach().mean()]) * 3,
+    "asarray": lambda h: h + torch.asarray([h.detach().mean()]) * 3,
+    "new_tensor": lambda h: h + h.new_tensor([h.detach().mean()]) * 3,
+    "an old constructor": lambda h: h + torch.FloatTensor([h.detach().mean()]) * 3,
+    "solving with one right-hand side for all": lambda h: (
+        h + torch.linalg.solve(torch.eye(RECORDS).expand(RECORDS, -1, -1) * 2.0, h.detach())[0]
+    ),
+    "triangular solving": lambda h: (
+        h
+        + torch.linalg.solve_triangular(
+            torch.eye(RECORDS).expand(RECORDS, -1, -1) * 2.0, h.detach(), upper=True
+        )[0]
+    ),
+    "splitting at an index of records": lambda h: (
+        h * len(torch.tensor_split(h.detach(), (h.detach()[:, 0] > 0).sum().reshape(1))[0])
+    ),
+    "writing into another place of the memory": lambda h: (
+        h
+        + torch.as_strided_scatter(
+            h.detach() * 1.0, h.detach()[:-1] * 1.0, (len(h) - 1, WIDTH), (WIDTH, 1), WIDTH
+        )
+    ),
+    "a rank into given memory": ranked,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MADE)
+def test_memory_that_no_operation_filled_is_not_public(name):
+    assert not proof_of(MADE[name]).proven
+
+
+def test_constants_of_python_are_public():
+    proof = proof_of(lambda h: h * torch.tensor([0.5] * WIDTH) + torch.as_tensor(2.0))
+    assert proof.proven, str(proof)

@@ -50,13 +50,25 @@ def in_place(run, x, y):
     run.step(x, y)
 
 
+def behind_torch(run, x, y):
+    run.plain_model.mean.data.copy_(x.mean(0))
+    run.step(x, y)
+
+
+def behind_torch_by_numpy(run, x, y):
+    run.plain_model.mean.numpy()[:] = x.mean(0).numpy()
+    run.step(x, y)
+
+
 def whole_batch(run, x, y):
     run.plain_model.mean = x[0]
     run.step(x, y)
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("action", [attribute, in_place, whole_batch])
+@pytest.mark.parametrize(
+    "action", [attribute, in_place, behind_torch, behind_torch_by_numpy, whole_batch]
+)
 def test_statistics_of_a_batch_on_the_model_are_refused(action, late):
     run = begin(Shifted())
     batches = iter(run.loader)
@@ -69,15 +81,16 @@ def test_statistics_of_a_batch_on_the_model_are_refused(action, late):
     assert run.steps_taken == (3 if late else 0)
 
 
+@pytest.mark.parametrize("action", [in_place, behind_torch, behind_torch_by_numpy])
 @pytest.mark.parametrize("late", [False, True])
-def test_statistics_of_a_batch_in_a_buffer_are_refused(late):
+def test_statistics_of_a_batch_in_a_buffer_are_refused(late, action):
     run = begin(Shifted(buffer=True))
     if late:
         for x, y in run.loader.take(3):
             run.step(x, y)
     x, y = next(iter(run.loader))
     with pytest.raises(nw.UnsupportedModelError, match='the buffer "mean"'):
-        in_place(run, x, y)
+        action(run, x, y)
     assert run.steps_taken == (3 if late else 0)
 
 
@@ -85,6 +98,63 @@ def test_a_buffer_that_is_written_with_what_it_holds_is_no_change():
     run = begin(Shifted(buffer=True))
     for x, y in run.loader:
         run.plain_model.load_state_dict(run.plain_model.state_dict())
+        run.step(x, y)
+    assert run.steps_taken == 8
+
+
+class Counting(nn.Module):
+    """Counts its forward passes in a buffer, which is public."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 3)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+        return self.layer(x)
+
+
+def test_a_resumed_model_may_have_other_buffers(tmp_path):
+    run = begin(Counting(), ledger=tmp_path / "ledger")
+    for x, y in run.loader.take(3):
+        run.step(x, y)
+    run.save(tmp_path / "checkpoint")
+    run.close()
+    model = Counting()
+    again = begin(model, ledger=tmp_path / "ledger", resume=tmp_path / "checkpoint")
+    for x, y in again.loader:
+        again.step(x, y)
+    assert again.steps_taken == 8
+    assert float(model.passes) == 8
+
+
+def test_a_buffer_that_the_model_moves_is_not_the_loops_to_write():
+    model = Counting()
+    run = begin(model)
+    for x, y in run.loader.take(2):
+        run.step(x, y)
+    x, y = next(iter(run.loader))
+    model.passes.copy_(x.mean())
+    with pytest.raises(nw.UnsupportedModelError, match='the buffer "passes"'):
+        run.step(x, y)
+    assert run.steps_taken == 2
+
+
+def test_a_table_that_is_made_at_the_first_pass_is_public():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.table = nn.Linear(WIDTH, 3), None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.arange(WIDTH) / WIDTH
+            return self.layer(x + self.table)
+
+    run = begin(Positions())
+    for x, y in run.loader:
         run.step(x, y)
     assert run.steps_taken == 8
 

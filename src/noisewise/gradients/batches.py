@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from noisewise.separation import same_bits
+
 __all__ = [
     "Part",
     "count_records",
@@ -16,6 +18,7 @@ __all__ = [
     "is_autocasting",
     "keeps_rows",
     "leading",
+    "same_bits",
     "signature",
 ]
 

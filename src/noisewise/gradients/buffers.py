@@ -14,16 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import UnsupportedModelError
+from noisewise.separation import Content
 
 __all__ = ["Buffers"]
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.is_meta:
-        return True
-    return torch.allclose(one, other.to(one.device), rtol=0.0, atol=0.0, equal_nan=True)
 
 
 _Held = tuple[nn.Module, str, Tensor, int, Tensor]
@@ -41,21 +34,26 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.moving: set[tuple[nn.Module, str]] = set()
-        self._held: dict[tuple[nn.Module, str], tuple[Tensor, int, Tensor]] = {}
+        self._held: dict[tuple[nn.Module, str], Content] = {}
         self.accept()
 
     def accept(self) -> None:
         """Take the buffers as they are now for public."""
-        self._held = {(m, n): (b, b._version, b.detach().clone()) for m, n, b in self._all()}
+        self._held = {(m, n): Content(b) for m, n, b in self._all()}
+
+    def accept_moved(self) -> None:
+        """Take what runs that were followed have written for public."""
+        for module, name in self.moving:
+            buffer = module._buffers.get(name)
+            if buffer is not None:
+                self._held[module, name] = Content(buffer)
 
     def require_unchanged(self) -> None:
         """Refuse values that came from elsewhere than from runs that were followed."""
         for module, name, buffer in self._all():
             key = (module, name)
-            before, version, value = self._held.get(key, (None, -1, None))
-            if (buffer is before and buffer._version == version) or key in self.moving:
-                continue
-            if value is None or not _same(buffer, value):
+            before = self._held.get(key)
+            if before is None or not before.holds(buffer):
                 raise UnsupportedModelError(
                     f'the buffer "{name}" of {type(module).__name__} was written by code outside '
                     "the model since private training began, so it may hold values of records and "
@@ -63,7 +61,6 @@ class Buffers:
                     "where it is followed; use a Python number for a schedule; or change it first "
                     "and call make_private again (with the same ledger)."
                 )
-            self._held[key] = buffer, buffer._version, value
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
         for module in self.model.modules():

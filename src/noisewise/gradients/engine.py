@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from noisewise.gradients.estimators import Estimator, Schedule
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
+from noisewise.gradients.slots import LAST_BITS
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
+from noisewise.privacy import _validate
 
 __all__ = ["PIECE", "GradientEngine", "bounded_sum"]
 
@@ -73,6 +75,7 @@ def bounded_sum(
     >>> result.groups[0].names, result.groups[0].sensitivity
     (('weight', 'bias'), 1.001)
     """
+    chunk = _validate.integer("chunk", chunk, minimum=1)
     return _InPlace(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
 
 
@@ -158,14 +161,14 @@ class _InPlace(GradientEngine):
     """Sums of batches in an order that the caller chose.
 
     A record that is left out moves all behind it to other slots. If these are not treated alike,
-    every record takes a slot that follows from itself. (With chance, places are drawn anew in any
-    case: two sums compare only in law.)
+    every record takes a slot that follows from itself. (Last bits do not matter with chance: two
+    sums then compare only in law.)
     """
 
     def sum(self, x: Any, y: Any) -> BoundedSum:
         """Return the bounded sum of a batch."""
         result = super().sum(x, y)
-        if self._moving and self.unevenness and not self.random:
+        if self._moving and self.unevenness > (LAST_BITS if self.random else 0.0):
             self._moving = False
             result = super().sum(x, y)
         return result

@@ -39,6 +39,10 @@ __all__ = [
 ]
 
 
+#: What decides how a recurrent layer is run.
+_SETTINGS = ("training", "batch_first", "num_layers", "bidirectional", "dropout", "proj_size")
+
+
 class FallbackWarning(UserWarning):
     """A module is differentiated record by record, which costs time and memory."""
 
@@ -212,7 +216,8 @@ class Interception:
             result = run_recurrent(self.tape, path, module, args)
         if self.path is not None:
             flat = pytree.tree_leaves(result)
-            self.path.note(type(module), args, {"path": path, "mode": module.training}, flat)
+            settings = {name: getattr(module, name, None) for name in _SETTINGS}
+            self.path.note(type(module), args, {"path": path, **settings}, flat)
         return result
 
     def _name(self, values: Any) -> None:
@@ -349,7 +354,8 @@ class Interception:
             raise UnsupportedModelError(
                 f"{what} uses a parameter in a way that is not taken apart, on records that are "
                 "merged with other axes. Give the module (batch, ...), or write it with layers of "
-                "torch.nn."
+                "torch.nn. Experts that gather their tokens from the whole batch cannot be taken "
+                "apart: apply every expert to all tokens and weigh the results by the gate."
             )
         return layout.axis
 

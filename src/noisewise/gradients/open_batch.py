@@ -193,6 +193,7 @@ class OpenBatch:
                 piece.close()
                 checked = owner.checked(piece, part, self._limits, self._select)
                 nonfinite = nonfinite + owner.add(checked, part, total, norms)
+            owner.buffers.accept_moved()
             return owner.result(total, self._limits, self.records, nonfinite, norms)
         finally:
             self.close()

@@ -180,6 +180,7 @@ class Piece:
         """Send every record's seed back; what arrives goes to the tape."""
         losses = self.losses
         self.tape.returning = True
+        self.path.turn_back()
         assert losses is not None
         with self._following():
             if losses.requires_grad:
@@ -336,12 +337,7 @@ class Piece:
     def left_behind(self) -> set[int]:
         """Memory without records that a watched run made and somebody keeps."""
         assert self.watch is not None
-        cells = self.watch.shadow.cells
-        return {
-            key
-            for key, cell in cells.items()
-            if key not in self.watch.known and cell.planes is None and cell.alive
-        }
+        return self.watch.left_behind()
 
     # -- the verdict --------------------------------------------------------------------
 

@@ -294,6 +294,10 @@ class Runner:
                     "or remove the hook."
                 )
 
+    def accept_buffers(self) -> None:
+        """Take the model's buffers as they are now for public: they were loaded from a release."""
+        self.buffers.accept()
+
     def storages_before(self) -> Storages:
         """Memory from before this model met any record: what came later may hold some."""
         if self.before is None:
@@ -322,7 +326,9 @@ class Runner:
                 raise UnsupportedModelError(
                     f'the parameter "{name}" received a gradient outside the tape, so its records '
                     "could not be bounded: it is used by code that runs outside the model's "
-                    "forward, or by an operation of its own kind. Use it inside a torch module."
+                    "forward, or by an operation of its own kind. Use it inside a torch module; "
+                    "instead of an assignment such as h[mask] = p write "
+                    "h = torch.where(mask.unsqueeze(-1), p, h)."
                 )
 
     # -- the model on the tape ----------------------------------------------------------

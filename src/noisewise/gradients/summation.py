@@ -39,6 +39,7 @@ from noisewise.gradients.sizing import piece_size, price_of_a_call
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
 from noisewise.gradients.wiring import Wiring
 from noisewise.privacy import _validate
+from noisewise.separation import Watch, storages
 from noisewise.separation.shadow import LARGEST
 
 __all__ = ["Summation"]
@@ -177,6 +178,7 @@ class Summation(Runner):
                     piece = self._run(part, limits)
                     nonfinite = nonfinite + self.add(piece, part, total, norms)
                 places.append(part.places[part.places >= 0])
+        self.buffers.accept_moved()
         result = self.result(total, limits, records, nonfinite, norms)
         order = torch.cat(places).argsort()
         return replace(result, norms={k: v[order.to(v.device)] for k, v in result.norms.items()})
@@ -191,6 +193,7 @@ class Summation(Runner):
         limits = self.prepared(zeros[0])
         with self._attachment():
             self._run(next(self.parts_of(zeros[0], zeros[1], 1)), limits)
+        self.buffers.accept_moved()
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
@@ -244,11 +247,23 @@ class Summation(Runner):
         dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
         halved = waiting and not dense
         if self._size is None and self.expected is not None:
-            price = price_of_a_call(self.model, self._sample(x))
+            price = self._price(x)
             self._size = piece_size(self.expected, price, halved)
         elif self._size is None or (self.expected is None and records > 2 * self._size):
             self._size = min(records, _WAITING if halved else LARGEST)
         return self._size
+
+    def _price(self, x: Any) -> float:
+        """What a call of the model costs, from one on a made-up record."""
+        known = [*self.model.parameters(), *self.model.buffers()]
+        watch = Watch(known, before=self.storages_before())
+        sample = self._sample(x)
+        with watch:
+            price = price_of_a_call(self.model, sample)
+        if left := watch.left_behind():
+            # Made from public values, and kept: a cache that later runs may read.
+            storages(left, self.storages_before())
+        return price
 
     def _sample(self, x: Any) -> Any:
         """One made-up input of the model, with the shapes that records have there."""

@@ -16,7 +16,19 @@ def unnoted(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def run(ctx: Any, *cotangents: Any) -> Any:
+        # Before: where a forward pass is recomputed, this runs the user's code.
+        saved = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
-            return backward(ctx, *cotangents)
+            return backward(_Context(ctx, saved), *cotangents)
 
     return run
+
+
+class _Context:
+    """What an autograd function keeps, with its tensors at hand: they can be unpacked but once."""
+
+    def __init__(self, ctx: Any, saved_tensors: tuple[Any, ...]) -> None:
+        self._ctx, self.saved_tensors = ctx, saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)

@@ -21,7 +21,7 @@ from noisewise.gradients.detours import Detour
 
 __all__ = ["no_values", "without_values"]
 
-_SHOWN = (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError, NotImplementedError)
+_SHOWN = (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError)
 
 
 def no_values(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

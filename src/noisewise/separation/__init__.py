@@ -1,5 +1,6 @@
 """A proof, by data flow, that a computation keeps the records of a batch apart."""
 
+from noisewise.separation.content import Content, same_bits
 from noisewise.separation.libraries import GENERAL, general_ways
 from noisewise.separation.path import Outside, Path
 from noisewise.separation.proof import Finding, Proof
@@ -10,6 +11,7 @@ from noisewise.separation.watch import Leaks, Storages, Watch, storages
 
 __all__ = [
     "GENERAL",
+    "Content",
     "Finding",
     "Leaks",
     "Origin",
@@ -22,5 +24,6 @@ __all__ = [
     "is_mixed",
     "noticing_backward_code",
     "noticing_threads",
+    "same_bits",
     "storages",
 ]

@@ -15,24 +15,36 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from noisewise.separation.content import Content
 from noisewise.separation.shadow import storage_key
 
 __all__ = ["Storages", "storages"]
 
+#: Bytes of a tensor, and of all, up to which copies are kept; beyond, torch's count is believed.
+_SMALL, _ROOM = 2**16, 2**25
+
 
 class Storages:
-    """Memory of tensors, with the versions that torch counted for them."""
+    """Memory of tensors, with the versions that torch counted for them, and what they held."""
 
     def __init__(self) -> None:
         # A weak reference keeps the address from being given to other memory.
-        self._held: dict[int, tuple[StorageWeakRef, set[int]]] = {}
+        self._held: dict[int, tuple[StorageWeakRef, set[int], Content | None]] = {}
+        self._room = _ROOM
 
     def add(self, tensor: Tensor) -> None:
         """Take in a tensor as it is now."""
         storage = tensor.untyped_storage()
         found = self._held.get(storage._cdata)
         if found is None:
-            found = (StorageWeakRef(storage), set())  # type: ignore[no-untyped-call]
+            reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            content = None
+            # A tensor that stands for others (a part of a sharded weight) has no memory to read.
+            plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+            if plain and 0 < storage.nbytes() <= min(_SMALL, self._room) and storage.data_ptr():
+                content = Content(_bytes_of(tensor))
+                self._room -= storage.nbytes()
+            found = (reference, set(), content)
             self._held[storage._cdata] = found
         found[1].add(tensor._version)
 
@@ -40,7 +52,15 @@ class Storages:
         """Whether a tensor is one of them, and unchanged."""
         key = storage_key(tensor)
         found = None if key is None else self._held.get(key)
-        return found is not None and tensor._version in found[1]
+        if found is None or tensor._version not in found[1]:
+            return False
+        return found[2] is None or found[2].holds(_bytes_of(tensor))
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """All memory of a tensor's storage."""
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage())
 
 
 def storages(only: Container[int] | None = None, into: Storages | None = None) -> Storages:

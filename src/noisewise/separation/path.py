@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisewise.separation.content import Content
+
 __all__ = ["Outside", "Path"]
 
 _PLAIN = (
     str,
     bytes,
-    complex,
     type(None),
     type(Ellipsis),
     torch.dtype,
@@ -40,6 +41,8 @@ _PLAIN = (
     types.BuiltinFunctionType,
 )
 _CALLED = (types.FunctionType, types.MethodType)
+#: Makes a constant of the number that is assigned.
+_ASSIGNMENT = Tensor.__setitem__
 #: Ways to have code run within the backward pass.
 _RETURNING = frozenset(
     (
@@ -55,21 +58,21 @@ _RETURNING = frozenset(
 class Outside:
     """Tensors that watched runs read, though no operation in them had made them.
 
-    They are known by identity, and by the version that torch counts up with every write.
+    They are known by identity, and must not have changed.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Any, int, int]] = {}
+        self._held: dict[int, tuple[Any, Content, int]] = {}
 
     def number(self, tensor: Tensor, learning: bool) -> int | None:
         """Which of them it is; None if it is none, or has changed since."""
         found = self._held.get(id(tensor))
-        if found is not None and found[0]() is tensor and found[1] == tensor._version:
+        if found is not None and found[0]() is tensor and found[1].is_of(tensor):
             return found[2]
         if not learning:
             return None
         number = len(self._held) + 1
-        self._held[id(tensor)] = (weakref.ref(tensor), tensor._version, number)
+        self._held[id(tensor)] = (weakref.ref(tensor), Content(tensor), number)
         return number
 
 
@@ -112,6 +115,10 @@ class Path:
         self._count += 1
         self._numbers[id(tensor)] = (weakref.ref(tensor), self._count)
 
+    def turn_back(self) -> None:
+        """The backward pass begins: what it reads from outside must have been read before."""
+        self._learning = False
+
     def hand_over(self, values: Any) -> None:
         """Note which values leave one part of the run for the next."""
         seen: list[Any] = [self.digest]
@@ -126,7 +133,7 @@ class Path:
     def note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """One call of a torch function."""
         seen: list[Any] = [self.digest, function]
-        exact = not (args and isinstance(args[0], Tensor))
+        exact = function is _ASSIGNMENT or not (args and isinstance(args[0], Tensor))
         self._describe(args, seen, exact)
         if kwargs:
             for key, value in kwargs.items():
@@ -152,11 +159,13 @@ class Path:
                     seen.append(self._stranger(value))
                 seen.append(value.shape)
                 seen.append(value.requires_grad)
+            elif isinstance(value, bool):
+                seen.append("yes" if value else "no")
             elif isinstance(value, int):
                 # -1 and -2 have the same hash, and are the commonest axes.
                 seen.append(2 * value if value >= 0 else -2 * value + 1)
             elif isinstance(value, float):
-                seen.append(("float", value) if exact else "float")
+                seen.append(value.hex() if exact else "float")
             elif isinstance(value, (tuple, list)):
                 seen.append(len(value))
                 self._describe(value, seen, True)
@@ -172,7 +181,10 @@ class Path:
         number = self._outside.number(tensor, self._learning)
         if number is None:
             self.followed = False
-        return "outside", number
+        else:
+            # Known from now on: it is compared once a run.
+            self._numbers[id(tensor)] = (weakref.ref(tensor), -number)
+        return -1 if number is None else -number
 
     def _describe_rare(self, value: Any, seen: list[Any]) -> None:
         seen.append(type(value))
@@ -180,8 +192,8 @@ class Path:
             self._describe((value.start, value.stop, value.step), seen, True)
         elif isinstance(value, np.ndarray) and value.dtype != object:
             seen.extend((value.dtype.str, value.shape, value.tobytes()))
-        elif isinstance(value, np.generic):
-            seen.append(value.item())
+        elif isinstance(value, (np.generic, complex)):
+            seen.append(repr(value))
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 self._describe((key, item), seen, True)

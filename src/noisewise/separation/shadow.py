@@ -150,6 +150,9 @@ class Shadow:
             if cell.planes is None:
                 entries = tensor.untyped_storage().nbytes() // cell.unit
                 cell.planes = torch.zeros(2, entries, dtype=PLANE)
+            missing = tensor.untyped_storage().nbytes() // cell.unit - cell.planes.shape[1]
+            if missing > 0:  # the memory has grown
+                cell.planes = torch.cat([cell.planes, cell.planes.new_zeros(2, missing)], 1)
             seen = self._view(tensor, cell)
             if overlaps(tensor):
                 # Entries share memory: whatever is written may end up in, or add to, any of them.

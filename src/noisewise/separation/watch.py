@@ -81,6 +81,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.before = before
         self.strangers = False
         self.random = False
+        #: How many operations on records were seen, and how many torch functions are under way.
+        self.reads = 0
+        self.calls = 0
         self._exported: set[int] = set()
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
@@ -124,6 +127,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._follow(func, args, kwargs, result)
         return result
 
+    def left_behind(self) -> set[int]:
+        """Memory without records that the run made and somebody keeps."""
+        cells = self.shadow.cells.items()
+        return {k for k, c in cells if k not in self.known and c.planes is None and c.alive}
+
     def export(self, tensor: Tensor) -> None:
         """Another library may read this memory from now on, so no record may be written to it."""
         key = storage_key(tensor)
@@ -153,7 +161,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = Call(func, operation.names, operation.defaults, args, read, shadow)
         cells = [shadow.cell(t) for t in call.tensors]
         private = any(cell is not None and cell.planes is not None for cell in cells)
+        self.reads += private
         fresh = call.name == "lift_fresh"
+        if fresh and not self.calls:
+            # An old constructor, which no function mode sees: its entries may be anybody's.
+            self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
         if private and operation.escapes:
@@ -168,10 +180,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 origin = Origin(f"{call.name} (memory that nobody has written)", place())
                 shadow.write(tensor, _EVERYBODY.reshape(2, *(1,) * tensor.dim()), False, origin)
             return
-        const = fresh or (
-            not operation.random
-            and all(cell is not None and cell.const for cell in cells)
-            and not (cells and HIDDEN in call.arguments.values())
+        # Floats are not always part of the path, so nothing that follows from one is constant.
+        const = (
+            all(not t.is_floating_point() for t in call.results)
+            if fresh
+            else (
+                not operation.random
+                and all(cell is not None and cell.const for cell in cells)
+                and HIDDEN not in call.arguments.values()
+            )
         )
         if not private:
             for tensor in call.results:
@@ -281,7 +298,7 @@ class Leaks(TorchFunctionMode):
         "__complex__ __setitem__",
     )
     #: These hand values to Python code, or memory to others, and return tensors.
-    DOORS = words("apply_ map_ map2_ share_memory_ __deepcopy__ _ctc_loss")
+    DOORS = words("apply_ map_ map2_ share_memory_ __deepcopy__ _ctc_loss tensor_split")
     #: These hand out memory that may be written later.
     EXPORTS = words(
         "numpy __array__ data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_"
@@ -295,19 +312,49 @@ class Leaks(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Look at who leaves."""
-        result = func(*args, **(kwargs or {}))
+        watch = self.watch
+        reads = watch.reads
+        watch.calls += 1
+        try:
+            result = func(*args, **(kwargs or {}))
+        finally:
+            watch.calls -= 1
         name = getattr(func, "__name__", "")
-        doubtful = name in self.DOORS or (name not in self.FACTS and not _tensors_only(result))
-        if doubtful and not self.watch.paused:
+        leaking = name in self.DOORS or (
+            name not in self.FACTS
+            # New memory from records takes an operation that reads them.
+            and (not _tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+        )
+        if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
             with self.watch.pause():
                 leaves = pytree.tree_leaves((args, kwargs))
                 tensors = [t for t in leaves if isinstance(t, Tensor)]
-                if any(self.watch.shadow.read(t) is not None for t in tensors):
+                if leaking and any(self.watch.shadow.read(t) is not None for t in tensors):
                     self.watch.escapes.setdefault(Origin(name, place()))
+                if "out" in (kwargs or {}) and self._unseen(kwargs["out"], tensors):
+                    self.watch.escapes.setdefault(Origin(f"{name} (into out=)", place()))
                 if name in self.EXPORTS:
                     for tensor in tensors:
                         self.watch.export(tensor)
         return result
+
+    def _unseen(self, out: Any, tensors: list[Tensor]) -> bool:
+        """Whether a result was put into memory though no operation was seen to write it there."""
+        written = [t for t in pytree.tree_leaves(out) if isinstance(t, Tensor)]
+        read = self.watch.shadow.read
+        given = [t for t in tensors if all(t is not w for w in written)]
+        return any(read(t) is not None for t in given) and any(read(t) is None for t in written)
+
+
+def _is_new(result: Any, args: Any) -> bool:
+    """Whether a tensor was made in memory that no argument has."""
+    if not isinstance(result, Tensor) or (args and result is args[0]):
+        return False
+    given = [t for t in pytree.tree_leaves(args) if isinstance(t, Tensor)]
+    try:
+        return storage_key(result) not in {storage_key(t) for t in given}
+    except NotImplementedError:  # inside vmap, where operations are followed one level below
+        return False
 
 
 def _tensors_only(result: Any) -> bool:

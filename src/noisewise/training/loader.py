@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.gradients.batches import keeps_rows
+from noisewise.gradients.batches import keeps_rows, same_bits
 from noisewise.training.errors import StepError
 from noisewise.training.records import Records, leaves
 from noisewise.training.sampling import Sampler
@@ -116,7 +116,7 @@ class PrivateLoader:
         """Which rows of the batch a tensor holds, None if it is something else."""
         for known, copy in self._fresh or ():
             found = _rows_of(tensor, known)
-            if found is not None and _same(known, copy):
+            if found is not None and same_bits(known.detach(), copy):
                 return found
         return None
 
@@ -176,19 +176,6 @@ def _rows_of(tensor: Tensor, known: Tensor) -> tuple[int, int] | None:
         return None
     cast = known.detach().to(tensor.device, tensor.dtype).reshape(tensor.shape)
     return ALL_ROWS if torch.equal(cast, tensor.detach()) else None
-
-
-def _same(tensor: Tensor, copy: Tensor) -> bool:
-    """Whether a tensor is still what it was, to the bit."""
-    if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
-        return False
-    if torch.equal(tensor, copy):
-        return True
-    if not tensor.is_floating_point():
-        return False
-    # A number that is not one differs from itself, but its bits do not.
-    held, now = (t.detach().reshape(-1, 1).contiguous().view(torch.uint8) for t in (copy, tensor))
-    return torch.equal(held, now)
 
 
 def _share_memory(first: Tensor, second: Tensor) -> bool:

@@ -215,7 +215,9 @@ class PrivateRun:
 
     def resume(self, path: str | os.PathLike[str], **extra: Any) -> dict[str, Any]:
         """Continue from a checkpoint of this run; what the ledger has charged stays charged."""
-        return checkpoints.load(self, path, **extra)
+        rest = checkpoints.load(self, path, **extra)
+        self._engine.accept_buffers()
+        return rest
 
     @property
     def batches_known_by(self) -> str:

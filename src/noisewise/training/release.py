@@ -86,6 +86,10 @@ class EngineLike(Protocol):
         """What is vouched for instead of proven, or None."""
         ...
 
+    def accept_buffers(self) -> None:
+        """Take the model's buffers as they are now for public."""
+        ...
+
     def sum(self, x: Any, y: Any) -> BoundedSumLike:
         """Bounded sum over a batch."""
         ...

@@ -18,7 +18,7 @@ __all__ = ["moved"]
 @rule(
     "cat stack repeat roll flip rot90 constant_pad_nd slice_backward select_backward slice_scatter",
     "select_scatter diag_embed diagonal_backward pixel_shuffle pixel_unshuffle",
-    "channel_shuffle trace_backward _reshape_copy view_copy diagonal_scatter as_strided_scatter",
+    "channel_shuffle trace_backward _reshape_copy view_copy diagonal_scatter",
     "diagonal_copy expand_copy permute_copy",
 )
 def moved(call: Call) -> list[Planes]:

@@ -49,8 +49,11 @@ def matrices(call: Call) -> list[Planes]:
         planes = call.planes(tensor)
         if tensor.dim() == rank:
             planes = over(planes, -1, -2)
-        elif tensor.dim() == rank - 1 and tensor.shape[:-1] == widest.shape[:-2]:
-            planes = over(planes, -1).unsqueeze(-1)  # a vector for every matrix: pivots
+        elif (
+            any(tensor is call[name] for name in ("pivots", "LU_pivots", "tau"))
+            and tensor.shape[:-1] == widest.shape[:-2]
+        ):
+            planes = over(planes, -1).unsqueeze(-1)  # a vector for every matrix
         else:
             planes = planes.reshape(2, -1).amax(1).reshape(2, *(1,) * rank)
         total = planes if total is None else torch.maximum(total, planes)
