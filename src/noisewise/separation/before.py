@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 from collections.abc import Container
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
-from noisewise.separation.content import Content
 from noisewise.separation.shadow import storage_key
 
 __all__ = ["Storages", "storages"]
 
-#: Bytes of a tensor, and of all, up to which copies are kept; beyond, torch's count is believed.
+#: Bytes of a tensor, and of all, up to which content is compared; beyond, torch's count counts.
 _SMALL, _ROOM = 2**16, 2**25
 
 
 class Storages:
-    """Memory of tensors, with the versions that torch counted for them, and what they held."""
+    """Memory of tensors, with the versions that torch counted for them, and a digest of each."""
 
     def __init__(self) -> None:
         # A weak reference keeps the address from being given to other memory.
-        self._held: dict[int, tuple[StorageWeakRef, set[int], Content | None]] = {}
+        self._held: dict[int, tuple[StorageWeakRef, set[int], bytes]] = {}
         self._room = _ROOM
 
     def add(self, tensor: Tensor) -> None:
@@ -38,11 +39,11 @@ class Storages:
         found = self._held.get(storage._cdata)
         if found is None:
             reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-            content = None
+            content = b""
             # A tensor that stands for others (a part of a sharded weight) has no memory to read.
             plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
             if plain and 0 < storage.nbytes() <= min(_SMALL, self._room) and storage.data_ptr():
-                content = Content(_bytes_of(tensor))
+                content = _digest_of(tensor)
                 self._room -= storage.nbytes()
             found = (reference, set(), content)
             self._held[storage._cdata] = found
@@ -54,13 +55,15 @@ class Storages:
         found = None if key is None else self._held.get(key)
         if found is None or tensor._version not in found[1]:
             return False
-        return found[2] is None or found[2].holds(_bytes_of(tensor))
+        return not found[2] or found[2] == _digest_of(tensor)
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """All memory of a tensor's storage."""
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage())
+def _digest_of(tensor: Tensor) -> bytes:
+    """Of all memory of a tensor's storage."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        whole = whole.set_(tensor.untyped_storage()).cpu()
+    return hashlib.blake2b(whole.numpy().tobytes(), digest_size=16).digest()
 
 
 def storages(only: Container[int] | None = None, into: Storages | None = None) -> Storages:
