@@ -26,7 +26,7 @@ def freshness(bench: Bench) -> TestResult:
         p_values.append(p_value)
         findings += [finding] if finding else []
     summary = "tensors and seeds independent" if not findings else findings[0].sentence
-    if "steps" in bench.box.accepted and not bench.facts.get("incomplete"):
+    if "steps" in bench.box.accepted and not bench.known.incomplete:
         finding, p_value, seen = _between_steps(bench, measured)
         p_values.append(p_value)
         findings += [finding] if finding else []
@@ -46,7 +46,7 @@ def invariance(bench: Bench) -> TestResult:
             "no options given; e.g. options={'micro_batch_size': (1, 4), 'world_size': (1, 2)} "
             "(a fixed micro-batch size is judged by E1 and E3 at several batch sizes)",
         )
-    clip, batch_size = bench.facts.get("clip", bench.clip), 16
+    clip, batch_size = bench.usable_clip, 16
     data = bench.records.draw(batch_size, seed=5)
     lr = bench.rate(clip)
     findings: list[Finding] = []
@@ -165,11 +165,8 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
     (`replay.response`): noise of variance v per step gives v times the sum of the squares.
     The weights move little, so that the gradient stays what it was.
     """
-    steps, clip, batch_size = 3, bench.facts.get("clip", bench.clip), 4
-    if bench.adam:
-        response = bench.adam_response(steps)
-    else:
-        response = bench.facts.get("response of three", np.ones(steps))
+    steps, clip, batch_size = 3, bench.usable_clip, 4
+    response = bench.adam_response(steps) if bench.adam else bench.known.response
     seeds = max(2, bench.seeds() // 2)
     rows = bench.noise(
         clip=clip,

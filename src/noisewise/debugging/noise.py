@@ -78,13 +78,13 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     readings = measured.readings
     if not any(reading.off for reading in readings.values()):
         return []
-    largest = float(bench.facts.get("largest", 1.0))
+    largest = bench.known.largest
     if measured.uneven:
         # Tensors have noise of their own: what counts is the length of a whitened contribution.
         largest = readings["one record"].factor * max(
             (length for length, _ in whitened(bench, measured)), default=largest
         )
-    divisors: Mapping[int, float] = bench.facts.get("divisors", {})
+    divisors: Mapping[int, float] = bench.known.divisors
     relative = {}
     for label, reading in readings.items():
         share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
@@ -183,7 +183,10 @@ def whitened(bench: Bench, measured: Measurement) -> list[tuple[float, bool]]:
     record moves a tensor that gets no noise at all.
     """
     lengths = []
-    for row, clip in bench.facts.get("canaries", []):
+    for canary in bench.known.canaries:
+        if not canary.own_weights:
+            continue
+        row, clip = canary.row, canary.clip
         ratio = np.divide(
             row, clip * measured.gain, out=np.zeros_like(row), where=measured.gain > 0
         )
@@ -212,7 +215,7 @@ def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
                 {"tensors": list(measured.silent)},
             )
         ]
-    if worst > 1 + SCALE and float(bench.facts.get("largest", 1.0)) <= 1.01:
+    if worst > 1 + SCALE and bench.known.largest <= 1.01:
         return [
             Finding(
                 "noise-uneven",
@@ -239,9 +242,9 @@ def _standardised(bench: Bench, measured: Measurement, rows: Vector) -> Vector:
 def _further_rows(bench: Bench) -> Vector | None:
     """Draw more noise for its shape alone; large models need a run or two, small ones many."""
     wanted = min(bench.effort.shape_seeds, -(-bench.effort.shape_samples // bench.dimension))
-    if wanted <= bench.seeds() or bench.facts.get("same noise"):
+    if wanted <= bench.seeds() or bench.known.same_noise:
         return None
-    clip = bench.facts.get("clip", bench.clip)
+    clip = bench.usable_clip
     return bench.noise(clip=clip, sigma=SIGMA, batch_size=2, seeds=wanted, first_seed=20_000)
 
 
