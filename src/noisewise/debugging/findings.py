@@ -56,6 +56,13 @@ class TestResult:
     figure: Mapping[str, Any] = field(default_factory=dict)
     #: The question that must be answered before a training is called private so far.
     aspect: str = ""
+    #: Whether the test has nothing to do unless the user names an option or a claim.
+    optional: bool = False
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the test could not run."""
+        return self.status == "skipped"
 
     # Tells pytest that this is no test class, in spite of its name.
     __test__ = False
@@ -124,8 +131,8 @@ class Findings:
 
     @property
     def _mostly_skipped(self) -> bool:
-        tests = [result for result in self.results if result.test != "P"]
-        # Tests that only refine others may be out of place, such as those for an option.
+        # Tests of an option or a claim are out of place where there is none.
+        tests = [r for r in self.results if r.test != "P" and not (r.optional and r.skipped)]
         skipped = sum(result.status == "skipped" for result in tests)
         return not tests or 2 * skipped > len(tests)
 

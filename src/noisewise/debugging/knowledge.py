@@ -50,10 +50,13 @@ class Memory:
     echo: float = 0.0
     kept: float = 0.0
 
-    @property
-    def correlation(self) -> float:
-        """Regression of the third step on the second if what is added is independent."""
-        return self.echo * (1 + self.echo * self.kept) / (1 + self.echo**2)
+    def correlation(self, step: int) -> float:
+        """Regression of a step on the one before if what each adds is independent."""
+        if step <= 3:
+            return self.echo * (1 + self.echo * self.kept) / (1 + self.echo**2)
+        excess = self.echo - self.kept
+        product = self.kept * excess
+        return (1 + product) * self.echo / (1 + 2 * product + excess**2)
 
 
 @dataclass
@@ -86,6 +89,10 @@ class Knowledge:
         By batch size: what a batch weighs, over the sum of its records.
     additive
         A batch is the sum of its records (E3).
+    unbounded
+        A record contributes more than it may, alone (E2) or among others (E3).
+    decided_by_data
+        Whether a step is taken, or how long it is, depends on the data (E11).
     growth
         Displacement after one, two and three steps of a constant gradient, over that after one.
     noise
@@ -106,6 +113,8 @@ class Knowledge:
     canaries: list[Canary] = field(default_factory=list)
     divisors: Mapping[int, float] = field(default_factory=dict)
     additive: bool = False
+    unbounded: bool = False
+    decided_by_data: bool = False
     growth: Vector | None = None
     noise: Measurement | None = None
     scaled: dict[float, StateDict] = field(default_factory=dict)

@@ -39,6 +39,9 @@ def control_flow(bench: Bench) -> TestResult:
         return TestResult("E11", _TITLE, "skipped", "there is no noise to follow (see E1)")
     if bench.known.same_noise:
         return TestResult("E11", _TITLE, "skipped", "the noise ignores the seed (see P)")
+    if bench.known.unbounded:
+        why = "records contribute more than they may, so they are not drowned by noise (E2, E3)"
+        return TestResult("E11", _TITLE, "skipped", why)
     steps = bench.effort.path_steps
     plain = _walk(bench, bench.records.draw(_SIZE, seed=5))
     end = plain.place(steps)
@@ -48,7 +51,7 @@ def control_flow(bench: Bench) -> TestResult:
     findings: list[Finding] = []
     seen, widest = [], 0.0
     # A record contributes at most C a step, on either side; the rest is rounding.
-    allowed = 0.05 + 3 * steps * plain.clip / length
+    allowed = 0.12 + 3 * steps * plain.clip / length
     for label, data in _datasets(bench, plain, steps).items():
         walk = _walk(bench, data)
         try:
@@ -59,6 +62,7 @@ def control_flow(bench: Bench) -> TestResult:
         widest = max(widest, apart)
         if apart > allowed:
             findings.append(_named(bench, plain, walk, steps, label, apart))
+            bench.known.decided_by_data = findings[0].name != "path-depends-on-data"
             break
     seen.append(f"ends {widest:.1%} apart on different data (allowed {allowed:.1%})")
     p_values: list[float] = []
@@ -174,11 +178,16 @@ def _skipped_steps(bench: Bench, steps: int) -> tuple[Finding | None, list[float
     data = bench.records.draw(8, seed=8)
     walks = [_walk(bench, data, 2, seed) for seed in range(8100, 8103)]
     p_values: list[float] = []
+    first = 0.0
     for step in range(1, min(steps, 12) + 1):
         try:
             sizes = [float(np.mean(walk.moved(step) ** 2)) for walk in walks]
         except TrainingFailedError:
             # E4 looks at small and empty batches on their own.
+            return None, p_values
+        first = first or max(sizes)
+        if max(sizes) < 0.05 * first:
+            # No step at all, for nobody: a schedule, or noise that stops (see E10).
             return None, p_values
         ratio = min(sizes) / max(max(sizes), 1e-300)
         count = bench.dimension

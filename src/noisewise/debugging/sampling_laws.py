@@ -99,6 +99,14 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
                         "Shuffled or fixed-size batches need their own accounting"
                     ),
                 )
+            elif spread < (total * rate * (1 - rate)) ** 0.5:
+                name, how = (
+                    "batch-size-underdispersed",
+                    (
+                        f"batch sizes vary too little ({spread:.1f}): some steps draw batches of "
+                        "a fixed size"
+                    ),
+                )
             else:
                 name, how = (
                     "batch-size-overdispersed",

@@ -105,6 +105,9 @@ def loud_walk(
     the usual clipping norm.
     """
     clip, sigma = bench.usable_clip / LOUD, SIGMA * LOUD
+    if bench.adam:
+        # Its steps are linear only where noise is small beside its epsilon.
+        clip /= 10
     lr = bench.rate(clip * sigma / batch_size * bench.dimension**0.5, move)
     return Walk(bench, data, clip, sigma, batch_size, lr, seed, memory or Memory())
 
