@@ -308,7 +308,7 @@ def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResul
     if status.get("E10") == "failed":
         implied |= {"path-depends-on-data", "step-depends-on-batch"}
     if names & {"divides-by-actual-batch-size", "divisor-depends-on-dataset-size"}:
-        implied.add("step-depends-on-batch")
+        implied |= {"step-depends-on-batch", "noise-differs-between-steps"}
         implied.add("noise-depends-on-dataset-size")
     final = []
     for result in results:

@@ -19,6 +19,15 @@ __all__ = ["clipping_mistake"]
 def clipping_mistake(bench: Bench, canaries: list[Canary]) -> tuple[str, str]:
     """Compare the contributions with the raw gradients, tensor by tensor, to name the mistake."""
     slices = bench.box.slices
+    usual = [c for c in canaries if c.norm < 1e3 * float(np.median([d.norm for d in canaries]))]
+    if usual and max(c.ratio for c in usual) > 1.01:
+        canaries = usual
+    elif usual:
+        longest = max(canaries, key=lambda c: c.ratio)
+        return "norm-overflows", (
+            f"only a record with a gradient of norm {longest.norm:.1g} is not bounded: its norm "
+            "overflows (half precision?) and counts as small or missing."
+        )
     strong = [d for d in canaries if d.clip < 0.5 * d.norm]
     if not strong:
         return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."

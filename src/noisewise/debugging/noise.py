@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from scipy import stats
 
 from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
@@ -68,10 +70,48 @@ def distribution(bench: Bench) -> TestResult:
                 min(shape, tails, peaked),
             )
         )
+    findings += _coarse(bench)
     factors = {label: round(r.factor, 3) for label, r in readings.items()}
     summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
     status = "failed" if findings else "passed"
     return TestResult("E1", title, status, summary, tuple(p_values), tuple(findings))
+
+
+def _coarse(bench: Bench) -> list[Finding]:
+    """Recognise noise that was rounded to half precision: its digits end early.
+
+    A step so long that the first weights vanish beside it shows the noisy gradient to seven
+    digits, of which half precision fills three and a half.
+    """
+    dtypes = {bench.init[name].dtype for name in bench.box.names}
+    if bench.adam or bench.reach < 1 or bench.known.random or dtypes != {torch.float32}:
+        return []
+    clip = bench.usable_clip
+    lr = bench.rate(clip * SIGMA / 4 * bench.dimension**0.5, 1e4)
+    values = bench.update(bench.records.draw(4, seed=5), clip=clip, lr=lr, sigma=SIGMA, seed=91)
+    values = np.abs(values[values != 0])
+    if values.size < 30 or not np.isfinite(values).all():
+        return []
+    digits, _ = np.frexp(values)
+    for bits, kind in ((8, "bfloat16"), (11, "float16")):
+        scaled = digits * 2.0**bits
+        whole = np.abs(scaled - np.round(scaled)) < 1e-3
+        # Of numbers with all their digits two in a thousand look whole.
+        p_value = float(stats.binom.sf(int(whole.sum()) - 1, whole.size, 4e-3))
+        if p_value < LEVEL and float(whole.mean()) > 0.5:
+            return [
+                Finding(
+                    "noise-in-half-precision",
+                    "E1",
+                    "noise",
+                    f"{whole.mean():.0%} of the noisy gradient has no more digits than {kind}: the "
+                    "sum or its noise was rounded, so that values which one dataset can reach and "
+                    "another cannot are visible (Mironov, 2012). Add noise in float32 or better.",
+                    {"share": float(whole.mean()), "precision": kind},
+                    p_value,
+                )
+            ]
+    return []
 
 
 def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:

@@ -9,8 +9,9 @@ again at each step, divided by a constant, and an empty batch is a step with noi
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 
-from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.replacement import batches_by_replacement
 from noisewise.debugging.sampling_laws import Case, multiplicity, sizes_and_chances, whole_counts
@@ -64,6 +65,7 @@ def batches(bench: Bench) -> TestResult:
             rate = float(counts.mean())
             _overlap(case, bench, data, rows, batch_size, unit, rate)
         _empties(case, bench, clip)
+        _shared_seed(case, bench, data, rows, batch_size, counts)
         _dataset_size(case, bench, clip, unit * batch_size)
     return _result(case)
 
@@ -219,6 +221,53 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
                 "nobody was drawn.",
             )
         )
+
+
+def _shared_seed(
+    case: Case, bench: Bench, data: Data, rows: Vector, batch_size: int, counts: Vector
+) -> None:
+    """Noise must not tell who was drawn: generators with one seed give related numbers.
+
+    A uniform number u that decides whether a record is drawn comes back as the length
+    sqrt(-2 log(1 - u)) of a pair of normal numbers, at some shift. So membership is correlated
+    with squared noise, shift by shift, over all records and seeds.
+    """
+    runs = len(counts)
+    usable = "noise_multiplier" in bench.box.accepted and bench.known.deterministic
+    if not usable or runs < 40 or bench.known.same_noise or bench.dimension < 64:
+        return
+    further, _ = _memberships(bench, data, rows, batch_size, runs, first_seed=200 + runs)
+    table = np.concatenate([counts, whole_counts(further)[0]])
+    clip, sigma = bench.usable_clip / LOUD, SIGMA * LOUD
+    lr = bench.rate(clip * sigma / batch_size * bench.dimension**0.5, 1.0)
+    seeds = range(200, 200 + 2 * runs)
+    noisy = bench.updates(data, seeds, clip=clip, sigma=sigma, lr=lr, batch_size=batch_size)
+    if len(noisy) != len(table):
+        return
+    drawn = table - table.mean(0)
+    squares = noisy[:, :64] ** 2
+    squares = squares - squares.mean(0)
+    scale = drawn.std(0)[:, None] * squares.std(0)[None, :]
+    related = drawn.T @ squares / np.where(scale > 0, scale, 1.0) / len(table) ** 0.5
+    best, where = 0.0, 0
+    for shift in range(-8, 40):
+        pairs = [related[i, i + shift] for i in range(len(related)) if 0 <= i + shift < 64]
+        statistic = abs(float(np.sum(pairs))) / max(1, len(pairs)) ** 0.5
+        best, where = max((best, where), (statistic, shift))
+    p_value = min(1.0, 48 * 2 * float(stats.norm.sf(best)))
+    case.test(
+        p_value,
+        lambda: Finding(
+            "noise-follows-batch",
+            "E4",
+            "randomness",
+            "who is in a batch can be read off its noise (squared noise and membership are related "
+            f"at a shift of {where}, {best:.1f} deviations): sampler and noise use generators with "
+            "the same seed.",
+            {"deviations": best, "shift": where},
+            p_value,
+        ),
+    )
 
 
 def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
