@@ -1,5 +1,6 @@
 """DP training with known bugs: what the tests of `noisewise.debugging` are judged by."""
 
+from noisewise.debugging.mutants import frozen as frozen
 from noisewise.debugging.mutants import reported as reported
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants
