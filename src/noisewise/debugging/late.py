@@ -191,7 +191,7 @@ def _multiplier_findings(case: Case, looks: list[Look]) -> None:
         where = f"at step {look.step} (step {good} was still right)"
         evidence = {"step": look.step, "noise": look.noise, "contributions": look.signal}
         declared = "" if look.promised == 1 else " than the schedule that was declared"
-        if look.noise < 1e-3:
+        if look.noise < 0.02:
             name, what = "noise-stops", f"no noise is added any more {where}."
         elif look.signal < 1 + _SCALE:
             name = "noise-decays"

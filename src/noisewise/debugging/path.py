@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from scipy import stats
 
 from noisewise.debugging.bench import Bench
@@ -96,12 +97,29 @@ def _datasets(bench: Bench, plain: Walk, steps: int) -> dict[str, Data]:
     if records.x.is_floating_point():
         found["large records"] = records.draw(_SIZE, seed=35, scale=12.0)
         found["records of zeros"] = records.draw(_SIZE, seed=36, scale=0.0)
-    x, y = records.draw(_SIZE, seed=37)
-    found["one record four times"] = (
-        x[:1].repeat_interleave(_SIZE, 0),
-        y[:1].repeat_interleave(_SIZE, 0),
-    )
+    fitted = _fitted(bench)
+    if fitted is not None:
+        found["records that the model gets right"] = fitted
+    x, y = (part.repeat_interleave(_SIZE, 0) for part in records.draw(1, seed=37))
+    found["one record four times"] = (x, y)
     return found
+
+
+def _fitted(bench: Bench) -> Data | None:
+    """Return records with next to no loss and gradient: code that looks at either shows it."""
+    records = bench.records
+    if records.hard_labels:
+        scale = 1e3 if records.x.is_floating_point() else 1.0
+        x, y = records.draw(10 * _SIZE, seed=39, scale=scale)
+        best = torch.argsort(records.losses(bench.init, (x, y)))[:_SIZE]
+        return x[best], y[best]
+    x, y = records.draw(_SIZE, seed=39)
+    output = records.outputs_of(bench.init, x)
+    if output.shape != y.shape:
+        return None
+    if records.probabilities:
+        output = torch.softmax(output, -1)
+    return x, (output > 0).to(y) if records.binary else output.to(y)
 
 
 def _chosen_by_loss(bench: Bench, plain: Walk, steps: int) -> dict[str, Data]:
