@@ -124,6 +124,7 @@ class Lab:
         self.norm = self.records.gradient_norms(state, (self.batch[0][:1], self.batch[1][:1]))[0]
 
     def gradient(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """Return the gradient of the mean loss."""
         return list(torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters))
 
     def train(
@@ -168,13 +169,16 @@ class Lab:
         return self.loss() - before, moved
 
     def factor(self, g: list[Tensor], clip: float) -> float:
+        """Return what makes a gradient no longer than C."""
         return min(1.0, clip / max(float(torch.stack([t.norm() for t in g]).norm()), 1e-12))
 
     def loss(self) -> float:
+        """Return the loss of the record with the large gradient."""
         with torch.no_grad():
             return float(cross_entropy(self.model(self.batch[0][:1]), self.batch[1][:1]))
 
     def rate(self, optimizer: str) -> float:
+        """Return a learning rate at which one step changes the loss a little."""
         return 1e-4 if optimizer == "adam" else 1e-2 / self.norm
 
 

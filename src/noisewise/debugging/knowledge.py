@@ -141,4 +141,7 @@ class Knowledge:
         if abs(echo) < 0.02:
             return Memory()
         kept = later / echo
+        if abs(kept - echo) < 0.05:
+            # One number for the usual momentum; the echo is the more accurate of the two.
+            kept = echo
         return Memory(float(echo), float(kept)) if 0.0 < kept < 0.9995 else Memory()

@@ -43,6 +43,8 @@ class Look:
     signal: float
     promised: float
     p_value: float
+    #: How much less noise is left to the error of what is known about momentum.
+    slack: float = 0.0
 
     @property
     def multiplier(self) -> float:
@@ -125,7 +127,10 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory]:
         # Both variances are estimated: their ratio follows Fisher's law.
         p_value = float(stats.f.cdf(noise**2 / expected, now.size, first.size))
         case.p_values.append(p_value)
-        looks.append(Look(step, noise, signal, promised, p_value))
+        # An error of a hundredth in a momentum that was not declared adds up over the steps.
+        declared = memory == Memory(bench.momentum, bench.momentum)
+        slack = 0.0 if declared else min(0.4, 0.01 / (1 - memory.kept))
+        looks.append(Look(step, noise, signal, promised, p_value, slack))
         if noise == 0.0 and signal < 1e-6:
             # A learning rate that is zero by schedule; E11 tells it from early stopping.
             looks.pop()
@@ -185,7 +190,7 @@ def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
 def _multiplier_findings(case: Case, looks: list[Look]) -> None:
     good = 1
     for look in looks:
-        if look.p_value >= LEVEL or look.multiplier > 1 - _SCALE:
+        if look.p_value >= LEVEL or look.multiplier > 1 - _SCALE - look.slack:
             good = look.step
             continue
         where = f"at step {look.step} (step {good} was still right)"
