@@ -62,7 +62,6 @@ QUICK = (
     "flat clipping",
     "momentum, not declared",
     "Adam",
-    "learning-rate warm-up",
     "global clipping (drop) at C",
     "projected weights",
     "dropout",
@@ -117,7 +116,7 @@ def test_weight_averaging_is_told_from_stale_gradients():
     ],
 )
 def test_a_bug_is_found_and_called_by_its_name(bug, name):
-    tests = [test for test in TESTS if test not in ("T3", "T4")]
+    tests = [test for test in TESTS if test not in ("T3", "T4", "E10", "E11")]
     findings = findings_of({"bug": bug}, tests=tests)
     assert name in findings.bugs, str(findings)
 
@@ -125,7 +124,8 @@ def test_a_bug_is_found_and_called_by_its_name(bug, name):
 @pytest.mark.parametrize("bug", ["half-sigma", "layer-clip-C-each"])
 def test_bugs_are_found_behind_adam(bug):
     settings = {"bug": bug, "optimizer": "adam"}
-    assert not findings_of(settings, {"optimizer": "adam"}).ok
+    tests = ("P", "E1", "E2", "E3")
+    assert findings_of(settings, {"optimizer": "adam"}, tests=tests).verdict == "bug"
 
 
 @pytest.mark.slow
@@ -179,7 +179,8 @@ def test_larger_models_pass_at_default_effort(bug):
 def test_a_cnn_can_be_checked(bug):
     example = (torch.zeros(2, 1, 8, 8), torch.tensor([0, 2]))
     train = Training(cnn, cross_entropy, bug=bug)
-    findings = check(train, cnn, cross_entropy, example=example, effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
 
 
@@ -187,7 +188,8 @@ def test_a_cnn_can_be_checked(bug):
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
-    findings = check(train, Reader, cross_entropy, example=example, effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
     assert "whole numbers" in findings.skipped["E9"]
 
@@ -202,7 +204,9 @@ def test_regression_and_soft_labels_can_be_checked(kind, bug):
         "soft": (cross_entropy, torch.eye(4)[:2]),
     }[kind]
     train = Training(mlp, loss, bug=bug)
-    findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    example = (torch.zeros(2, 8), target)
+    findings = check(train, mlp, loss, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
     assert "T2" in findings.ran
 

@@ -231,7 +231,8 @@ def test_the_command_wants_one_way_to_train():
 def test_a_report_names_the_bug_and_escapes_it(tmp_path):
     train = Training(small, cross_entropy, bug="clip-after-mean")
     example = (torch.zeros(2, 8), torch.tensor([0, 2]))
-    findings = check(train, small, cross_entropy, example=example, effort="quick")
+    tests = ("P", "E3", "T1", "T2", "T3", "T4")
+    findings = check(train, small, cross_entropy, example=example, effort="quick", tests=tests)
     text = findings.report(tmp_path / "r.html").read_text()
     assert "clipped-per-batch" in text
     assert "<script" not in text
@@ -252,17 +253,31 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
         EXAMPLE = (torch.zeros(2, 8), torch.tensor([0, 2]))
 
         def test_good(assert_private):
-            assert_private(Training(build, cross_entropy), build, cross_entropy, example=EXAMPLE)
+            train = Training(build, cross_entropy)
+            tests = ("P", "E1", "E2", "E3")
+            assert_private(train, build, cross_entropy, example=EXAMPLE, tests=tests)
 
         def test_bad(assert_private):
             train = Training(build, cross_entropy, bug="no-noise")
-            assert_private(train, build, cross_entropy, example=EXAMPLE)
+            assert_private(train, build, cross_entropy, example=EXAMPLE, tests=("P", "E1"))
+
+        def test_open(assert_private):
+            def once(*, clip, noise_multiplier, batch_size, seed, data, init, lr):
+                given = dict(clip=clip, noise_multiplier=noise_multiplier, data=data, init=init)
+                inner = Training(build, cross_entropy)
+                return inner(batch_size=batch_size, seed=seed, lr=lr, steps=1, **given)
+
+            tests = ("P", "E2", "E11")
+            assert_private(
+                once, build, cross_entropy, example=EXAMPLE, tests=tests, allow_not_judged=True
+            )
+            assert_private(once, build, cross_entropy, example=EXAMPLE, tests=tests)
         """
     pytester.makepyfile(textwrap.dedent(source))
     result = pytester.runpytest_inprocess("--privacy-effort=quick", "--privacy-report=pages")
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["*no noise is added*"])
-    assert len(list((pytester.path / "pages").glob("*.html"))) == 2
+    assert len(list((pytester.path / "pages").glob("*.html"))) == 3
 
 
 @pytest.mark.slow

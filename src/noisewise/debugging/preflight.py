@@ -96,7 +96,11 @@ def _inside_of_a_set(bench: Bench) -> None:
     if "lr" not in bench.box.accepted or bench.box.observe is not None:
         return
     rate = bench.rate(bench.clip, 1e-9)
-    jump = _Probe(bench, bench.clip, rate).at()
+    try:
+        jump = _Probe(bench, bench.clip, rate).at()
+    except TrainingFailedError:
+        # A learning rate this small is our wish alone.
+        return
     size = float(np.linalg.norm(jump))
     if not np.isfinite(size) or size < 1e-3 * bench.size:
         return
