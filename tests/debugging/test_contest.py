@@ -85,6 +85,8 @@ def test_every_planted_bug_changes_what_training_returns(round_):
         "half-precision-norm",
         "early-stopping",
         "few-seeds",
+        "best-checkpoint",
+        "loss-scaled-noise",
     }
     alike = {
         m.bug
