@@ -3,12 +3,14 @@
 Tightness is the lower bound over the epsilon that is claimed, rightly: 1 is the most that
 a valid bound can reach, 0 means that nothing was seen. Means over three audits with
 different seeds, 95 per cent confidence, delta 1e-5. ``python -m benchmarks auditing``;
-NOISEWISE_AUDIT_TABLES picks some of ``one_step,default_runs,many_steps,methods``. Seconds are
-processor time of one audit.
+NOISEWISE_AUDIT_TABLES picks some of ``one_step,default_runs,many_steps,methods,peers``. Seconds
+are processor time of one audit.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from benchmarks import table
 from noisewise.auditing import AuditResult, NoiseModel, Scores, audit
+from noisewise.auditing.bounds import clopper_pearson, one_run, one_run_tradeoff
 from noisewise.privacy import PoissonGaussian, Statement
 
 DELTA = 1e-5
@@ -157,6 +160,54 @@ def methods() -> None:
     table("Methods on the same scores, true epsilon 4.377", HEADER, rows)
 
 
+def peers() -> None:
+    """Our bounds beside those of jax-privacy on the same scores; needs ``pip install jax-privacy``.
+
+    One canary's law N(1, 1) in and N(0, 1) out, fair coins, 95 per cent, delta 1e-5, the true
+    epsilon 4.377; means over three draws of the scores.
+    """
+    if importlib.util.find_spec("jax_privacy") is None:
+        print("  jax-privacy is not installed: pip install jax-privacy")
+        return
+    auditor = importlib.import_module("jax_privacy.auditing").CanaryScoreAuditor
+    ours = {
+        "one-run": lambda s: one_run(s, delta=DELTA).epsilon,
+        "one-run-tradeoff": lambda s: one_run_tradeoff(s, delta=DELTA, model=NoiseModel()).epsilon,
+        "clopper-pearson": lambda s: clopper_pearson(s, delta=DELTA, threshold="all").epsilon,
+        "gaussian": lambda s: (
+            audit(
+                s,
+                claimed=4.3772,
+                delta=DELTA,
+                method="gaussian",
+                noise=NoiseModel(),
+                threshold="all",
+            ).epsilon_lower_bound
+        ),
+    }
+    theirs = {
+        "one-run": lambda a: a.epsilon_one_run(0.05, DELTA),
+        "one-run-tradeoff": lambda a: a.epsilon_one_run_fdp(0.05, DELTA),
+        "clopper-pearson": lambda a: a.epsilon_clopper_pearson(0.05, DELTA),
+        "gaussian": lambda a: a.epsilon_from_gdp(0.05, DELTA),
+    }
+    rows = []
+    for count in (100, 500, 2500):
+        drawn = []
+        for seed in SEEDS:
+            rng = np.random.default_rng(seed + 1)
+            drawn.append((rng.normal(1, 1, count), rng.normal(0, 1, count)))
+        for name, bound in ours.items():
+            mine = [bound(Scores(a, b, midpoint=0.5, coins=True)) for a, b in drawn]
+            other = [float(theirs[name](auditor(a, b))) for a, b in drawn]
+            rows.append(
+                (f"{count} in and out", name, f"{np.mean(mine):.2f}", f"{np.mean(other):.2f}")
+            )
+            print("  " + " | ".join(rows[-1]), flush=True)
+    header = ("scores", "bound", "noisewise", "jax-privacy")
+    table("Bounds on the same scores, true epsilon 4.377", header, rows)
+
+
 def _rule(method: str) -> str | float:
     # The two direct methods do best away from the middle, so they choose for themselves.
     return "split" if method == "joint-beta" else "all"
@@ -175,6 +226,7 @@ TABLES = {
     "default_runs": default_runs,
     "many_steps": many_steps,
     "methods": methods,
+    "peers": peers,
 }
 
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks import table
 from benchmarks._our_engine import ESTIMATORS, STUDIED, engine_training
 from benchmarks._published import PRINTED_000, PRINTED_004, REPAIRED, Printed, network
-from benchmarks.mutants import Rows
+from benchmarks._rows import Rows
 from noisewise.auditing import AuditResult, Scores, audit
 from noisewise.debugging import check
 from noisewise.privacy import PoissonGaussian, Statement, epsilon

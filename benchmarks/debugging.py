@@ -15,9 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks import table
-from benchmarks.mutants import cases
 from noisewise.debugging import check
-from noisewise.debugging.mutants import Training
+from noisewise.debugging.mutants import Case, Training, cases
 
 SETTINGS = (
     ("MLP", "quick"),
@@ -40,8 +39,9 @@ def images() -> nn.Module:
 def one(case: str, effort: str) -> tuple[str, ...]:
     """Check a correct training and return the row of the table."""
     torch.manual_seed(0)
-    large = (images, functional.cross_entropy, (torch.randn(2, 784), torch.tensor([0, 9])))
-    model, loss, example = {**cases(), "MLP for images": large}[case]
+    large = Case(images, functional.cross_entropy, (torch.randn(2, 784), torch.tensor([0, 9])))
+    chosen = {**cases(), "MLP for images": large}[case]
+    model, loss, example = chosen.model, chosen.loss, chosen.example
     size = sum(p.numel() for p in model().parameters())
     began = time.process_time()
     findings = check(Training(model, loss), model, loss, example=example, effort=effort)

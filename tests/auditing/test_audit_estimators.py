@@ -12,66 +12,15 @@ import copy
 
 import pytest
 import torch
-from benchmarks._our_engine import ESTIMATORS, LOSS_CLIPPED, network
+from benchmarks._our_engine import network
+from benchmarks.audit_estimators import DELTA, NIGHTLY, attack, claim, private_run
 from torch import Tensor, nn
 
-from noisewise.auditing import AuditResult, ViolatedClaimError, audit
+from noisewise.auditing import ViolatedClaimError, audit
 from noisewise.errors import UnsoundError
-from noisewise.gradients import BatchMaxScaled, Clipped, Factored, bounded_sum
+from noisewise.gradients import BatchMaxScaled, Clipped, Factored
 from noisewise.nn import BoundedInput
-from noisewise.privacy import PoissonGaussian, Statement
-from noisewise.training import Plan, PrivateRun, deviations, make_private
-
-NIGHTLY = 1 - 1e-6
-DELTA = 1e-5
-SIGMA = 0.7
-
-
-def claim(noise: float = SIGMA, rate: float = 1.0, steps: int = 1) -> Statement:
-    event = PoissonGaussian(noise, rate, steps)
-    return Statement.derive(event, delta=DELTA, mechanism="our engine")
-
-
-def private_run(model: nn.Module, estimator: object, seed: int = 1, **plan: object) -> PrivateRun:
-    given = {"noise_multiplier": SIGMA, "steps": 10, "batch_size": 16, "sample_rate": 0.1, **plan}
-    whole = Plan(gradients=estimator, delta=DELTA, seed=seed, **given)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return make_private(model, optimizer, nn.CrossEntropyLoss(), None, whole)
-
-
-def whitened(model: nn.Module, estimator: object, record: tuple[Tensor, Tensor]) -> float:
-    """How far a record moves the sum, in units of the noise: at most one."""
-    groups = bounded_sum(model, nn.CrossEntropyLoss(), *record, estimator).groups
-    sizes = [group.size for group in groups]
-    noise = deviations([group.sensitivity for group in groups], sizes, 1.0, "optimal")
-    parts = [
-        sum(float(g.double().square().sum()) for g in group.gradients.values()) / deviation**2
-        for group, deviation in zip(groups, noise, strict=True)
-    ]
-    return sum(parts) ** 0.5
-
-
-def attack(name: str, repeats: int = 2500) -> tuple[AuditResult, float]:
-    """Audit an estimator with the strongest of some random canaries."""
-    build, choose = {**ESTIMATORS, **LOSS_CLIPPED}[name]
-    torch.manual_seed(3)
-    model = build()
-    data = (torch.randn(15, 8), torch.randint(4, (15,)))
-    clip = 50.0 if "global" in name else 0.3
-    estimator = choose(clip, model, data)
-    drawn = [
-        (scale * torch.randn(1, 8), torch.tensor([label]))
-        for scale in (0.3, 3.0, 30.0)
-        for label in (0, 1, 2, 3)
-        for _ in range(4)
-    ]
-    canary = max(drawn, key=lambda record: whitened(model, estimator, record))
-    run = private_run(model, estimator)
-    result = audit(
-        run, claimed=claim(), confidence=NIGHTLY, data=data, canary=canary, repeats=repeats
-    )
-    run.close()
-    return result, whitened(model, estimator, canary)
+from noisewise.training import Plan, PrivateRun, make_private
 
 
 def test_a_run_is_audited_and_its_weights_are_put_back() -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from noisewise.debugging import TESTS, Claim, PrivacyBugError, assert_private, check
-from noisewise.debugging.mutants import BUGS, CORRECT, FRESH, LATEST, UNSEEN, Training
+from noisewise.debugging.mutants import CORRECT, Training, cases, mutants
 from noisewise.privacy import epsilon
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
@@ -54,18 +54,37 @@ def findings_of(settings, declared=None, effort="quick", **changed):
     return check(train, mlp, cross_entropy, **arguments)
 
 
-# Combinations of what the others have one by one.
-COMBINED = ("momentum and weight decay", "weight decay", "Adam, automatic clipping", "momentum")
+#: Bugs of the catalogue that are not found at default effort, for reasons that are documented.
+MISSED: tuple[str, ...] = ()
+
+# One of each kind; the others are run with the slow tests.
+QUICK = (
+    "flat clipping",
+    "momentum, not declared",
+    "Adam",
+    "global clipping (drop) at C",
+    "projected weights",
+    "dropout",
+    "sign of the noisy gradient",
+    "noisy gradient limited to C",
+    "noisy gradient normalised",
+    "sign of the noisy gradient, observed",
+)
 
 
 @pytest.mark.parametrize(
     "variant",
-    [slow(v) if v.name in COMBINED else v for v in CORRECT],
+    [v if v.name in QUICK else slow(v) for v in CORRECT],
     ids=lambda v: v.name,
 )
 def test_correct_training_is_not_accused(variant):
-    findings = findings_of(variant.settings, variant.declared)
-    assert findings.ok, str(findings)
+    case = cases()[variant.case or "MLP"]
+    train = Training(case.model, case.loss, **variant.settings)
+    findings = check(
+        train, case.model, case.loss, example=case.example, effort="quick", **variant.declared
+    )
+    assert findings.bugs == [], str(findings)
+    assert findings.verdict == ("private so far" if variant.judged else "not judged")
     assert findings.false_alarm_probability < 1e-4
 
 
@@ -97,7 +116,7 @@ def test_weight_averaging_is_told_from_stale_gradients():
     ],
 )
 def test_a_bug_is_found_and_called_by_its_name(bug, name):
-    tests = [test for test in TESTS if test not in ("T3", "T4")]
+    tests = [test for test in TESTS if test not in ("T3", "T4", "E10", "E11")]
     findings = findings_of({"bug": bug}, tests=tests)
     assert name in findings.bugs, str(findings)
 
@@ -105,34 +124,16 @@ def test_a_bug_is_found_and_called_by_its_name(bug, name):
 @pytest.mark.parametrize("bug", ["half-sigma", "layer-clip-C-each"])
 def test_bugs_are_found_behind_adam(bug):
     settings = {"bug": bug, "optimizer": "adam"}
-    assert not findings_of(settings, {"optimizer": "adam"}).ok
+    tests = ("P", "E1", "E2", "E3")
+    assert findings_of(settings, {"optimizer": "adam"}, tests=tests).verdict == "bug"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", BUGS, ids=lambda m: m.bug)
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda m: m.bug)
 def test_every_bug_of_the_catalogue_is_found(mutant):
-    assert not findings_of({"bug": mutant.bug}, effort="default").ok
-
-
-@pytest.mark.slow
-def test_bugs_written_after_the_first_freeze_are_found():
-    """When they were written two were missed; a test was added for each."""
-    missed = [m.bug for m in UNSEEN if findings_of({"bug": m.bug}, effort="default").ok]
-    assert missed == []
-
-
-@pytest.mark.slow
-def test_bugs_written_after_the_second_freeze_are_found():
-    """When they were written one was missed; a test was added for it."""
-    missed = [m.bug for m in FRESH if findings_of({"bug": m.bug}, effort="default").ok]
-    assert missed == []
-
-
-@pytest.mark.slow
-def test_most_bugs_written_after_the_third_freeze_are_found():
-    """Nothing was added for the two that are missed: what is missed is written here."""
-    missed = [m.bug for m in LATEST if findings_of({"bug": m.bug}, effort="default").ok]
-    assert missed == ["half-precision", "seed-shared-with-sampler"]
+    """What is missed is written here: see the documentation of the benchmark."""
+    findings = findings_of({"bug": mutant.bug}, effort="default")
+    assert (findings.verdict == "bug") == (mutant.bug not in MISSED), str(findings)
 
 
 def test_records_that_are_never_drawn_are_noticed():
@@ -178,7 +179,8 @@ def test_larger_models_pass_at_default_effort(bug):
 def test_a_cnn_can_be_checked(bug):
     example = (torch.zeros(2, 1, 8, 8), torch.tensor([0, 2]))
     train = Training(cnn, cross_entropy, bug=bug)
-    findings = check(train, cnn, cross_entropy, example=example, effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
 
 
@@ -186,7 +188,8 @@ def test_a_cnn_can_be_checked(bug):
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
-    findings = check(train, Reader, cross_entropy, example=example, effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
     assert "whole numbers" in findings.skipped["E9"]
 
@@ -201,7 +204,9 @@ def test_regression_and_soft_labels_can_be_checked(kind, bug):
         "soft": (cross_entropy, torch.eye(4)[:2]),
     }[kind]
     train = Training(mlp, loss, bug=bug)
-    findings = check(train, mlp, loss, example=(torch.zeros(2, 8), target), effort="quick")
+    tests = [test for test in TESTS if test != "E10"]
+    example = (torch.zeros(2, 8), target)
+    findings = check(train, mlp, loss, example=example, effort="quick", tests=tests)
     assert findings.ok == (bug is None), str(findings)
     assert "T2" in findings.ran
 
@@ -284,7 +289,8 @@ def test_missing_arguments_disable_tests_and_say_so():
         )
 
     findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
-    assert findings.ok, str(findings)
+    assert findings.verdict == "not judged"
+    assert "size and shape of the noise" in findings.unanswered
     assert "noise_multiplier" in findings.skipped["E1"]
     assert "steps" in findings.skipped["E7"]
     with pytest.raises(TypeError, match="init is missing"):
@@ -299,19 +305,6 @@ def test_training_that_ignores_an_argument_is_told_so():
 
     findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
     assert findings.bugs == ["data-ignored"]
-
-
-def test_random_gradients_skip_the_exact_tests_instead_of_accusing():
-    full = Training(mlp, cross_entropy)
-
-    def train(**arguments):
-        generator = torch.Generator().manual_seed(arguments["seed"])
-        x, y = arguments.pop("data")
-        return full(data=(x + 0.3 * torch.randn(x.shape, generator=generator), y), **arguments)
-
-    findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
-    assert findings.ok, str(findings)
-    assert "augmentation" in findings.skipped["E3"]
 
 
 def test_batch_norm_is_accused():

@@ -9,6 +9,7 @@ from torch import nn
 
 from noisewise.auditing.attacks import (
     PrivateSteps,
+    crowd_canaries,
     gradient_canaries,
     membership,
     one_run_losses,
@@ -40,6 +41,7 @@ __all__ = ["ATTACKS", "METHODS", "audit"]
 
 ATTACKS: dict[str, Callable[..., Scores]] = {
     "gradient-canaries": gradient_canaries,
+    "crowd-canaries": crowd_canaries,
     "stepwise-canaries": stepwise_canaries,
     "run-canaries": run_canaries,
     "private-steps": private_steps,

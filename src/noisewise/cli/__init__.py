@@ -9,6 +9,7 @@ from rich.console import Console
 
 from noisewise._version import __version__
 from noisewise.cli.audit import audit
+from noisewise.cli.bench import app as bench
 from noisewise.cli.budget import budget
 from noisewise.cli.certify import certify
 from noisewise.cli.collect import collect
@@ -43,6 +44,7 @@ app.command()(serve)
 app.command()(contribute)
 app.command()(collect)
 app.add_typer(datasets, name="datasets")
+app.add_typer(bench, name="bench")
 
 
 def _version(show: bool) -> None:

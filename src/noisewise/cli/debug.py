@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +26,10 @@ _LOSSES = {
 
 
 def debug(
-    model: Annotated[str, typer.Option(help="What builds the model: model.py:build")],
+    model: Annotated[
+        str,
+        typer.Option(help="What builds the model: model.py:build (if not given: in the adapter)"),
+    ] = "",
     command: Annotated[
         str,
         typer.Option(
@@ -36,6 +41,13 @@ def debug(
     train: Annotated[
         str, typer.Option(help="Instead of a command, a function, much faster: train.py:train")
     ] = "",
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a command, a file that says how to train code as it stands: train, "
+            "and perhaps build, loss and example (if not given: nw_adapter.py, if there is one)"
+        ),
+    ] = None,
     loss: Annotated[
         str, typer.Option(help="cross-entropy, mse, bce, l1, or file.py:function")
     ] = "cross-entropy",
@@ -71,6 +83,20 @@ def debug(
             "micro_batch_size=2,8; a placeholder of that name in the command"
         ),
     ] = None,
+    noise_schedule: Annotated[
+        str,
+        typer.Option(
+            help="Function of the step, from 0 on: factor of sigma that was accounted for, "
+            "train.py:schedule"
+        ),
+    ] = "",
+    observed: Annotated[
+        str,
+        typer.Option(
+            help="Where signs or lengths of noisy gradients are changed afterwards: beginning of "
+            "the names under which the weights file has the noisy gradients, e.g. released."
+        ),
+    ] = "",
     form: Annotated[str, typer.Option(help="Files: pt, safetensors or npz")] = "pt",
     epsilon: Annotated[float, typer.Option(help="Epsilon that was printed (for E8)")] = 0.0,
     delta: Annotated[float, typer.Option(help="Delta of that claim")] = 1e-5,
@@ -80,12 +106,15 @@ def debug(
     report: Annotated[Path | None, typer.Option(help="Write an HTML page here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """Look for privacy bugs in a training script; exit code 1 if there is one.
+    """Look for privacy bugs in training code.
+
+    Exit code 0: private so far; 1: a bug; 2: could not be run; 3: not judged, since too little
+    could be tested.
 
     The script is run some hundred times (quick: about 300) on synthetic data. It reads the
     data ({data}: a dict with x and y) and the first weights ({init}: a state dict) and writes
     the last ones ({out}: a state dict). A plain "python script.py ..." is run in forks of one
-    interpreter that has imported torch, a tenth of a second each.
+    interpreter that has imported what the script imports, a tenth of a second each.
     """
     from torch.nn import functional
 
@@ -94,8 +123,9 @@ def debug(
     from noisewise.debugging.guessing import guess_example
 
     console = Console(highlight=False)
-    if bool(command) == bool(train):
-        raise ValueError("give either --command or --train")
+    adapter = _adapter(adapter, command, train)
+    if sum(map(bool, (command, train, adapter))) != 1:
+        raise ValueError("give either --command or --train, or an --adapter")
     chosen = effort or ("thorough" if thorough else "default")
     options = dict(_options(given) for given in vary or [])
     if command:
@@ -106,10 +136,15 @@ def debug(
         if training.preloaded is None and not (effort or thorough):
             chosen = "quick"
     else:
-        training = load_object(train, "--train")
+        training = load_object(train or f"{adapter}:train", "--train or --adapter")
+    if not model and adapter is None:
+        raise ValueError("--model is missing: what builds the model, e.g. model.py:build")
+    model = model or f"{adapter}:build"
     build = load_object(model, "--model")
-    known = _LOSSES.get(loss)
-    loss_fn = getattr(functional, known) if known else load_object(loss, "--loss")
+    loss_fn: Any = _part_of(adapter, "loss")
+    if loss_fn is None:
+        known = _LOSSES.get(loss)
+        loss_fn = getattr(functional, known) if known else load_object(loss, "--loss")
     claimed = None
     if epsilon > 0:
         claimed = Claim(epsilon, delta, claimed_sigma, claimed_rate, claimed_steps)
@@ -131,6 +166,9 @@ def debug(
         options=options,
         effort=chosen,
         claimed=claimed,
+        noise_schedule=load_object(noise_schedule, "--noise-schedule") if noise_schedule else None,
+        observe=_observe(observed) if observed else None,
+        progress=_Progress(_RUNS[chosen]),
     )
     if as_json:
         typer.echo(findings.to_json())
@@ -140,7 +178,51 @@ def debug(
         findings.report(report)
         if not as_json:
             console.print(f"report: {escape(str(report))}")
-    raise typer.Exit(0 if findings.ok else 1)
+    raise typer.Exit(findings.exit_code)
+
+
+#: About how often a training is run at each effort, to say how far a check is.
+_RUNS = {"quick": 480, "default": 950, "thorough": 2500}
+
+
+class _Progress:
+    """A line on standard error every ten seconds: how many runs, how long, how many to come."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected, self.began, self.said = expected, time.monotonic(), time.monotonic()
+
+    def __call__(self, runs: int) -> None:
+        now = time.monotonic()
+        if now - self.said >= 10:
+            self.said = now
+            typer.echo(f"{runs} of about {self.expected} runs, {now - self.began:.0f} s", err=True)
+
+
+def _adapter(given: Path | None, command: str, train: str) -> Path | None:
+    """Return the adapter file: the one that was given, or the one that lies here."""
+    usual = Path("nw_adapter.py")
+    if given is not None or command or train or not usual.exists():
+        return given
+    return usual
+
+
+def _part_of(adapter: Path | None, name: str) -> Any:
+    """Return something of the adapter, if it has it."""
+    from noisewise.debugging.command import load_object
+
+    if adapter is None:
+        return None
+    try:
+        return load_object(f"{adapter}:{name}", name)
+    except ValueError:
+        return None
+
+
+def _observe(prefix: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def pick(result: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {n.removeprefix(prefix): v for n, v in result.items() if n.startswith(prefix)}
+
+    return pick
 
 
 def _example(place: str, shape: str, classes: int, build: Any) -> tuple[Tensor, Tensor]:

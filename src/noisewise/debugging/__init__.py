@@ -1,16 +1,17 @@
 """Find bugs in any DP training code, from the checkpoints that it returns.
 
-``check(train, model_fn, loss_fn, example=(x, y))`` runs the tests of paper 002 and nine
+``check(train, model_fn, loss_fn, example=(x, y))`` runs the tests of paper 002 and eleven
 sharper ones on synthetic data and says, in a sentence each, what is wrong.
 """
 
 from noisewise.debugging.checking import TESTS, PrivacyBugError, assert_private, check
-from noisewise.debugging.findings import Finding, Findings, TestResult
+from noisewise.debugging.findings import VERDICTS, Finding, Findings, TestResult
 from noisewise.debugging.replay import Claim
 from noisewise.debugging.trainer import TrainingFailedError
 
 __all__ = [
     "TESTS",
+    "VERDICTS",
     "Claim",
     "Finding",
     "Findings",

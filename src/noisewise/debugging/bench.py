@@ -18,7 +18,7 @@ reading it from float32 checkpoints then costs six digits less nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisewise.debugging.knowledge import Knowledge
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.synthesis import Records
 from noisewise.debugging.trainer import BlackBox, Data, StateDict, TrainingFailedError
 
-__all__ = ["DEFAULT", "QUICK", "THOROUGH", "Bench", "Effort"]
+__all__ = ["DEFAULT", "LOUD", "QUICK", "SIGMA", "SMALL_SIGMA", "THOROUGH", "Bench", "Effort"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,27 @@ class Effort:
     paper_seeds: int
     paper_steps: int
     trials: int
+    #: Steps at which noise and contributions are compared with those of the first.
+    late_steps: tuple[int, ...]
+    #: Steps that are followed one by one, with how many seeds, and one late step for batches.
+    trace_steps: int
+    trace_seeds: int
+    late_sample: int
+    #: Steps after which two datasets must have led the same way.
+    path_steps: int
 
 
-QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1)
-DEFAULT = Effort(9_000, 40, 130_000, 260, 44, 7, 3, 10, 2)
-THOROUGH = Effort(40_000, 120, 400_000, 800, 80, 10, 5, 10, 3)
+QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9)
+DEFAULT = Effort(9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 80, 250), 11, 6, 20, 14)
+THOROUGH = Effort(
+    40_000, 120, 400_000, 800, 80, 10, 5, 10, 3, (3, 8, 25, 80, 250, 600), 16, 16, 120, 40
+)
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.
 SIGMA = 1.7
 SMALL_SIGMA = 0.31
+#: How much louder noise is made where it should drown what records contribute.
+LOUD = 30.0
 
 
 @dataclass
@@ -73,10 +86,21 @@ class Bench:
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sampling: str = "poisson"
     notes: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    known: Knowledge = field(default_factory=Knowledge)
+    #: How far a step may lead; less where the weights are kept inside a set.
+    reach: float = 1.0
+    #: Public factor of the noise multiplier at each step, from step 0 on.
+    schedule: Callable[[int], float] | None = None
     _singles: dict[tuple[Any, ...], Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.start_at(self.init)
+
+    def start_at(self, init: StateDict) -> None:
+        """Choose the first weights of all runs, and a clipping norm that suits them."""
+        self.init = init
+        self.known.scaled.clear()
+        self._singles.clear()
         self.weights = self.box.vector(self.init)
         self.size = float(np.linalg.norm(self.weights))
         norms = self.records.gradient_norms(self.init, self.records.draw(16, seed=1))
@@ -96,6 +120,11 @@ class Bench:
         return self.optimizer == "adam"
 
     @property
+    def usable_clip(self) -> float:
+        """A clipping norm at which records contribute, as far as one was found."""
+        return self.known.clip or self.clip
+
+    @property
     def dimension(self) -> int:
         """Number of trainable parameters."""
         return int(self.weights.size)
@@ -113,7 +142,7 @@ class Bench:
     def rate(self, expected: float, move: float = 0.3) -> float:
         """Return the learning rate at which a gradient of norm `expected` moves the weights."""
         unit = self.adam_epsilon if self.adam else 1.0
-        return move * self.size * unit / expected
+        return self.reach * move * self.size * unit / expected
 
     def update(
         self,
@@ -143,6 +172,8 @@ class Bench:
             lr=lr,
             options=options,
         )
+        if self.box.observe is not None:
+            return outcome.moved
         decay = self.weight_decay * self.box.vector(start) * steps if self.weight_decay else 0.0
         moved = outcome.moved / lr - decay
         if not self.adam:
@@ -169,15 +200,22 @@ class Bench:
         stacked = np.stack(rows)
         return stacked[np.isfinite(stacked).all(1)]
 
-    def single(self, x: Tensor, y: Tensor, clip: float, init: StateDict | None = None) -> Vector:
+    def single(
+        self, x: Tensor, y: Tensor, clip: float, init: StateDict | None = None, seed: int = 0
+    ) -> Vector:
         """Return what one record alone contributes: a dataset and a batch of one."""
         start = init or self.init
-        key = (clip, x.numpy().tobytes(), y.numpy().tobytes(), id(start))
+        key = (clip, x.numpy().tobytes(), y.numpy().tobytes(), id(start), seed)
         if key not in self._singles:
             norm = self.records.gradient_norms(start, (x[None], y[None]))[0]
             expected = min(clip, norm) if np.isfinite(norm) and norm > 0 else clip
             self._singles[key] = self.update(
-                (x[None], y[None]), clip=clip, lr=self.rate(expected), init=start, batch_size=1
+                (x[None], y[None]),
+                clip=clip,
+                lr=self.rate(expected),
+                init=start,
+                batch_size=1,
+                seed=seed,
             )
         return self._singles[key]
 
@@ -197,14 +235,23 @@ class Bench:
         options: Mapping[str, Any] | None = None,
         move: float = 1.0,
     ) -> Vector:
-        """Return noise, one row per seed: updates with noise minus the update without."""
+        """Return noise, one row per seed: updates with noise minus the update without.
+
+        Where gradients are random themselves, the update without noise is another one each
+        time. There the clipping norm goes down and sigma goes up by the same factor: the noise
+        stays what it was, and what records contribute vanishes beside it.
+        """
         data = self.records.draw(batch_size, seed=5)
+        if self.known.random:
+            clip, sigma = clip / LOUD, sigma * LOUD
         deviation = clip * sigma / batch_size * self.dimension**0.5
         lr = self.rate(deviation, move)
         keyword = {"clip": clip, "lr": lr, "steps": steps, "options": options}
-        silent = self.update(data, sigma=0.0, **keyword)  # type: ignore[arg-type]
+        silent: Vector | float = 0.0
+        if not self.known.random:
+            silent = self.update(data, sigma=0.0, **keyword)  # type: ignore[arg-type]
         # Noise that ignores the seed gives no second sample.
-        seeds = 1 if self.facts.get("same noise") else seeds
+        seeds = 1 if self.known.same_noise else seeds
         rows = [
             self.update(data, sigma=sigma, seed=first_seed + seed, **keyword)  # type: ignore[arg-type]
             for seed in range(seeds)
@@ -213,15 +260,13 @@ class Bench:
 
     def scaled_init(self, factor: float) -> StateDict:
         """Return the initial weights times a factor, kept alive so that caching is safe."""
-        key = f"init x {factor:g}"
-        if key not in self.facts:
+        if factor not in self.known.scaled:
             names = set(self.box.names)
-            self.facts[key] = {
+            self.known.scaled[factor] = {
                 name: value * factor if name in names else value.clone()
                 for name, value in self.init.items()
             }
-        state: StateDict = self.facts[key]
-        return state
+        return self.known.scaled[factor]
 
     def moved_init(self, update: Vector, lr: float) -> StateDict:
         """Return the initial weights after a displacement that a run has shown."""

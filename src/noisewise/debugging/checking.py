@@ -2,24 +2,26 @@
 
 Order matters. The preflight learns what the training can do. Then contributions of single
 records (E2), their sum (E3) and the noise (E1, E5, E6) are measured, the batches are solved
-for (E4), the second step is replayed (E7), the claim recomputed (E8), broken records tried
-(E9), and the tests of the paper (T1 to T4) complete the picture with its figures.
+for (E4), the second step is replayed (E7), data-dependent decisions are provoked (E11)
+and late steps read (E10), the claim recomputed (E8), broken records tried (E9), and the tests of
+the paper (T1 to T4) complete the picture with its figures.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisewise.debugging import freshness, noise, paper, replay, sampling, sensitivity
-from noisewise.debugging.bench import DEFAULT, QUICK, SIGMA, THOROUGH, Bench
-from noisewise.debugging.findings import Finding, Findings, TestResult
+from noisewise.debugging import freshness, late, noise, paper, path, replay, sampling, sensitivity
+from noisewise.debugging.bench import DEFAULT, QUICK, THOROUGH, Bench
+from noisewise.debugging.findings import Findings, TestResult
+from noisewise.debugging.preflight import preflight
+from noisewise.debugging.replacement import separation_by_replacement
 from noisewise.debugging.replay import Claim
 from noisewise.debugging.synthesis import Records
 from noisewise.debugging.trainer import BlackBox, StateDict, TrainingFailedError
@@ -28,16 +30,107 @@ from noisewise.privacy import _validate
 
 __all__ = ["TESTS", "PrivacyBugError", "assert_private", "check"]
 
-TESTS = ("P", "E2", "E3", "E1", "E5", "E6", "E4", "E7", "E8", "E9", "T1", "T2", "T3", "T4")
 _EFFORTS = {"quick": QUICK, "default": DEFAULT, "thorough": THOROUGH}
-_NOISE_TESTS = ("E1", "E5", "E6", "E8", "T3", "T4")
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test: how it runs, what it needs, and which question it answers.
+
+    Attributes
+    ----------
+    aspect
+        The question without whose answer nothing is called private so far; empty for tests
+        that repeat or refine others.
+    reads_updates
+        Cannot run where single updates cannot be read.
+    reads_noise
+        Cannot run where the noise cannot be set.
+    takes_random
+        Can run where gradients are random themselves.
+    optional
+        Has nothing to do unless the user names an option or a claim.
+    """
+
+    name: str
+    run: Callable[[Bench, Claim | None], TestResult]
+    aspect: str = ""
+    reads_updates: bool = True
+    reads_noise: bool = False
+    takes_random: bool = False
+    optional: bool = False
+
+    # Tells pytest that this is no test class, in spite of its name.
+    __test__ = False
+
+    def skip(self, why: str) -> TestResult:
+        """Return the result of a test that could not run."""
+        return TestResult(self.name, self.name, "skipped", why)
+
+
+def _additivity(bench: Bench, _: Claim | None) -> TestResult:
+    if bench.known.random:
+        return separation_by_replacement(bench)
+    return sensitivity.additivity(bench)
+
+
+#: All tests but the preflight, in the order in which they run.
+REGISTRY = (
+    Test("E3", _additivity, "whether records are kept apart", takes_random=True),
+    Test(
+        "E2",
+        lambda bench, _: sensitivity.contribution(bench),
+        "how much one record contributes",
+        takes_random=True,
+    ),
+    Test(
+        "E1",
+        lambda bench, _: noise.distribution(bench),
+        "size and shape of the noise",
+        reads_noise=True,
+        takes_random=True,
+    ),
+    Test(
+        "E5",
+        lambda bench, _: freshness.freshness(bench),
+        "whether noise is fresh",
+        reads_noise=True,
+        takes_random=True,
+    ),
+    Test("E6", lambda bench, _: freshness.invariance(bench), reads_noise=True, optional=True),
+    Test("E4", lambda bench, _: sampling.batches(bench), "the sampling", takes_random=True),
+    Test("E7", lambda bench, _: replay.two_steps(bench)),
+    Test(
+        "E11",
+        lambda bench, _: path.control_flow(bench),
+        "decisions taken on the data",
+        reads_updates=False,
+        reads_noise=True,
+        takes_random=True,
+    ),
+    Test(
+        "E10",
+        lambda bench, _: late.late_steps(bench),
+        "late steps",
+        reads_noise=True,
+        takes_random=True,
+    ),
+    Test("E8", replay.claim, reads_noise=True, takes_random=True, optional=True),
+    Test("E9", lambda bench, _: sensitivity.broken_records(bench), takes_random=True),
+    Test("T1", lambda bench, _: paper.clipping_exists(bench), takes_random=True),
+    Test("T2", lambda bench, _: paper.clipping_per_record(bench)),
+    Test("T3", lambda bench, _: paper.noise_calibration(bench), reads_noise=True),
+    Test("T4", lambda bench, _: paper.noise_law(bench), reads_noise=True),
+)
+TESTS = ("P", *(test.name for test in REGISTRY))
 
 
 class PrivacyBugError(NoisewiseError, AssertionError):
-    """Training that was asserted to be private has a bug."""
+    """Training that was asserted to be private has a bug, or could not be judged."""
 
     def __init__(self, findings: Findings) -> None:
-        super().__init__(f"the training is not private:\n{findings}")
+        said = "is not private" if findings.verdict == "bug" else "could not be judged"
+        super().__init__(f"the training {said}:\n{findings}")
         self.findings = findings
 
 
@@ -54,7 +147,10 @@ def check(
     adam_betas: tuple[float, float] = (0.9, 0.999),
     sampling: str = "poisson",
     options: Mapping[str, Sequence[Any]] | None = None,
+    noise_schedule: Callable[[int], float] | None = None,
+    observe: Callable[[Any], Mapping[str, Tensor]] | None = None,
     claimed: Claim | None = None,
+    progress: Callable[[int], None] | None = None,
     tests: Sequence[str] = TESTS,
     thorough: bool = False,
     effort: str | None = None,
@@ -84,8 +180,18 @@ def check(
     options
         Further arguments of `train` that must not change the result, with values to try,
         such as ``{"micro_batch_size": (2, 8), "world_size": (1, 2)}``.
+    noise_schedule
+        Public factor of `noise_multiplier` at each step, from step 0 on, where sigma changes
+        during training and the accountant knows it: ``lambda step: 0.99**step``.
+    observe
+        Where the weights are not what a step releases, since signs are taken or lengths are
+        limited afterwards: picks from what `train` returns the noisy gradient of the last
+        step, as divided by the batch size, one tensor per parameter. `train` may then return
+        anything: ``observe=lambda result: result["released"]``.
     claimed
         The epsilon that was printed for a run, to be recomputed from what is measured.
+    progress
+        Is called with the number of runs so far after each run of the training.
     tests
         Names of the tests to run.
     thorough
@@ -98,7 +204,7 @@ def check(
     Returns
     -------
     Findings
-        ``.ok``, ``.bugs``, ``.table()``, ``.report("x.html")``.
+        ``.verdict``, ``.ok``, ``.bugs``, ``.table()``, ``.report("x.html")``.
     """
     _validate.choice("optimizer", optimizer, ("sgd", "adam"))
     _validate.choice("sampling", sampling, ("poisson", "fixed"))
@@ -112,7 +218,7 @@ def check(
         torch.manual_seed(seed)
         model = model_fn()
         bench = Bench(
-            box=BlackBox.of(train, model),
+            box=BlackBox.of(train, model, observe, progress),
             records=Records.like(model, loss_fn, example),
             init=_initial(model),
             optimizer=optimizer,
@@ -123,6 +229,7 @@ def check(
             effort=_EFFORTS[chosen],
             options={name: tuple(values) for name, values in (options or {}).items()},
             sampling=sampling,
+            schedule=noise_schedule,
         )
         results = _run(bench, tuple(tests), claimed)
     seconds = time.perf_counter() - began
@@ -133,11 +240,16 @@ def assert_private(
     train: Callable[..., Mapping[str, Tensor]],
     model_fn: Callable[[], nn.Module],
     loss_fn: Callable[[Tensor, Tensor], Tensor],
+    *,
+    allow_not_judged: bool = False,
     **arguments: Any,
 ) -> Findings:
-    """Raise :class:`PrivacyBugError`, an ``AssertionError``, if :func:`check` finds a bug."""
+    """Raise :class:`PrivacyBugError`, an ``AssertionError``, unless the training is ok.
+
+    A training of which too little could be tested fails as well, unless `allow_not_judged`.
+    """
     findings = check(train, model_fn, loss_fn, **arguments)
-    if not findings.ok:
+    if findings.verdict == "bug" or not (findings.ok or allow_not_judged):
         raise PrivacyBugError(findings)
     return findings
 
@@ -152,197 +264,33 @@ def _initial(model: nn.Module) -> StateDict:
 
 
 def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[TestResult, ...]:
-    results = [_preflight(bench)]
-    if results[0].status == "failed" and bench.facts.get("hopeless"):
+    results = [preflight(bench)]
+    if bench.known.hopeless:
         return tuple(results)
-    noisy = "noise_multiplier" in bench.box.accepted
-    steps: list[tuple[str, Callable[[], TestResult]]] = [
-        ("E3", lambda: sensitivity.additivity(bench)),
-        ("E2", lambda: sensitivity.contribution(bench)),
-        ("E1", lambda: noise.distribution(bench)),
-        ("E5", lambda: freshness.freshness(bench)),
-        ("E6", lambda: freshness.invariance(bench)),
-        ("E4", lambda: sampling.batches(bench)),
-        ("E7", lambda: replay.two_steps(bench)),
-        ("E8", lambda: replay.claim(bench, claimed)),
-        ("E9", lambda: sensitivity.broken_records(bench)),
-        ("T1", lambda: paper.clipping_exists(bench)),
-        ("T2", lambda: paper.clipping_per_record(bench)),
-        ("T3", lambda: paper.noise_calibration(bench)),
-        ("T4", lambda: paper.noise_law(bench)),
-    ]
-    needs_singles = {"E1", "E2", "E3", "E4", "E5", "E6", "E7", "E8", "E9"}
-    if bench.facts.get("noise always on"):
-        needs_singles |= {"T1", "T2"}
-    for name, step in steps:
-        if name not in tests:
+    for test in REGISTRY:
+        if test.name not in tests:
             continue
-        if name in needs_singles and "why" in bench.facts:
-            results.append(TestResult(name, name, "skipped", bench.facts["why"]))
-        elif name in _NOISE_TESTS and not noisy:
-            results.append(TestResult(name, name, "skipped", "train takes no `noise_multiplier`"))
-        else:
-            try:
-                results.append(step())
-            except TrainingFailedError as error:
-                results.append(TestResult(name, name, "skipped", str(error)))
+        why = _why_not(bench, test)
+        try:
+            result = test.skip(why) if why else test.run(bench, claimed)
+        except TrainingFailedError as error:
+            result = test.skip(str(error))
+        results.append(replace(result, aspect=test.aspect, optional=test.optional))
     return tuple(results)
 
 
-def _preflight(bench: Bench) -> TestResult:
-    """Check that the training can be tested at all, and learn what kind it is."""
-    title = "preflight: repeatable, and every argument matters"
-    data = bench.records.draw(4, seed=5)
-    lr = bench.rate(bench.clip, 0.1)
-    large = 3.0 * bench.norm if not bench.adam else 1e3 * bench.clip
-    usable = bench.clip
-
-    def at(**changed: Any) -> np.ndarray[Any, Any]:
-        given: dict[str, Any] = {
-            "clip": usable,
-            "noise_multiplier": 0.0,
-            "batch_size": 4,
-            "seed": 0,
-            "steps": 1,
-            "lr": lr,
-            "data": data,
-            "init": bench.init,
-        }
-        return bench.box.run(**{**given, **changed}).moved
-
-    base = at()
-    findings: list[Finding] = []
-    # The learning rate is such that a gradient of norm C moves the weights by a tenth.
-    if np.linalg.norm(base) < 1e-6 * bench.size:
-        # Some rules drop every record whose gradient is longer than C.
-        usable = large
-        base = at()
-    if not np.any(base):
-        bench.facts["hopeless"] = True
-        sentence = "one step without noise leaves the weights where they were."
-        findings.append(Finding("nothing-trained", "P", "training", sentence))
-        return TestResult("P", title, "failed", sentence, (), tuple(findings))
-    spread = float(np.linalg.norm(at(seed=1) - base)) / max(float(np.linalg.norm(base)), 1e-300)
-    if spread > 1e-3 and "noise_multiplier" not in bench.box.accepted:
-        bench.facts["noise always on"] = True
-        bench.facts["why"] = (
-            f"two runs that differ only in their seed end apart ({spread:.1%} of an update), and "
-            "without `noise_multiplier` the noise cannot be switched off: hand it to the training"
-        )
-    elif spread > 1e-3:
-        bench.facts["why"] = (
-            "gradients are random even without noise and with every record in the batch "
-            f"(changes of {spread:.1%} between seeds): dropout, augmentation, or sampling that "
-            "leaves out records at q = 1; switch the first two off for the check"
-        )
-        findings += _random_batches(bench)
-    ignored = []
-    if np.array_equal(at(data=bench.records.draw(4, seed=6)), base):
-        ignored.append("data")
-    if "steps" in bench.box.accepted and np.array_equal(at(steps=2), base):
-        ignored.append("steps")
-    if "lr" in bench.box.accepted and np.allclose(at(lr=2 * lr), base, rtol=1e-3, atol=0):
-        ignored.append("lr")
-    other = at(init=bench.scaled_init(1.1))
-    if np.linalg.norm(other - base) > 0.05 * bench.size + 10 * np.linalg.norm(base):
-        ignored.append("init")
-    noisy = at(noise_multiplier=SIGMA) if "noise_multiplier" in bench.box.accepted else base
-    repeat = at(noise_multiplier=SIGMA) if "noise_multiplier" in bench.box.accepted else base
-    bench.facts["deterministic"] = bool(np.array_equal(noisy, repeat))
-    if not bench.facts["deterministic"]:
-        bench.notes.append("the same seed gives different noise (a secure generator?)")
-    elif np.array_equal(noisy, at(noise_multiplier=SIGMA, seed=1)) and not np.array_equal(
-        noisy, base
-    ):
-        bench.facts["same noise"] = True
-        findings.append(
-            Finding(
-                "noise-same-for-every-seed",
-                "P",
-                "randomness",
-                "two runs with different seeds add the same noise: it is a constant that anybody "
-                "can subtract.",
-            )
-        )
-    if {"data", "init"} & set(ignored):
-        bench.facts["hopeless"] = True
-    for name in ignored:
-        sentence = f"`{name}` has no effect: changing it leaves the same weights."
-        findings.append(Finding(f"{name}-ignored", "P", "interface", sentence))
-    if "steps" in ignored:
-        bench.box.accepted = bench.box.accepted - {"steps"}
-    if "lr" in ignored:
-        bench.box.accepted = bench.box.accepted - {"lr"}
-    findings += _prepare(bench)
-    summary = "; ".join(f.sentence for f in findings) or "repeatable; data, init, lr, steps matter"
-    if "why" in bench.facts and not findings:
-        summary = bench.facts["why"]
-    return TestResult("P", title, "failed" if findings else "passed", summary, (), tuple(findings))
-
-
-def _prepare(bench: Bench) -> list[Finding]:
-    """Learn weight decay, a usable clipping norm, contributions and momentum."""
-    if bench.facts.get("hopeless") or "why" in bench.facts:
-        return []
-    try:
-        _find_decay(bench)
-        sensitivity.choose_clip(bench)
-        sensitivity.canaries(bench)
-        replay.response(bench)
-    except TrainingFailedError as error:
-        bench.facts["why"] = f"training on a single record failed: {error}"
-        return [
-            Finding(
-                "single-record-fails",
-                "P",
-                "model",
-                f"a batch of one record stops training ({error}). Poisson sampling draws such "
-                "batches; batch norm cannot take them and is not private anyway.",
-            )
-        ]
-    return []
-
-
-def _find_decay(bench: Bench) -> None:
-    """Detect undeclared weight decay: what is left when the clipping norm goes to zero."""
-    if bench.weight_decay or bench.adam:
-        return
-    data = bench.records.draw(2, seed=5)
-    rest = bench.update(data, clip=1e-9 * bench.least_norm, lr=0.5)
-    size = float(np.linalg.norm(rest))
-    along = float(rest @ bench.weights) / bench.size**2
-    if size > 1e-6 * bench.size and np.linalg.norm(rest - along * bench.weights) < 1e-3 * size:
-        bench.weight_decay = along
-        bench.notes.append(f"weight decay of {along:.4g} was found and taken into account")
-
-
-def _random_batches(bench: Bench) -> list[Finding]:
-    """With batch size = dataset size and no noise, a seed may only matter for augmentation.
-
-    If the update differs but is always the combination of the same records with different
-    weights, the sampler leaves records out or takes them twice.
-    """
-    data = bench.records.draw(4, seed=5)
-    clip = bench.clip
-    lr = bench.rate(clip, 0.1)
-    alone = [
-        bench.update((data[0][:1], data[1][:1]), clip=clip, lr=lr, batch_size=1, seed=seed)
-        for seed in range(2)
-    ]
-    if np.linalg.norm(alone[0] - alone[1]) > 1e-3 * np.linalg.norm(alone[0]):
-        return []
-    del bench.facts["why"]
-    bench.facts["incomplete"] = True
-    return [
-        Finding(
-            "full-batch-incomplete",
-            "P",
-            "sampling",
-            "when the batch size equals the number of records, seeds give different updates "
-            "although a single record gives always the same: the sampler leaves records out or "
-            "takes them twice (sampling with replacement?).",
-        )
-    ]
+def _why_not(bench: Bench, test: Test) -> str:
+    """Say why a test cannot run, or nothing."""
+    known = bench.known
+    if test.reads_updates and known.obstacle:
+        return known.obstacle
+    if test.reads_noise and "noise_multiplier" not in bench.box.accepted:
+        return "train takes no `noise_multiplier`"
+    if test.name.startswith("T") and bench.box.observe is not None:
+        return "the tests of the paper look at weights, not at what is observed"
+    if known.random and not test.takes_random:
+        return "gradients are random even without noise (dropout, augmentation)"
+    return ""
 
 
 def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResult, ...]:
@@ -357,7 +305,10 @@ def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResul
     implied = set()
     if status.get("E1") == "failed":
         implied.add("noise-law-wrong")
+    if status.get("E10") == "failed":
+        implied |= {"path-depends-on-data", "step-depends-on-batch"}
     if names & {"divides-by-actual-batch-size", "divisor-depends-on-dataset-size"}:
+        implied |= {"step-depends-on-batch", "noise-differs-between-steps"}
         implied.add("noise-depends-on-dataset-size")
     final = []
     for result in results:

@@ -91,9 +91,18 @@ class CommandTraining:
     @property
     def preloaded(self) -> Preloaded | None:
         """The process that runs the script, if it can be run without a new interpreter."""
-        if self.fresh or not can_be_preloaded(shlex.split(self.template)):
+        words = self.words
+        if self.fresh or not can_be_preloaded(words):
             return None
-        return shared()
+        return shared(words[0], words[1])
+
+    @property
+    def words(self) -> list[str]:
+        """The command in words; plain ``python`` is the interpreter that runs the check."""
+        words = shlex.split(self.template)
+        if words and words[0] in ("python", "python3"):
+            words[0] = sys.executable
+        return words
 
     @property
     def placeholders(self) -> set[str]:
@@ -104,7 +113,7 @@ class CommandTraining:
     @property
     def accepts(self) -> frozenset[str]:
         """Arguments of a training function that this command takes."""
-        return frozenset(self.placeholders & set(ARGUMENTS))
+        return frozenset(self.placeholders & set(ARGUMENTS)) | {"seed"}
 
     @property
     def absent(self) -> dict[str, str]:
@@ -119,10 +128,11 @@ class CommandTraining:
             _write(place["init"], init)
             given = {**self.usual, **arguments}
             words = [
-                word.format(**given, **{k: str(v) for k, v in place.items()})
-                for word in shlex.split(self.template)
+                word.format(**given, **{k: str(v) for k, v in place.items()}) for word in self.words
             ]
-            code, said = self._run(words)
+            # A script that takes no seed is seeded from outside, where that is possible.
+            seed = None if "seed" in self.placeholders else int(arguments.get("seed", 0))
+            code, said = self._run(words, seed)
             if code != 0 or not place["out"].exists():
                 raise TrainingFailedError(
                     f"the command ended with code {code}"
@@ -131,10 +141,10 @@ class CommandTraining:
                 )
             return read_state(place["out"])
 
-    def _run(self, words: list[str]) -> tuple[int, str]:
+    def _run(self, words: list[str], seed: int | None = None) -> tuple[int, str]:
         """Return the exit code and what was printed."""
         if self.preloaded is not None:
-            code, said = self.preloaded.run(words[1:], self.timeout)
+            code, said = self.preloaded.run(words[1:], self.timeout, seed)
             if code is None:
                 raise TrainingFailedError(f"{words[1]} took more than {self.timeout:g} s")
             return code, said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ from rich.table import Table
 
 from noisewise.debugging.statistics import LEVEL, family_bound
 
-__all__ = ["Finding", "Findings", "TestResult"]
+__all__ = ["VERDICTS", "Finding", "Findings", "TestResult"]
+
+#: The three verdicts, with the exit code of a command that ends with them.
+VERDICTS = {"private so far": 0, "bug": 1, "not judged": 3}
+_LIMITS = {
+    "records": "synthetic records only: a bug that needs a special record may stay hidden",
+    "outside": "what happens before `data` is handed over and after the weights are returned",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,15 @@ class TestResult:
     p_values: tuple[float, ...] = ()
     findings: tuple[Finding, ...] = ()
     figure: Mapping[str, Any] = field(default_factory=dict)
+    #: The question that must be answered before a training is called private so far.
+    aspect: str = ""
+    #: Whether the test has nothing to do unless the user names an option or a claim.
+    optional: bool = False
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the test could not run."""
+        return self.status == "skipped"
 
     # Tells pytest that this is no test class, in spite of its name.
     __test__ = False
@@ -83,9 +99,42 @@ class Findings:
         return tuple(found.values())
 
     @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`.
+
+        ``bug`` if a defect was found. ``not judged`` if a question that matters could not be
+        answered, or most tests could not run. Only otherwise ``private so far``.
+        """
+        if self.findings:
+            return "bug"
+        return "not judged" if self.unanswered or self._mostly_skipped else "private so far"
+
+    @property
     def ok(self) -> bool:
-        """Whether no test found a defect. Skipped tests are listed in `skipped`."""
-        return not self.findings
+        """Whether the verdict is ``private so far``."""
+        return self.verdict == "private so far"
+
+    @property
+    def exit_code(self) -> int:
+        """What a command should end with: 0 private so far, 1 bug, 3 not judged."""
+        return VERDICTS[self.verdict]
+
+    @property
+    def unanswered(self) -> dict[str, str]:
+        """Questions that matter and could not be answered, and why."""
+        return {r.aspect: r.summary for r in self.results if r.status == "skipped" and r.aspect}
+
+    @property
+    def unseen(self) -> dict[str, str]:
+        """What remains unseen even if nothing was found: tests that did not run, and limits."""
+        return {**self.skipped, **_LIMITS}
+
+    @property
+    def _mostly_skipped(self) -> bool:
+        # Tests of an option or a claim are out of place where there is none.
+        tests = [r for r in self.results if r.test != "P" and not (r.optional and r.skipped)]
+        skipped = sum(result.status == "skipped" for result in tests)
+        return not tests or 2 * skipped > len(tests)
 
     @property
     def bugs(self) -> list[str]:
@@ -139,12 +188,20 @@ class Findings:
         console.print(grid)
         for note in self.notes:
             console.print(f"[cyan]note[/] {escape(note)}")
-        if self.ok:
-            style = "yellow" if len(self.skipped) > len(self.ran) else "green"
+        if self.verdict == "private so far":
             console.print(
-                f"[bold {style}]No bug found.[/] {len(self.ran)} of {len(self.results)} tests ran; "
-                "those that were skipped prove nothing."
+                f"[bold green]Private so far.[/] {len(self.ran)} of {len(self.results)} tests ran "
+                f"({', '.join(self.ran)}); no bug was found, which is no proof. Unseen: "
+                f"{', '.join(self.skipped) or 'nothing'} (skipped), and what synthetic records "
+                "cannot show."
             )
+        if self.verdict == "not judged":
+            console.print(
+                f"[bold yellow]Not judged.[/] Only {len(self.ran)} of {len(self.results)} tests "
+                "ran, and that is too little."
+            )
+            for aspect, why in self.unanswered.items():
+                console.print(f"  [yellow]{escape(aspect)}[/]: {escape(why)}")
         for finding in self.findings:
             console.print(
                 f"[bold red]{escape(finding.name)}[/] ({finding.test}, "
@@ -179,7 +236,10 @@ class Findings:
             for r in self.results
         ]
         facts = {
+            "verdict": self.verdict,
             "ok": self.ok,
+            "unanswered": self.unanswered,
+            "unseen": self.unseen,
             "bugs": self.bugs,
             "skipped": self.skipped,
             "notes": self.notes,
@@ -190,10 +250,8 @@ class Findings:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"no bug found by {len(self.ran)} tests ({len(self.skipped)} skipped)"
+            return f"private so far: {len(self.ran)} tests ran ({len(self.skipped)} skipped)"
+        if not self.findings:
+            why = "; ".join(f"{aspect}: {why}" for aspect, why in self.unanswered.items())
+            return f"not judged: {why or f'only {len(self.ran)} tests ran'}"
         return "\n".join(str(finding) for finding in self.findings)
-
-
-def worst(p_values: Sequence[float]) -> float:
-    """Return the smallest p-value, 1 if there is none."""
-    return min(p_values, default=1.0)

@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from scipy import stats
 
 from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
@@ -68,23 +70,61 @@ def distribution(bench: Bench) -> TestResult:
                 min(shape, tails, peaked),
             )
         )
+    findings += _coarse(bench)
     factors = {label: round(r.factor, 3) for label, r in readings.items()}
     summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
     status = "failed" if findings else "passed"
     return TestResult("E1", title, status, summary, tuple(p_values), tuple(findings))
 
 
+def _coarse(bench: Bench) -> list[Finding]:
+    """Recognise noise that was rounded to half precision: its digits end early.
+
+    A step so long that the first weights vanish beside it shows the noisy gradient to seven
+    digits, of which half precision fills three and a half.
+    """
+    dtypes = {bench.init[name].dtype for name in bench.box.names}
+    if bench.adam or bench.reach < 1 or bench.known.random or dtypes != {torch.float32}:
+        return []
+    clip = bench.usable_clip
+    lr = bench.rate(clip * SIGMA / 4 * bench.dimension**0.5, 1e4)
+    values = bench.update(bench.records.draw(4, seed=5), clip=clip, lr=lr, sigma=SIGMA, seed=91)
+    values = np.abs(values[values != 0])
+    if values.size < 30 or not np.isfinite(values).all():
+        return []
+    digits, _ = np.frexp(values)
+    for bits, kind in ((8, "bfloat16"), (11, "float16")):
+        scaled = digits * 2.0**bits
+        whole = np.abs(scaled - np.round(scaled)) < 1e-3
+        # Of numbers with all their digits two in a thousand look whole.
+        p_value = float(stats.binom.sf(int(whole.sum()) - 1, whole.size, 4e-3))
+        if p_value < LEVEL and float(whole.mean()) > 0.5:
+            return [
+                Finding(
+                    "noise-in-half-precision",
+                    "E1",
+                    "noise",
+                    f"{whole.mean():.0%} of the noisy gradient has no more digits than {kind}: the "
+                    "sum or its noise was rounded, so that values which one dataset can reach and "
+                    "another cannot are visible (Mironov, 2012). Add noise in float32 or better.",
+                    {"share": float(whole.mean()), "precision": kind},
+                    p_value,
+                )
+            ]
+    return []
+
+
 def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     readings = measured.readings
     if not any(reading.off for reading in readings.values()):
         return []
-    largest = float(bench.facts.get("largest", 1.0))
+    largest = bench.known.largest
     if measured.uneven:
         # Tensors have noise of their own: what counts is the length of a whitened contribution.
         largest = readings["one record"].factor * max(
             (length for length, _ in whitened(bench, measured)), default=largest
         )
-    divisors: Mapping[int, float] = bench.facts.get("divisors", {})
+    divisors: Mapping[int, float] = bench.known.divisors
     relative = {}
     for label, reading in readings.items():
         share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
@@ -183,7 +223,10 @@ def whitened(bench: Bench, measured: Measurement) -> list[tuple[float, bool]]:
     record moves a tensor that gets no noise at all.
     """
     lengths = []
-    for row, clip in bench.facts.get("canaries", []):
+    for canary in bench.known.canaries:
+        if not canary.own_weights:
+            continue
+        row, clip = canary.row, canary.clip
         ratio = np.divide(
             row, clip * measured.gain, out=np.zeros_like(row), where=measured.gain > 0
         )
@@ -212,7 +255,7 @@ def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
                 {"tensors": list(measured.silent)},
             )
         ]
-    if worst > 1 + SCALE and float(bench.facts.get("largest", 1.0)) <= 1.01:
+    if worst > 1 + SCALE and bench.known.largest <= 1.01:
         return [
             Finding(
                 "noise-uneven",
@@ -239,9 +282,9 @@ def _standardised(bench: Bench, measured: Measurement, rows: Vector) -> Vector:
 def _further_rows(bench: Bench) -> Vector | None:
     """Draw more noise for its shape alone; large models need a run or two, small ones many."""
     wanted = min(bench.effort.shape_seeds, -(-bench.effort.shape_samples // bench.dimension))
-    if wanted <= bench.seeds() or bench.facts.get("same noise"):
+    if wanted <= bench.seeds() or bench.known.same_noise:
         return None
-    clip = bench.facts.get("clip", bench.clip)
+    clip = bench.usable_clip
     return bench.noise(clip=clip, sigma=SIGMA, batch_size=2, seeds=wanted, first_seed=20_000)
 
 

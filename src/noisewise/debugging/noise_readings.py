@@ -67,10 +67,9 @@ class Measurement:
 
 def measure(bench: Bench) -> Measurement:
     """Run the settings at which the noise is looked at, once; later calls reuse them."""
-    if "noise" in bench.facts:
-        measured: Measurement = bench.facts["noise"]
-        return measured
-    clip, full = bench.facts.get("clip", bench.clip), bench.seeds()
+    if bench.known.noise is not None:
+        return bench.known.noise
+    clip, full = bench.usable_clip, bench.seeds()
     few = max(2, -(-full // 3))
     settings = [
         ("base", clip, SIGMA, 4, full),
@@ -103,7 +102,7 @@ def measure(bench: Bench) -> Measurement:
         uneven,
         silent,
     )
-    bench.facts["noise"] = measured
+    bench.known.noise = measured
     return measured
 
 
@@ -123,7 +122,7 @@ def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
     out; what is left is noise in the remaining dimensions.
     """
     total, batch_size = 12, 4
-    if bench.dimension < 10 * total or not bench.facts.get("singles", True):
+    if bench.dimension < 10 * total or bench.known.random:
         return None
     data = bench.records.draw(total, seed=6)
     basis, _ = np.linalg.qr(bench.contributions(data, clip).T)

@@ -195,7 +195,7 @@ def noise_law(bench: Bench) -> TestResult:
         return TestResult("T4", title, "skipped", "the paper's test is for plain SGD; see E1")
     if "lr" not in bench.box.accepted:
         return TestResult("T4", title, "skipped", "the learning rate is unknown; see E1")
-    clip, size = bench.facts.get("clip", bench.clip), 4
+    clip, size = bench.usable_clip, 4
     rows = bench.noise(clip=clip, sigma=SIGMA, batch_size=size, seeds=bench.seeds(), first_seed=77)
     standard = rows.ravel() * size / (clip * SIGMA)
     statistic = stats.kstest(standard[:200_000], "norm")

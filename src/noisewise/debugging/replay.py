@@ -44,9 +44,11 @@ def response(bench: Bench) -> None:
     of the optimizer. The difference between two datasets is used, so that weight decay and
     whatever else does not depend on the data cancels.
     """
-    if bench.adam or "steps" not in bench.box.accepted or bench.facts.get("mute"):
+    if bench.box.observe is not None:
         return
-    clip = bench.facts["clip"]
+    if bench.adam or "steps" not in bench.box.accepted or bench.known.mute:
+        return
+    clip = bench.usable_clip
     lr = bench.rate(min(clip, bench.norm), 1e-3)
     along = _growth(bench, clip, lr)
     if along is None:
@@ -56,8 +58,7 @@ def response(bench: Bench) -> None:
         # meets a tenth of them, and still moves float32 weights by a hundred of their units.
         finer = _growth(bench, clip, lr / 10)
         along = along if finer is None else finer
-    bench.facts["response"] = np.asarray([along[1] - along[0], along[0]])
-    bench.facts["response of three"] = np.diff([0.0, *along])
+    bench.known.growth = along
     if abs(along[1] - 2.0 - bench.momentum) > 0.03:
         bench.notes.append(
             f"the first gradient counts {along[1] - 1:.2f} times in two steps (momentum or weight "
@@ -82,11 +83,13 @@ def two_steps(bench: Bench) -> TestResult:
     title = "the second step uses fresh gradients"
     if "steps" not in bench.box.accepted:
         return TestResult("E7", title, "skipped", "train takes no `steps`")
-    if bench.facts.get("mute"):
+    if bench.box.observe is not None:
+        return TestResult("E7", title, "skipped", "a run shows its last step only")
+    if bench.known.mute:
         return TestResult("E7", title, "skipped", "records contribute nothing at any C tried")
-    if bench.facts.get("incomplete"):
+    if bench.known.incomplete:
         return TestResult("E7", title, "skipped", "the sampler leaves records out at q = 1")
-    clip = bench.facts["clip"]
+    clip = bench.usable_clip
     data = bench.records.draw(4, seed=5)
     rough = bench.update(data, clip=clip, lr=bench.rate(min(clip, bench.norm)))
     lr = bench.rate(float(np.linalg.norm(rough)) or clip, 0.15)
@@ -105,7 +108,7 @@ def two_steps(bench: Bench) -> TestResult:
 
     # If an average of the weights is returned, the second gradient was taken further away, by a
     # factor that is known to a per cent: steps are then so much shorter that this is enough.
-    lag = float(bench.facts["response"][0]) - 1 if "response" in bench.facts else 0.0
+    lag = float(bench.known.response[1]) - 1
     reaches = [1.0] + ([1 / (1 - lag)] if 0.05 < lag < 0.99 else [])
     summary, finding = "", None
     for reach in reaches:
@@ -146,7 +149,7 @@ def claim(bench: Bench, claimed: Claim | None) -> TestResult:
     if claimed is None:
         return TestResult("E8", title, "skipped", "no claim given (claimed=Claim(epsilon=...))")
     measured = measure(bench)
-    largest = float(bench.facts.get("largest", 1.0))
+    largest = bench.known.largest
     one = measured.readings["one record"]
     level = one.factor if one.off else 1.0
     if measured.uneven:

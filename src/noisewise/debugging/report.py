@@ -32,8 +32,17 @@ def write(findings: Findings, path: Path) -> Path:
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>DP training check</title>"
     ]
     parts.append(f"<style>{_STYLE}</style><h1>Check of a DP training</h1>")
-    verdict = "No bug found" if findings.ok else f"{len(findings.bugs)} bug(s) found"
-    parts.append(f"<p class='{'passed' if findings.ok else 'failed'}'>{verdict}</p>")
+    verdict = {
+        "private so far": f"Private so far: {', '.join(findings.ran)} found no bug, no proof",
+        "bug": f"{len(findings.bugs)} bug(s) found",
+        "not judged": "Not judged: too little could be tested",
+    }[findings.verdict]
+    colour = {"private so far": "passed", "bug": "failed", "not judged": "skipped"}
+    parts.append(f"<p class='{colour[findings.verdict]}'>{verdict}</p>")
+    parts += [
+        f"<p>{html.escape(aspect)}: {html.escape(why)}</p>"
+        for aspect, why in findings.unanswered.items()
+    ]
     for finding in findings.findings:
         evidence = "; ".join(f"{k}: {_short(v)}" for k, v in finding.evidence.items())
         adjusted = findings.adjusted(finding.p_value)

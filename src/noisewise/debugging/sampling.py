@@ -9,10 +9,12 @@ again at each step, divided by a constant, and an empty batch is a step with noi
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 
-from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.sampling_laws import Case, multiplicity, sizes_and_chances
+from noisewise.debugging.replacement import batches_by_replacement
+from noisewise.debugging.sampling_laws import Case, multiplicity, sizes_and_chances, whole_counts
 from noisewise.debugging.statistics import Vector, binomial
 from noisewise.debugging.trainer import Data, TrainingFailedError
 
@@ -23,19 +25,21 @@ _TITLE = "batches are drawn as the accountant believes"
 
 def batches(bench: Bench) -> TestResult:
     """E4: size, dispersion, overlap, empties and divisor of the batches."""
-    if bench.facts.get("mute"):
+    if bench.known.mute:
         return TestResult("E4", _TITLE, "skipped", "records contribute nothing at any C tried")
-    if not (bench.facts.get("additive") or bench.facts.get("incomplete")):
+    if bench.known.random:
+        return batches_by_replacement(bench, _TITLE)
+    if not (bench.known.additive or bench.known.incomplete):
         return TestResult("E4", _TITLE, "skipped", "a batch is not the sum of its records (see E3)")
     if bench.dimension < 60:
-        return TestResult("E4", _TITLE, "skipped", "the model has fewer than 60 parameters")
+        return batches_by_replacement(bench, _TITLE)
     # No multiple of the batch size, so that records of an incomplete last batch exist.
-    clip, batch_size, total = bench.facts["clip"], 5, 24
+    clip, batch_size, total = bench.usable_clip, 5, 24
     data = bench.records.draw(total, seed=8)
     rows = bench.contributions(data, clip)
     values = np.linalg.svd(rows / np.linalg.norm(rows, axis=1, keepdims=True), compute_uv=False)
     if values[-1] < 1e-3:
-        return TestResult("E4", _TITLE, "skipped", "gradients of random records are dependent")
+        return batches_by_replacement(bench, _TITLE)
     case = Case()
     solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sampling_runs)
     if len(solved) == 0:
@@ -52,15 +56,17 @@ def batches(bench: Bench) -> TestResult:
             )
         )
         return _result(case)
-    counts, unit = _counts(solved, bench, batch_size)
+    counts, unit = whole_counts(solved)
     multiplicity(case, counts)
     if not case.findings:
         sizes_and_chances(case, bench.sampling, counts, batch_size / total)
         _divisor(case, bench, solved, counts, unit, batch_size)
-        if "steps" in bench.box.accepted:
+        # Where a run shows its last step only, two steps cannot be added up; E10 compares them.
+        if "steps" in bench.box.accepted and bench.box.observe is None:
             rate = float(counts.mean())
             _overlap(case, bench, data, rows, batch_size, unit, rate)
         _empties(case, bench, clip)
+        _shared_seed(case, bench, data, rows, batch_size, counts)
         _dataset_size(case, bench, clip, unit * batch_size)
     return _result(case)
 
@@ -75,7 +81,7 @@ def _memberships(
     bench: Bench, data: Data, rows: Vector, batch_size: int, runs: int, first_seed: int = 200
 ) -> tuple[Vector, Vector]:
     """Return multiplicities over the divisor, one row per seed, and the relative rests."""
-    clip = bench.facts["clip"]
+    clip = bench.usable_clip
     lr = bench.rate(float(np.median(np.linalg.norm(rows, axis=1))) / batch_size**0.5)
     seeds = range(first_seed, first_seed + runs)
     updates = bench.updates(data, seeds, clip=clip, lr=lr, batch_size=batch_size)
@@ -83,23 +89,6 @@ def _memberships(
     rests = np.linalg.norm(updates - solved @ rows, axis=1)
     sizes = np.linalg.norm(updates, axis=1)
     return solved, rests / np.where(sizes > 0, sizes, 1.0)
-
-
-def _counts(solved: Vector, bench: Bench, batch_size: int) -> tuple[Vector, float]:
-    """Round multiplicities to whole numbers; each row may have its own divisor."""
-    positive = solved[solved > 0.2 / solved.shape[1]]
-    if positive.size == 0:
-        return np.zeros_like(solved), 1.0 / batch_size
-    counts = np.zeros_like(solved)
-    units = []
-    for index, row in enumerate(solved):
-        present = row[row > 0.4 * float(np.max(row))] if np.max(row) > 1e-3 else row[:0]
-        if present.size == 0:
-            continue
-        unit = float(np.min(present))
-        counts[index] = np.round(row / unit)
-        units.append(unit)
-    return counts, float(np.median(units))
 
 
 def _divisor(
@@ -131,10 +120,10 @@ def _overlap(
     case: Case, bench: Bench, data: Data, rows: Vector, batch_size: int, unit: float, rate: float
 ) -> None:
     """Records in both of two steps: q^2 of them if the steps draw independently."""
-    clip, total = bench.facts["clip"], len(data[0])
+    clip, total = bench.usable_clip, len(data[0])
     norm = float(np.median(np.linalg.norm(rows, axis=1)))
     lr = bench.rate(norm, 3e-3)
-    response = bench.adam_response(2) if bench.adam else bench.facts.get("response", np.ones(2))
+    response = bench.adam_response(2) if bench.adam else bench.known.response[1:]
     both = float(np.sum(response))
     runs = max(12, bench.effort.sampling_runs // 2)
     updates = bench.updates(
@@ -221,7 +210,7 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
         for seed in empty[:4]
     ]
     if all(np.linalg.norm(row) < 1e-5 * clip for row in noisy):
-        measured = bench.facts.get("noise")
+        measured = bench.known.noise
         if measured is not None and measured.absent:
             return
         case.findings.append(
@@ -235,6 +224,53 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
         )
 
 
+def _shared_seed(
+    case: Case, bench: Bench, data: Data, rows: Vector, batch_size: int, counts: Vector
+) -> None:
+    """Noise must not tell who was drawn: generators with one seed give related numbers.
+
+    A uniform number u that decides whether a record is drawn comes back as the length
+    sqrt(-2 log(1 - u)) of a pair of normal numbers, at some shift. So membership is correlated
+    with squared noise, shift by shift, over all records and seeds.
+    """
+    runs = len(counts)
+    usable = "noise_multiplier" in bench.box.accepted and bench.known.deterministic
+    if not usable or runs < 40 or bench.known.same_noise or bench.dimension < 64:
+        return
+    further, _ = _memberships(bench, data, rows, batch_size, runs, first_seed=200 + runs)
+    table = np.concatenate([counts, whole_counts(further)[0]])
+    clip, sigma = bench.usable_clip / LOUD, SIGMA * LOUD
+    lr = bench.rate(clip * sigma / batch_size * bench.dimension**0.5, 1.0)
+    seeds = range(200, 200 + 2 * runs)
+    noisy = bench.updates(data, seeds, clip=clip, sigma=sigma, lr=lr, batch_size=batch_size)
+    if len(noisy) != len(table):
+        return
+    drawn = table - table.mean(0)
+    squares = noisy[:, :64] ** 2
+    squares = squares - squares.mean(0)
+    scale = drawn.std(0)[:, None] * squares.std(0)[None, :]
+    related = drawn.T @ squares / np.where(scale > 0, scale, 1.0) / len(table) ** 0.5
+    best, where = 0.0, 0
+    for shift in range(-8, 40):
+        pairs = [related[i, i + shift] for i in range(len(related)) if 0 <= i + shift < 64]
+        statistic = abs(float(np.sum(pairs))) / max(1, len(pairs)) ** 0.5
+        best, where = max((best, where), (statistic, shift))
+    p_value = min(1.0, 48 * 2 * float(stats.norm.sf(best)))
+    case.test(
+        p_value,
+        lambda: Finding(
+            "noise-follows-batch",
+            "E4",
+            "randomness",
+            "who is in a batch can be read off its noise (squared noise and membership are related "
+            f"at a shift of {where}, {best:.1f} deviations): sampler and noise use generators with "
+            "the same seed.",
+            {"deviations": best, "shift": where},
+            p_value,
+        ),
+    )
+
+
 def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
     """The divisor must stay when one record is added: N = 16 and 17, B = 8."""
     shares = []
@@ -242,7 +278,7 @@ def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
         data = bench.records.draw(total, seed=8)
         rows = bench.contributions(data, clip)
         solved, _ = _memberships(bench, data, rows, 8, 4, first_seed=700)
-        counts, _ = _counts(solved, bench, 8)
+        counts, _ = whole_counts(solved)
         if counts.sum() == 0:
             return
         present = solved[counts > 0.5]

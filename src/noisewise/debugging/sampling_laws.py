@@ -15,7 +15,7 @@ from scipy import stats
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.statistics import LEVEL, Vector, binomial, goodness_of_fit
 
-__all__ = ["Case", "multiplicity", "sizes_and_chances"]
+__all__ = ["Case", "multiplicity", "sizes_and_chances", "whole_counts"]
 
 
 @dataclass
@@ -32,6 +32,22 @@ class Case:
         if p_value < LEVEL:
             finding = accuse()
             self.findings += [finding] if finding else []
+
+
+def whole_counts(solved: Vector) -> tuple[Vector, float]:
+    """Round multiplicities to whole numbers, each row by its own unit; return the usual unit."""
+    counts = np.zeros_like(solved)
+    units = []
+    # An empty batch shows rounding errors only; a small learning rate makes all rows small.
+    least = max(1e-6, 0.02 * float(np.max(solved, initial=0.0)))
+    for index, row in enumerate(solved):
+        present = row[row > 0.4 * float(np.max(row))] if np.max(row) > least else row[:0]
+        if present.size == 0:
+            continue
+        unit = float(np.min(present))
+        counts[index] = np.round(row / unit)
+        units.append(unit)
+    return counts, float(np.median(units)) if units else 1.0
 
 
 def multiplicity(case: Case, counts: Vector) -> None:
@@ -81,6 +97,14 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
                         f"all batches have about the same size ({mean:.1f} ± {spread:.1f}); "
                         f"Poisson sampling would give ± {(total * rate * (1 - rate)) ** 0.5:.1f}. "
                         "Shuffled or fixed-size batches need their own accounting"
+                    ),
+                )
+            elif spread < (total * rate * (1 - rate)) ** 0.5:
+                name, how = (
+                    "batch-size-underdispersed",
+                    (
+                        f"batch sizes vary too little ({spread:.1f}): some steps draw batches of "
+                        "a fixed size"
                     ),
                 )
             else:

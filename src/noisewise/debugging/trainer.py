@@ -8,7 +8,9 @@ float64 vector. Nothing is assumed about how the function works inside.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -50,7 +52,10 @@ class TrainFunction(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did: displacement of the parameters, and which buffers moved."""
+    """What one run did: displacement of the parameters, and which buffers moved.
+
+    Where the user says what is observed, `moved` is that instead: what the last step released.
+    """
 
     moved: Vector
     buffers: Mapping[str, Tensor]
@@ -58,7 +63,18 @@ class Outcome:
 
 @dataclass
 class BlackBox:
-    """A training function together with the layout of its parameters."""
+    """A training function together with the layout of its parameters.
+
+    Attributes
+    ----------
+    observe
+        Picks from what `train` returns the release of the last step, one tensor per parameter.
+        ``None``: the weights are what is released, and their displacement is read.
+    zero_noise
+        What is handed over for "no noise": some code refuses a noise multiplier of zero.
+    progress
+        Is told the number of calls after each one.
+    """
 
     train: Callable[..., Mapping[str, Tensor]]
     names: tuple[str, ...]
@@ -66,9 +82,18 @@ class BlackBox:
     accepted: frozenset[str]
     calls: int = 0
     wishes: frozenset[str] = field(default=frozenset())
+    observe: Callable[[Any], Mapping[str, Tensor]] | None = None
+    zero_noise: float = 0.0
+    progress: Callable[[int], None] | None = None
 
     @classmethod
-    def of(cls, train: Callable[..., Mapping[str, Tensor]], model: torch.nn.Module) -> BlackBox:
+    def of(
+        cls,
+        train: Callable[..., Mapping[str, Tensor]],
+        model: torch.nn.Module,
+        observe: Callable[[Any], Mapping[str, Tensor]] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> BlackBox:
         """Inspect the signature of `train` and the trainable parameters of `model`."""
         accepted, wishes = _accepted(train)
         missing = [name for name in REQUIRED if name not in accepted]
@@ -84,6 +109,8 @@ class BlackBox:
             tuple(p.numel() for _, p in named),
             accepted,
             wishes=wishes,
+            observe=observe,
+            progress=progress,
         )
 
     @property
@@ -117,11 +144,13 @@ class BlackBox:
         given = dict(arguments)
         given["init"] = {name: value.clone() for name, value in init.items()}
         given["data"] = (data[0].clone(), data[1].clone())
+        if given.get("noise_multiplier") == 0.0:
+            given["noise_multiplier"] = self.zero_noise
         given = {name: value for name, value in given.items() if name in self.accepted}
         given.update(options or {})
-        before = torch.get_rng_state()
         try:
-            state = self.train(**given)
+            with _seeded(int(arguments.get("seed", 0))):
+                state = self.train(**given)
         except NoisewiseError:
             raise
         except Exception as error:
@@ -130,8 +159,10 @@ class BlackBox:
                 f"train failed with {type(error).__name__}: {error} (arguments {shown}, "
                 f"{len(data[0])} records)"
             ) from error
-        finally:
-            torch.set_rng_state(before)
+        if self.progress is not None:
+            self.progress(self.calls)
+        if self.observe is not None:
+            return Outcome(self.vector(self.observe(state)), {})
         if not isinstance(state, Mapping):
             raise TrainingFailedError(
                 f"train must return a state dict, got {type(state).__name__}: "
@@ -145,6 +176,25 @@ class BlackBox:
             if name not in own and name in init and isinstance(value, Tensor)
         }
         return Outcome(moved, buffers)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators, and leave them afterwards as they were.
+
+    Code that seeds itself does so again and notices nothing. Code that does not would otherwise
+    draw the same numbers in every run, or others each time: both would mislead the tests.
+    """
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(before[2])
 
 
 def _accepted(train: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:

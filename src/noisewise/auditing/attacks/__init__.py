@@ -2,6 +2,7 @@
 
 from noisewise.auditing.attacks.gradients import (
     PrivateSum,
+    crowd_canaries,
     gradient_canaries,
     run_canaries,
     stepwise_canaries,
@@ -13,6 +14,7 @@ __all__ = [
     "PrivateSteps",
     "PrivateSum",
     "Train",
+    "crowd_canaries",
     "gradient_canaries",
     "membership",
     "one_run_losses",

@@ -10,7 +10,7 @@ tight (Nasr et al., 2023; Steinke, Nasr and Jagielski, 2023).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,13 @@ from noisewise.auditing.scores import Scores
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 
-__all__ = ["PrivateSum", "gradient_canaries", "run_canaries", "stepwise_canaries"]
+__all__ = [
+    "PrivateSum",
+    "crowd_canaries",
+    "gradient_canaries",
+    "run_canaries",
+    "stepwise_canaries",
+]
 
 _INDEPENDENT = (
     "canaries along different coordinates do not influence each other, as claimed (each record "
@@ -49,6 +55,7 @@ def gradient_canaries(
     repeats: int = 40,
     magnitude: float = 10.0,
     relation: Relation | str = ADD_REMOVE,
+    unit_rows: int = 1,
     seed: int = 0,
 ) -> Scores:
     """Scores of canaries in batches that the auditor chose.
@@ -69,9 +76,14 @@ def gradient_canaries(
         itself is tested.
     relation : {"add-remove", "replace-one"}
         Under replace-one an outside canary contributes the opposite gradient.
+    unit_rows : int
+        Rows of one canary: above 1 the canary is a unit (a patient with that many rows), all of
+        its rows have the same gradient, and the mechanism is called with ``units=``, one number
+        a row. A bound per row lets such a canary contribute several times the clip.
     seed : int
         Seeds the coins and, increasing by one, the steps.
     """
+    rows = _validate.integer("unit_rows", unit_rows, minimum=1)
     clip = _validate.positive("clip", clip)
     count = _validate.integer("canaries", canaries, minimum=1)
     magnitude = _validate.positive("magnitude", magnitude)
@@ -86,7 +98,7 @@ def gradient_canaries(
         gradients = directions[chosen]
         if relation.count_is_public:
             gradients = torch.where(chosen[:, None], directions, -directions)
-        scores = _scores(mechanism, gradients, clip, count, seed + repeat)
+        scores = _scores(mechanism, gradients, clip, count, seed + repeat, rows)
         inside.append(scores[bits])
         outside.append(scores[~bits])
     return Scores(
@@ -97,9 +109,72 @@ def gradient_canaries(
         midpoint=0.0 if relation.count_is_public else 0.5,
         relation=relation,
         observed="batch",
-        threat_model="an adversary who chooses a record's gradient, knows the rest of the batch "
-        "and sees the noisy sum of a step",
+        threat_model="an adversary who chooses "
+        + ("a record's gradient" if rows == 1 else f"the gradients of a unit of {rows} rows")
+        + ", knows the rest of the batch and sees the noisy sum of a step",
         assumptions=(_INDEPENDENT,) if count > 1 else (),
+    )
+
+
+def crowd_canaries(
+    mechanism: PrivateSum,
+    *,
+    clip: float,
+    crowd: int = 63,
+    loud: bool = False,
+    magnitude: float = 100.0,
+    repeats: int = 500,
+    seed: int = 0,
+) -> Scores:
+    """Scores of one canary in a crowd: against clipping of the batch, and against medians.
+
+    Orthogonal canaries are taken as independent, which a bound that depends on the batch breaks.
+    Here every score has a step of its own, and nothing is assumed about others. A crowd of records
+    surrounds one canary, in a direction of its own. A *silent* crowd has
+    no gradients: where the mean of the batch is clipped, the canary gets the share of everybody.
+    A *loud* crowd has gradients far longer than the clip, half of them opposite to the others:
+    where the clip follows a median or another statistic of the batch, it follows the crowd, and
+    the canary is as long. With a bound on each record the canary contributes the clip in both.
+
+    Parameters
+    ----------
+    mechanism : PrivateSum
+        Must use every record it is given.
+    clip : float
+        Largest norm of one record's contribution, as claimed.
+    crowd : int
+        Number of other records.
+    loud : bool
+        Whether their gradients are long instead of zero.
+    magnitude : float
+        Norm of raw gradients in units of `clip`.
+    repeats : int
+        Steps with the canary, and as many without.
+    seed : int
+        Seed of the first step; each further one has the next.
+    """
+    clip = _validate.positive("clip", clip)
+    count = _validate.integer("crowd", crowd, minimum=1)
+    length = _validate.positive("magnitude", magnitude) * clip
+    others = torch.zeros(count, 2)
+    if loud:
+        others[::2, 0], others[1::2, 0] = length, -length
+    canary = torch.tensor([[0.0, length]])
+    times = _validate.integer("repeats", repeats, minimum=1)
+    worlds = []
+    for world, gradients in enumerate((torch.cat([others, canary]), others)):
+        first = seed + world * times
+        worlds.append(
+            [float(_scores(mechanism, gradients, clip, 2, first + i)[1]) for i in range(times)]
+        )
+    return Scores(
+        np.asarray(worlds[0]),
+        np.asarray(worlds[1]),
+        midpoint=0.5,
+        relation=ADD_REMOVE,
+        observed="batch",
+        threat_model="an adversary who chooses the gradients of a batch and sees the noisy sum of "
+        "a step",
     )
 
 
@@ -242,9 +317,15 @@ def _standing_out(noise_multiplier: float) -> float:
 
 
 def _scores(
-    mechanism: PrivateSum, gradients: Tensor, clip: float, count: int, seed: int
+    mechanism: PrivateSum, gradients: Tensor, clip: float, count: int, seed: int, rows: int = 1
 ) -> np.ndarray:
-    result = mechanism(gradients, seed=seed)
+    if rows == 1:
+        result = mechanism(gradients, seed=seed)
+    else:
+        # Every row of a unit; the mechanism must be told which rows belong together.
+        units = torch.arange(len(gradients)).repeat_interleave(rows)
+        by_unit: Any = mechanism
+        result = by_unit(gradients.repeat_interleave(rows, 0), units=units, seed=seed)
     if tuple(result.shape) != (count,):
         raise ValueError(
             f"the mechanism must return one sum of shape ({count},) for gradients of shape "

@@ -1,14 +1,10 @@
 """DP training with known bugs: what the tests of `noisewise.debugging` are judged by."""
 
-from noisewise.debugging.mutants.catalogue import (
-    BUGS,
-    CORRECT,
-    FRESH,
-    LATEST,
-    UNSEEN,
-    Mutant,
-    Variant,
-)
+from noisewise.debugging.mutants import frozen as frozen
+from noisewise.debugging.mutants import reported as reported
+from noisewise.debugging.mutants.cases import Case, cases
+from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants
 from noisewise.debugging.mutants.training import Training
+from noisewise.debugging.mutants.variants import CORRECT, Variant
 
-__all__ = ["BUGS", "CORRECT", "FRESH", "LATEST", "UNSEEN", "Mutant", "Training", "Variant"]
+__all__ = ["CORRECT", "ROUNDS", "Case", "Mutant", "Training", "Variant", "cases", "mutants"]

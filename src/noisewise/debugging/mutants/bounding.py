@@ -73,7 +73,7 @@ def _all_at_once(
         return loss_fn(functional_call(model, weights, (one[None],)), target[None]).mean()
 
     fixed = {n: p.detach() for n, p in leaves.items()}
-    found: Gradients = vmap(grad(loss), in_dims=(None, 0, 0))(fixed, x, y)
+    found: Gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(fixed, x, y)
     return found
 
 
@@ -162,6 +162,8 @@ class Bounding:
             return clip / (norm.square() + clip**2).sqrt()
         if self.rule == "automatic":
             return clip / (norm + 0.01)
+        if self.rule == "drop":
+            return torch.where(norm <= clip, 1.0, 0.0).to(norm)
         if self.rule == "global":
             limit = 50.0
             return torch.where(norm <= limit, clip / limit, 0.0).to(norm)

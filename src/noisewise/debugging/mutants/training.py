@@ -1,8 +1,9 @@
 """DP-SGD in five small stages, with a switch for every known way to get it wrong.
 
 ``Training(model_fn, loss_fn)`` is correct, and so is every `rule`, `optimizer` and other
-setting of it. ``bug="..."`` changes one line of one stage. The names are explained, with
-their sources, in `catalogue`. The stages are those of algorithm 1 of paper 002:
+setting of it. ``bug="..."`` changes one line of one stage, here or through `hooks`. The names
+are explained, with their sources, in ``catalogue.csv``. The stages are those of algorithm 1 of
+paper 002:
 
     sample -> per-record gradients -> clip and sum -> noise -> descend
     (`batches`, `bounding` and `noising`; the last stage and the loop are here)
@@ -19,12 +20,40 @@ from torch import Tensor, nn
 
 from noisewise.debugging.mutants.batches import batches
 from noisewise.debugging.mutants.bounding import Bounding, Gradients, per_record
+from noisewise.debugging.mutants.hooks import Situation, mutated
 from noisewise.debugging.mutants.noising import draw_noise, misplaced
 from noisewise.debugging.trainer import Data, StateDict
 
 __all__ = ["Training"]
 
 PHYSICAL = 4
+
+
+def _constant(step: int) -> float:
+    return 1.0
+
+
+def _sign(update: Gradients, clip: float) -> Gradients:
+    return {n: u.sign() for n, u in update.items()}
+
+
+def _limited(update: Gradients, clip: float) -> Gradients:
+    length = float(torch.stack([u.norm() for u in update.values()]).norm())
+    return {n: u * min(1.0, clip / max(length, 1e-30)) for n, u in update.items()}
+
+
+def _normalised(update: Gradients, clip: float) -> Gradients:
+    length = float(torch.stack([u.norm() for u in update.values()]).norm())
+    return {n: u / max(length, 1e-30) for n, u in update.items()}
+
+
+#: What may be done to a noisy gradient at no cost in privacy.
+_POST_PROCESSING: dict[str, Callable[[Gradients, float], Gradients]] = {
+    "none": lambda update, clip: update,
+    "sign": _sign,
+    "limited": _limited,
+    "normalised": _normalised,
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +67,7 @@ class Training:
     rule
         How one record's gradient g is bounded: ``flat`` min(1, C/|g|), ``soft``
         C/sqrt(|g|^2 + C^2), ``automatic`` C/(|g| + 0.01), ``global`` C/Z if |g| <= Z else 0,
+        ``drop`` 1 if |g| <= C else 0,
         ``layer`` each of K tensors to C/sqrt(K).
     optimizer, momentum, nesterov, weight_decay
         ``sgd`` or ``adam`` (decay decoupled).
@@ -50,6 +80,18 @@ class Training:
     allocation
         ``even`` noise; ``uneven``: more on some tensors, less on others, same epsilon;
         ``optimal``: the least noise in all, same epsilon (the last two with rule ``layer``).
+    warmup
+        Steps over which the learning rate rises to its value.
+    lr_schedule, noise_schedule, clip_schedule
+        Public factors of the learning rate, of sigma and of C (with its noise) at each step.
+    post
+        What is done to the noisy gradient: a key of ``_POST_PROCESSING``.
+    project
+        Length to which the weights are limited after each step, 0 for none.
+    training_mode
+        Whether dropout is on.
+    show_release
+        Whether the noisy gradient of the last step is returned too, as ``released.NAME``.
     """
 
     model_fn: Callable[[], nn.Module]
@@ -65,6 +107,13 @@ class Training:
     reduction: str = "mean"
     allocation: str = "even"
     warmup: int = 0
+    lr_schedule: Callable[[int], float] = _constant
+    noise_schedule: Callable[[int], float] = _constant
+    clip_schedule: Callable[[int], float] = _constant
+    post: str = "none"
+    project: float = 0.0
+    training_mode: bool = False
+    show_release: bool = False
 
     def __call__(
         self,
@@ -82,6 +131,7 @@ class Training:
     ) -> StateDict:
         """Train and return the weights."""
         x, y = data
+        torch.manual_seed(seed)
         if self.bug == "standardise-with-private-data":
             x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-6)
         if self.bug == "hidden-validation-split" and len(x) >= 10:
@@ -94,7 +144,7 @@ class Training:
                 x, y = x.repeat_interleave(repeats, 0), y.repeat_interleave(repeats, 0)
             if self.bug == "class-weights-from-labels":
                 weight_of = len(y) / (int((torch.bincount(y) > 0).sum()) * frequency)
-        model = self.model_fn().eval()
+        model = self.model_fn().train(self.training_mode)
         model.load_state_dict(init)
         # The weights are those of the model itself, so that a step is seen by the next gradient.
         weights = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
@@ -106,25 +156,52 @@ class Training:
         if self.bug == "bias-set-to-class-prior" and not y.is_floating_point():
             last = weights[list(weights)[-1]]
             last.add_(torch.bincount(y, minlength=len(last))[: len(last)] / len(y))
+        situation = Situation(
+            model,
+            self.loss_fn,
+            (x, y),
+            clip,
+            noise_multiplier,
+            batch_size,
+            lr,
+            seed,
+            steps,
+            weights,
+            chance,
+            draw,
+        )
+        x, y = situation.data = mutated(self.bug, "data", (x, y), situation)
+        if len(weight_of) != len(x):
+            weight_of = torch.ones(len(x))
         smooth = {n: w.clone() for n, w in weights.items()}
         state: dict[str, Gradients] = {}
         opposite: Gradients = {}
+        released: Gradients = {}
         stale = {n: torch.zeros_like(w) for n, w in weights.items()}
         for step, batch in enumerate(batches(self.bug, len(x), batch_size, steps, draw)):
+            situation.step = step
+            batch = situation.batch = mutated(self.bug, "batch", batch, situation)
             if self.bug == "skip-empty-batch" and len(batch) == 0:
                 continue
             if self.bug == "reseed-each-step":
                 chance.manual_seed(seed)
             if self.bug == "pad-by-repeating" and len(batch) > 0:
                 batch = torch.cat([batch, batch[:1].repeat(-len(batch) % PHYSICAL)])
+            inputs, targets = mutated(self.bug, "inputs", (x[batch], y[batch]), situation)
             records = per_record(
-                self.bug, model, self.loss_fn, list(weights), x[batch], y[batch], self.copies
+                self.bug, model, self.loss_fn, list(weights), inputs, targets, self.copies
             )
+            records = situation.records = mutated(self.bug, "records", records, situation)
             if self.bug == "class-weights-from-labels":
                 own = weight_of[batch]
                 records = {n: torch.einsum("b,b...->b...", own, r) for n, r in records.items()}
-            grown = clip * 1.5**step if self.bug == "clip-grows" else clip
-            total = bounding.clip_and_sum(records, grown, micro_batch_size)
+            grown = (
+                clip * 1.5**step if self.bug == "clip-grows" else self.clip_schedule(step) * clip
+            )
+            used = mutated(self.bug, "clip", grown, situation)
+            add_up = mutated(self.bug, "bounded", bounding.clip_and_sum, situation)
+            total = add_up(records, used, micro_batch_size)
+            total = mutated(self.bug, "total", total, situation)
             if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
                 share = len(batch) / max(1, len(set(y[batch].tolist())))
                 total = {n: t * share / max(1, len(batch)) * 2 for n, t in total.items()}
@@ -139,8 +216,8 @@ class Training:
                 self.bug,
                 self.allocation,
                 weights,
-                clip,
-                noise_multiplier,
+                clip * self.clip_schedule(step),
+                noise_multiplier * self.noise_schedule(step),
                 batch_size,
                 chance,
                 len(batch),
@@ -152,26 +229,41 @@ class Training:
             if self.bug == "noise-decays":
                 noise = {n: z / (step + 1) for n, z in noise.items()}
             noise = misplaced(self.bug, noise, step, len(batch), lr, micro_batch_size, world_size)
+            noise = mutated(self.bug, "noise", noise, situation)
             if self.bug == "half-precision":
                 total = {n: (t.half() + noise[n].half()).float() for n, t in total.items()}
                 noise = {n: torch.zeros_like(z) for n, z in noise.items()}
             divisor = self._divisor(batch_size, len(batch), len(x))
+            divisor = mutated(self.bug, "divisor", divisor, situation)
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
-            if self.bug == "noise-then-clip":
-                size = torch.stack([u.norm() for u in update.values()]).norm() * divisor
-                update = {n: u * min(1.0, clip / float(size)) for n, u in update.items()}
+            released = update
+            update = _POST_PROCESSING[self.post](update, clip)
             if self.bug == "private-gradient-overwritten" and len(batch) > 0:
                 overwritten = list(weights)[-1]
                 update[overwritten] = records[overwritten].mean(0)
             if self.bug == "closure-recomputes":
                 update = {n: records[n].mean(0) for n in weights}
             rate = lr * min(1.0, (step + 1) / self.warmup) if self.warmup else lr
+            rate = mutated(self.bug, "lr", rate * self.lr_schedule(step), situation)
+            update = mutated(self.bug, "update", update, situation)
+            if update is None:
+                continue
             self._descend(weights, update, state, rate, step)
+            if self.project:
+                length = torch.stack([w.norm() for w in weights.values()]).norm()
+                for w in weights.values():
+                    w.mul_(min(1.0, self.project / float(length)))
             if self.bug == "weights-clamped":
                 weights = {n: w.clamp_(-clip, clip) for n, w in weights.items()}
             for n in smooth:
                 smooth[n].lerp_(weights[n], 1 - self.average)
-        return {**fixed, **smooth} if self.average else {**fixed, **weights}
+            if mutated(self.bug, "after", None, situation):
+                break
+        result = {**fixed, **smooth} if self.average else {**fixed, **weights}
+        result = mutated(self.bug, "result", result, situation)
+        if self.show_release:
+            result = {**result, **{f"released.{n}": r for n, r in released.items()}}
+        return result
 
     # Stage 5: divide by a public constant and move.
 

@@ -1,0 +1,279 @@
+"""What each tool says of training with known bugs, and how often correct training is accused.
+
+Every tool sees the same trainings. Ours and the tests of paper 002 are two columns of one
+check. The audits get the scores of one canary with and without it; jax-privacy's auditor judges
+exactly these scores too. Opacus' own validator looks at the model, which is all that it can do
+with training code that is not its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from noisewise.auditing import mutant_columns
+from noisewise.auditing.attacks.training import two_worlds
+from noisewise.debugging import check
+from noisewise.debugging.mutants import CORRECT, Case, Mutant, Training, cases
+from noisewise.privacy.events import PoissonGaussian
+from noisewise.privacy.statement import Statement
+
+__all__ = ["TOOLS", "Contest", "Store", "judge_correct", "judge_mutant"]
+
+_DELTA, _NOISE, _SIGNIFICANCE = 1e-5, 0.6, 0.001
+
+
+@dataclass
+class Store:
+    """Results that are computed once and kept in a file, so that a long contest can be cut."""
+
+    path: Path | None = None
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            lines = self.path.read_text("utf-8").splitlines()
+            self.known = dict(json.loads(line) for line in lines if line)
+
+    def get(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Return a result, computing it if it is not there yet."""
+        if key not in self.known:
+            torch.manual_seed(0)
+            self.known[key] = compute()
+            if self.path is not None:
+                with self.path.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps([key, self.known[key]]) + "\n")
+        return self.known[key]
+
+
+def _check(bug: str, effort: str) -> dict[str, Any]:
+    case = cases()["MLP"]
+    began = time.process_time()
+    findings = check(
+        Training(case.model, case.loss, bug=bug),
+        case.model,
+        case.loss,
+        example=case.example,
+        effort=effort,
+    )
+    failed = [r.test for r in findings.results if r.status == "failed"]
+    return {
+        "verdict": findings.verdict,
+        "bugs": findings.bugs,
+        "failed": failed,
+        "seconds": round(time.process_time() - began, 2),
+    }
+
+
+def _audits(bug: str) -> list[bool]:
+    case = cases()["MLP"]
+    train: Any = Training(case.model, case.loss, bug=bug)
+    return list(mutant_columns(train, case.model, case.loss, case.example))
+
+
+def _canary_scores(case: Case, bug: str, steps: int) -> Any:
+    torch.manual_seed(0)
+    model = case.model()
+    init = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    x = case.example[0]
+    others = (torch.randn((4, *x.shape[1:])), torch.randint(4, (4,)))
+    canary = (12 * torch.randn((1, *x.shape[1:])), torch.randint(4, (1,)))
+    size = float(torch.stack([p.detach().norm() for p in model.parameters()]).norm())
+    train: Any = Training(case.model, case.loss, bug=bug)
+    return two_worlds(
+        train,
+        init=init,
+        data=others,
+        canary=canary,
+        clip=0.2,
+        noise_multiplier=_NOISE,
+        repeats=300,
+        lr=size / 20,
+        steps=steps,
+    )
+
+
+def _jax_privacy(bug: str) -> bool:
+    """Whether jax-privacy's auditor refutes the claim from the scores of one canary."""
+    auditing = importlib.import_module("jax_privacy.auditing")
+    caught = False
+    for steps in (1, 3):
+        claimed = Statement.derive(
+            PoissonGaussian(_NOISE, 1.0, steps), delta=_DELTA, mechanism="DP-SGD"
+        ).epsilon
+        try:
+            scores = _canary_scores(cases()["MLP"], bug, steps)
+        except ValueError:
+            # Scores that are not finite, or a canary without effect.
+            continue
+        auditor = auditing.CanaryScoreAuditor(scores.inside, scores.outside)
+        found = auditor.epsilon_from_gdp(_SIGNIFICANCE / 2, _DELTA)
+        # Its Gaussian bound is large for scores that hardly differ; its direct one must agree
+        # that they differ at all.
+        differ = auditor.epsilon_clopper_pearson(_SIGNIFICANCE / 2, _DELTA) > 0
+        caught = caught or bool(found > claimed and differ)
+    return caught
+
+
+def _opacus_validator(bug: str) -> bool:
+    validators = importlib.import_module("opacus.validators")
+    return bool(validators.ModuleValidator.validate(cases()["MLP"].model().train(), strict=False))
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One column of the leader table."""
+
+    name: str
+    catches: Callable[[Store, str, str], bool]
+    needs: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether the tool can be run here."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
+
+
+def _checked(store: Store, bug: str, effort: str) -> dict[str, Any]:
+    found: dict[str, Any] = store.get(f"check {effort}: {bug}", lambda: _check(bug, effort))
+    return found
+
+
+def _paper(store: Store, bug: str, effort: str, tests: set[str]) -> bool:
+    return bool(set(_checked(store, bug, effort)["failed"]) & tests)
+
+
+TOOLS = (
+    Tool("noisewise debug", lambda s, b, e: bool(_checked(s, b, e)["verdict"] == "bug")),
+    Tool("paper 002, T1 to T4", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3", "T4"})),
+    Tool("paper 002, T1 to T3", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3"})),
+    Tool(
+        "noisewise audit, gradient canary",
+        lambda s, b, e: bool(s.get(f"audit: {b}", lambda: _audits(b))[0]),
+    ),
+    Tool(
+        "jax-privacy auditing, gradient canary",
+        lambda s, b, e: bool(s.get(f"jax-privacy: {b}", lambda: _jax_privacy(b))),
+        "jax_privacy",
+    ),
+    Tool(
+        "noisewise audit, black box",
+        lambda s, b, e: bool(s.get(f"audit: {b}", lambda: _audits(b))[1]),
+    ),
+    Tool(
+        "Opacus, ModuleValidator",
+        lambda s, b, e: bool(s.get(f"opacus: {b}", lambda: _opacus_validator(b))),
+        "opacus",
+    ),
+)
+
+
+def judge_mutant(
+    store: Store, mutant: Mutant, effort: str, tools: tuple[Tool, ...]
+) -> dict[str, Any]:
+    """Return what the tools say of one bug."""
+    caught = {tool.name: tool.catches(store, mutant.bug, effort) for tool in tools}
+    return {"caught": caught, **_checked(store, mutant.bug, effort)}
+
+
+def judge_correct(store: Store, index: int, effort: str) -> dict[str, Any]:
+    """Check one correct variant on one model with seeds of its own."""
+
+    def compute() -> dict[str, Any]:
+        names = [name for name in cases() if name != "MLP with dropout"]
+        variant = CORRECT[index % len(CORRECT)]
+        turn = index // len(CORRECT)
+        # The larger models cost more; every fifth round takes one of them.
+        name = variant.case or (names[4 + turn % 2] if turn % 5 == 4 else names[turn % 4])
+        case = cases()[name]
+        findings = check(
+            Training(case.model, case.loss, **variant.settings),
+            case.model,
+            case.loss,
+            example=case.example,
+            effort=effort,
+            seed=100 + index,
+            **variant.declared,
+        )
+        return {
+            "variant": variant.name,
+            "model": name,
+            "verdict": findings.verdict,
+            "bugs": findings.bugs,
+            "expected": "private so far" if variant.judged else "not judged",
+        }
+
+    found: dict[str, Any] = store.get(f"correct {effort} {index}", compute)
+    return found
+
+
+@dataclass
+class Contest:
+    """All results, and the tables that are made of them."""
+
+    effort: str
+    tools: tuple[Tool, ...]
+    bugs: list[tuple[Mutant, dict[str, Any]]] = field(default_factory=list)
+    correct: list[dict[str, Any]] = field(default_factory=list)
+
+    def leaders(self) -> list[tuple[str, str, str]]:
+        """Return tool, bugs caught, and why it was not run if it was not."""
+        rows = []
+        for tool in TOOLS:
+            if tool not in self.tools:
+                why = "not installed here" if not tool.installed else "not asked for"
+                rows.append((tool.name, "", why))
+                continue
+            caught = sum(row["caught"][tool.name] for _, row in self.bugs)
+            rows.append((tool.name, f"{caught} of {len(self.bugs)}", ""))
+        return rows
+
+    @property
+    def alarms(self) -> list[dict[str, Any]]:
+        """Correct trainings that were accused."""
+        return [row for row in self.correct if row["verdict"] == "bug"]
+
+    def markdown(self) -> str:
+        """Return the tables as Markdown."""
+        lines = ["| tool | bugs caught | |", "|---|---|---|"]
+        lines += [f"| {name} | {count} | {why} |" for name, count, why in self.leaders()]
+        lines += ["", "| round | bugs | caught by noisewise debug | missed |", "|---|---|---|---|"]
+        for label in dict.fromkeys(mutant.round for mutant, _ in self.bugs):
+            mine = [(m, row) for m, row in self.bugs if m.round == label]
+            missed = [m.bug for m, row in mine if row["verdict"] != "bug"]
+            lines.append(
+                f"| {label} | {len(mine)} | {len(mine) - len(missed)} | "
+                f"{', '.join(missed) or 'none'} |"
+            )
+        lines += ["", "| # | bug | what | source | other tools that see it | findings |"]
+        lines += ["|---|---|---|---|---|---|"]
+        for mutant, row in self.bugs:
+            others = [tool.name for tool in self.tools[1:] if row["caught"].get(tool.name)]
+            lines.append(
+                f"| {mutant.number} | {mutant.bug} | {mutant.what} | {mutant.source} | "
+                f"{', '.join(others)} | {', '.join(row['bugs']) or 'MISSED'} |"
+            )
+        if self.correct:
+            lines += [
+                "",
+                f"Correct variants: {len(self.correct)} runs, {len(self.alarms)} accused.",
+            ]
+            lines += ["", "| variant | runs | private so far | not judged | accused |"]
+            lines += ["|---|---|---|---|---|"]
+            for variant in CORRECT:
+                rows = [row for row in self.correct if row["variant"] == variant.name]
+                count = {v: sum(r["verdict"] == v for r in rows) for v in _COLUMNS}
+                cells = " | ".join(str(count[v]) for v in _COLUMNS)
+                lines.append(f"| {variant.name} | {len(rows)} | {cells} |")
+        return "\n".join(lines) + "\n"
+
+
+_COLUMNS = ("private so far", "not judged", "bug")

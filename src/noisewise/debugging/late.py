@@ -1,0 +1,365 @@
+"""E10: whether late steps are what the first one was: their noise, their bound, their batches.
+
+Noise that stops after ten steps, clipping that is switched off after a warm-up, a sigma that
+decays and a sampler that repeats itself at the end of an epoch all look right at the first
+step. Here single steps of long runs are read (`walk`):
+
+* at steps up to hundreds, how loud the noise is and how much records count, each over what it
+  was at the first step. A learning-rate schedule changes both alike; only their ratio matters,
+  and it may fall no lower than the schedule of sigma that was declared;
+* at every one of the first steps of a sampled training, who was in the batch, what a record
+  weighed, and whether noise repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from noisewise.debugging.bench import Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.knowledge import Memory
+from noisewise.debugging.sampling_laws import Case, sizes_and_chances, whole_counts
+from noisewise.debugging.statistics import LEVEL, Vector, binomial, correlation
+from noisewise.debugging.walk import Walk, loud_walk, silent_walk
+
+__all__ = ["late_steps"]
+
+_TITLE = "late steps are like the first"
+# Smaller losses of noise are left to the error of the measurement.
+_SCALE = 0.15
+_TOTAL, _BATCH = 14, 3
+
+
+@dataclass(frozen=True)
+class Look:
+    """One step: noise and contributions over those of step 1, and how sure the noise is."""
+
+    step: int
+    noise: float
+    signal: float
+    promised: float
+    p_value: float
+    #: How much less noise is left to the error of what is known about momentum.
+    slack: float = 0.0
+
+    @property
+    def multiplier(self) -> float:
+        """The effective noise multiplier over the one that was promised for this step."""
+        return self.noise / max(self.signal * self.promised, 1e-12)
+
+
+def late_steps(bench: Bench) -> TestResult:
+    """E10: noise, bound, batches and divisor at late steps."""
+    if "steps" not in bench.box.accepted:
+        return TestResult("E10", _TITLE, "skipped", "train takes no `steps`")
+    if bench.known.mute:
+        return TestResult("E10", _TITLE, "skipped", "records contribute nothing at any C tried")
+    if bench.known.decided_by_data:
+        why = "what a step does depends on the data (see E11)"
+        return TestResult("E10", _TITLE, "skipped", why)
+    measured = bench.known.noise
+    if measured is not None and measured.absent:
+        return TestResult("E10", _TITLE, "skipped", "there is no noise to look at (see E1)")
+    case = Case()
+    looks, memory = _looks(bench, case)
+    if looks:
+        last = looks[-1]
+        case.seen.append(
+            f"noise over contributions at steps {', '.join(str(k.step) for k in looks)}: "
+            + ", ".join(f"{k.multiplier:.2f}" for k in looks)
+            + f" of what step 1 had (noise {last.noise:.2f}, contributions {last.signal:.2f})"
+        )
+        if not case.findings:
+            _multiplier_findings(case, looks)
+    elif not case.findings:
+        why = "momentum and a changing learning rate cannot be told apart at any late step"
+        return TestResult("E10", _TITLE, "skipped", why)
+    if not case.findings:
+        _trace(bench, case, memory)
+    status = "failed" if case.findings else "passed"
+    summary = "; ".join(case.seen) or case.findings[0].sentence
+    return TestResult("E10", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
+
+
+def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory]:
+    one, other = (bench.records.draw(1, seed=seed) for seed in (5, 15))
+    seeds = range(6000, 6000 + max(2, min(20, -(-900 // bench.dimension))))
+    noisy = [loud_walk(bench, one, 1, seed) for seed in seeds]
+    silent = [silent_walk(bench, data, 1, 0) for data in (one, other)]
+    # What moves without any contribution is weight decay, with all that momentum makes of it.
+    still = silent_walk(bench, one, 1, 0)
+    still.clip *= 1e-9
+    decays = bench.weight_decay > 0 and bench.box.observe is None
+    memory = Memory()
+
+    def loudness(step: int) -> Vector:
+        return np.concatenate([walk.fresh(step) for walk in noisy])
+
+    def weight(step: int) -> float:
+        # Random gradients say nothing here, nor do some that are too long already (E2, E3).
+        if bench.known.random or bench.known.unbounded:
+            return 1.0
+        # Each is C times the learning rate, wherever its gradient turns to meanwhile.
+        rest = still.fresh(step) if decays else 0.0
+        return math.sqrt(sum(float(np.sum((walk.fresh(step) - rest) ** 2)) for walk in silent))
+
+    first, unit = loudness(1), weight(1)
+    base = float(np.mean(first**2))
+    if base == 0.0 or unit == 0.0:
+        return [], memory
+    looks = []
+    for step in bench.effort.late_steps:
+        found = _memory(bench, case, noisy, step)
+        if found is None:
+            continue
+        memory = found
+        for walk in (*noisy, *silent, still):
+            walk.memory = memory
+        now = loudness(step)
+        noise = math.sqrt(float(np.mean(now**2)) / base)
+        signal = weight(step) / unit
+        promised = _promised(bench, step)
+        expected = max((signal * promised) ** 2, 1e-300)
+        # Both variances are estimated: their ratio follows Fisher's law.
+        p_value = float(stats.f.cdf(noise**2 / expected, now.size, first.size))
+        case.p_values.append(p_value)
+        # An error of a hundredth in a momentum that was not declared adds up over the steps.
+        declared = memory == Memory(bench.momentum, bench.momentum)
+        slack = 0.0 if declared else min(0.4, 0.01 / (1 - memory.kept))
+        looks.append(Look(step, noise, signal, promised, p_value, slack))
+        if noise == 0.0 and signal < 1e-6:
+            # A learning rate that is zero by schedule; E11 tells it from early stopping.
+            looks.pop()
+            break
+    return looks, memory
+
+
+def _promised(bench: Bench, step: int) -> float:
+    if bench.schedule is None:
+        return 1.0
+    return float(bench.schedule(step - 1)) / float(bench.schedule(0))
+
+
+def _memory(bench: Bench, case: Case, walks: list[Walk], step: int) -> Memory | None:
+    """Return what comes back of a step: declared, or seen in signal *and* noise.
+
+    ``None`` where momentum and a changing learning rate cannot be told apart at this step.
+    Noise that comes back although nothing else does is a finding.
+    """
+    if bench.adam or bench.box.observe is not None:
+        return Memory()
+    here = np.concatenate([walk.moved(step) for walk in walks])
+    before = np.concatenate([walk.moved(step - 1) for walk in walks])
+    seen = float(here @ before) / max(float(before @ before), 1e-300)
+    candidates = (Memory(bench.momentum, bench.momentum), bench.known.memory, Memory())
+    for candidate in candidates:
+        if abs(seen - candidate.correlation(step)) < _error(here.size):
+            return candidate
+    first = np.concatenate([walk.moved(1) for walk in walks])
+    if float(np.mean(here**2)) < 0.05 * float(np.mean(first**2)):
+        # Next to no noise: what is alike at both steps is what records contribute.
+        return Memory()
+    value, p_value = correlation(here, before)
+    case.p_values.append(p_value)
+    if candidates[0] == candidates[1] == Memory() and p_value < LEVEL and value > 0.3:
+        case.findings.append(_repeats(step - 1, step, value, p_value))
+    return None
+
+
+def _error(count: int) -> float:
+    """Return how far a regression of independent noise may be off, and a little for the rest."""
+    return 6 / math.sqrt(count) + 0.05
+
+
+def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
+    return Finding(
+        "noise-repeats-every-step",
+        "E10",
+        "randomness",
+        f"the noise of step {later} repeats that of step {step} (correlation {value:.2f}): the "
+        "generator is seeded again, or noise is drawn from a pool.",
+        {"correlation": value},
+        p_value,
+    )
+
+
+def _multiplier_findings(case: Case, looks: list[Look]) -> None:
+    good = 1
+    for look in looks:
+        if look.p_value >= LEVEL or look.multiplier > 1 - _SCALE - look.slack:
+            good = look.step
+            continue
+        where = f"at step {look.step} (step {good} was still right)"
+        evidence = {"step": look.step, "noise": look.noise, "contributions": look.signal}
+        declared = "" if look.promised == 1 else " than the schedule that was declared"
+        if look.noise < 0.02:
+            name, what = "noise-stops", f"no noise is added any more {where}."
+        elif look.signal < 1 + _SCALE:
+            name = "noise-decays"
+            what = (
+                f"{where} the noise is {look.noise:.2f} times that of step 1 while records count "
+                f"{look.signal:.2f} times: less noise{declared}, which the accountant does not "
+                "know of. If sigma follows a public schedule that was accounted for, declare it "
+                "(noise_schedule=)."
+            )
+        elif look.noise > 1 - _SCALE:
+            name = "clipping-stops"
+            what = (
+                f"{where} records count {look.signal:.2f} times as much as at step 1 with the "
+                "same noise: clipping is switched off or loosened, or gradients of earlier steps "
+                "are used again. Train on one record for that many steps: with clipping its "
+                "steps are no longer than lr C."
+            )
+        else:
+            name = "noise-decays"
+            what = (
+                f"{where} noise is {look.noise:.2f} and contributions are {look.signal:.2f} times "
+                "those of step 1: sigma falls, or the bound on a record grows. Runs with sigma = 0 "
+                "and with C far below all gradients tell which."
+            )
+        component = "clipping" if name == "clipping-stops" else "noise"
+        case.findings.append(Finding(name, "E10", component, what, evidence, look.p_value))
+        return
+
+
+def _trace(bench: Bench, case: Case, memory: Memory) -> None:
+    """Follow the first steps of a training whose batches are a part of the dataset."""
+    data = bench.records.draw(_TOTAL, seed=8)
+    noisy = [
+        loud_walk(bench, data, _BATCH, seed, memory=memory)
+        for seed in range(7000, 7000 + max(1, min(4, -(-1200 // bench.dimension))))
+    ]
+    # While a learning rate warms up, momentum carries over other shares than later.
+    steps = [
+        step
+        for step in range(1, bench.effort.trace_steps + 1)
+        if step == 1 or memory == Memory() or _carries_over(noisy, memory, step)
+    ]
+    quiet = _memberships(bench, case, steps, memory)
+    rows = {step: np.concatenate([walk.fresh(step) for walk in noisy]) for step in steps}
+    sizes = {step: float(np.sqrt(np.mean(row**2))) for step, row in rows.items()}
+    if not sizes[1]:
+        return
+    for step in steps:
+        # What a record weighs tells the learning rate and the divisor of that step.
+        weight = quiet.get(step, 1.0) / quiet.get(1, 1.0)
+        ratio = sizes[step] / sizes[1] / weight / _promised(bench, step)
+        count = rows[step].size
+        p_value = float(stats.f.cdf(ratio**2, count, count))
+        if not quiet:
+            # Without the weights a public schedule of the learning rate is no offence.
+            continue
+        case.p_values.append(p_value)
+        if p_value < LEVEL and ratio < 0.7 and not case.findings:
+            epoch = math.ceil(_TOTAL / _BATCH)
+            last = " (the last batch of an epoch)" if step % epoch == 0 else ""
+            case.findings.append(
+                Finding(
+                    "noise-differs-between-steps",
+                    "E10",
+                    "noise",
+                    f"step {step}{last} has {ratio:.2f} times the noise of step 1 for what a "
+                    "record weighs: every step must get the same noise, also the last of an "
+                    "epoch or of a warm-up.",
+                    {"step": step, "ratio": ratio},
+                    p_value,
+                )
+            )
+    if not case.findings:
+        _repeated_noise(case, rows)
+
+
+def _carries_over(walks: list[Walk], memory: Memory, step: int) -> bool:
+    here = np.concatenate([walk.moved(step) for walk in walks])
+    before = np.concatenate([walk.moved(step - 1) for walk in walks])
+    seen = float(here @ before) / max(float(before @ before), 1e-300)
+    expected = memory.echo if step == 2 else memory.correlation(step)
+    return abs(seen - expected) < _error(here.size)
+
+
+def _memberships(bench: Bench, case: Case, steps: list[int], memory: Memory) -> dict[int, float]:
+    """Solve for the batches of every step; return what a record weighs at each."""
+    if not bench.known.additive or bench.known.random or bench.dimension < 60:
+        return {}
+    data = bench.records.draw(_TOTAL, seed=8)
+    contributions = bench.contributions(data, bench.usable_clip)
+    lengths = np.linalg.norm(contributions, axis=1, keepdims=True)
+    if np.linalg.svd(contributions / lengths, compute_uv=False)[-1] < 1e-3:
+        return {}
+    late = [bench.effort.late_sample] if bench.effort.late_sample else []
+    runs = range(7100, 7100 + bench.effort.trace_seeds)
+    basis = np.vstack([contributions, bench.weights / bench.size * float(np.median(lengths))])
+    solved: dict[int, Vector] = {}
+    walks = [silent_walk(bench, data, _BATCH, seed, memory=memory) for seed in runs]
+    for step in [*steps, *late]:
+        updates = np.stack([walk.fresh(step) for walk in walks])
+        solved[step] = np.linalg.lstsq(basis.T, updates.T, rcond=None)[0].T[:, :-1]
+    counts = {step: whole_counts(found)[0] for step, found in solved.items()}
+    _judge_batches(bench, case, counts, steps)
+    return {step: whole_counts(found)[1] for step, found in solved.items()}
+
+
+def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: list[int]) -> None:
+    rate = _BATCH / _TOTAL
+    inner = Case()
+    sizes_and_chances(inner, bench.sampling, np.concatenate(list(counts.values())), rate)
+    case.p_values += inner.p_values
+    case.seen.append(f"over {len(counts)} steps: {', '.join(inner.seen)}")
+    for finding in inner.findings:
+        case.findings.append(
+            Finding(
+                finding.name,
+                "E10",
+                "sampling",
+                f"over steps 1 to {max(counts)}: {finding.sentence}",
+                finding.evidence,
+                finding.p_value,
+            )
+        )
+    if bench.sampling != "poisson" or case.findings:
+        return
+    for lag in range(1, len(steps)):
+        pairs = [(counts[step], counts[step + lag]) for step in steps if step + lag in steps]
+        if not pairs:
+            continue
+        both = sum(int(((a > 0.5) & (b > 0.5)).sum()) for a, b in pairs)
+        trials = sum(a.size for a, _ in pairs)
+        p_value = binomial(both, trials, rate**2)
+        case.p_values.append(p_value)
+        if p_value < LEVEL:
+            many = both > trials * rate**2
+            case.findings.append(
+                Finding(
+                    "batches-repeat" if many else "batches-disjoint",
+                    "E10",
+                    "sampling",
+                    f"{both} records were in two batches {lag} steps apart, "
+                    f"{trials * rate**2:.0f} expected: "
+                    + (
+                        "the sampler starts again with the same numbers."
+                        if many
+                        else "an epoch uses every record once (shuffling)."
+                    ),
+                    {"lag": lag, "both": both},
+                    p_value,
+                )
+            )
+            return
+
+
+def _repeated_noise(case: Case, rows: dict[int, Vector]) -> None:
+    sizes = {step: float(np.mean(row**2)) for step, row in rows.items()}
+    usual = float(np.median(list(sizes.values())))
+    # A step without noise shows what records contribute, which is alike at all steps.
+    steps = [step for step in sorted(rows) if sizes[step] > 0.1 * usual]
+    for i, step in enumerate(steps):
+        for later in steps[i + 1 :]:
+            value, p_value = correlation(rows[step], rows[later])
+            case.p_values.append(p_value)
+            if p_value < LEVEL and abs(value) > 0.2:
+                case.findings.append(_repeats(step, later, value, p_value))
+                return

@@ -1,0 +1,94 @@
+"""Correct training in many forms, which no test may accuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CORRECT", "Variant"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One correct training; `declared` are the arguments of `check` that describe it."""
+
+    name: str
+    settings: Mapping[str, Any]
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether enough of it can be seen; otherwise the right verdict is "not judged".
+    judged: bool = True
+    #: The model that it must be run on, if not any.
+    case: str = ""
+
+
+def _falling(step: int) -> float:
+    return 0.98**step
+
+
+def _to_zero(step: int) -> float:
+    return max(0.0, 1 - step / 60)
+
+
+def _released(result: Mapping[str, Any]) -> dict[str, Any]:
+    kept = "released."
+    return {n.removeprefix(kept): r for n, r in result.items() if n.startswith(kept)}
+
+
+CORRECT = (
+    Variant("flat clipping", {}),
+    Variant("soft clipping", {"rule": "soft"}),
+    Variant("automatic clipping", {"rule": "automatic"}),
+    Variant("global clipping (drop)", {"rule": "global"}),
+    Variant("per-layer clipping at C/sqrt(K)", {"rule": "layer"}),
+    Variant("per-layer clipping, uneven noise", {"rule": "layer", "allocation": "uneven"}),
+    Variant("per-layer clipping, optimal noise", {"rule": "layer", "allocation": "optimal"}),
+    Variant("momentum", {"momentum": 0.9}, {"momentum": 0.9}),
+    Variant("momentum, not declared", {"momentum": 0.9}),
+    Variant("Nesterov momentum, not declared", {"momentum": 0.9, "nesterov": True}),
+    Variant("weight decay", {"weight_decay": 0.1}, {"weight_decay": 0.1}),
+    Variant("weight decay, not declared", {"weight_decay": 0.1}),
+    Variant(
+        "momentum and weight decay",
+        {"momentum": 0.9, "weight_decay": 0.05},
+        {"momentum": 0.9, "weight_decay": 0.05},
+    ),
+    Variant("Adam", {"optimizer": "adam"}, {"optimizer": "adam"}),
+    Variant(
+        "AdamW",
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"optimizer": "adam", "weight_decay": 0.1},
+    ),
+    Variant(
+        "Adam, automatic clipping",
+        {"optimizer": "adam", "rule": "automatic"},
+        {"optimizer": "adam"},
+    ),
+    Variant("weight averaging", {"average": 0.9}),
+    Variant("augmentation multiplicity", {"copies": 2}),
+    Variant("sum instead of mean", {"reduction": "sum"}),
+    Variant("virtual batches", {}, {"options": {"micro_batch_size": (2, 8), "world_size": (1, 4)}}),
+    Variant("learning-rate warm-up", {"warmup": 4}),
+    Variant("global clipping (drop) at C", {"rule": "drop"}),
+    Variant("learning-rate decay", {"lr_schedule": _falling}),
+    Variant("learning rate that is zero in the end", {"lr_schedule": _to_zero}),
+    Variant("sigma schedule, declared", {"noise_schedule": _falling}, {"noise_schedule": _falling}),
+    Variant("clipping schedule with its noise", {"clip_schedule": _falling}),
+    Variant("projected weights", {"project": 3.0}),
+    Variant("dropout", {"training_mode": True}, case="MLP with dropout"),
+    Variant("sign of the noisy gradient", {"post": "sign"}, judged=False),
+    Variant("noisy gradient limited to C", {"post": "limited"}, judged=False),
+    Variant("noisy gradient normalised", {"post": "normalised"}, judged=False),
+    Variant(
+        "sign of the noisy gradient, observed",
+        {"post": "sign", "show_release": True},
+        {"observe": _released},
+    ),
+    Variant(
+        "Nesterov momentum and weight decay, not declared",
+        {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05},
+    ),
+    Variant(
+        "momentum and learning-rate warm-up", {"momentum": 0.9, "warmup": 4}, {"momentum": 0.9}
+    ),
+)

@@ -1,0 +1,226 @@
+"""E11: whether the way that training takes depends on the records other than through the sum.
+
+Where noise drowns what records contribute, two trainings with the same seed add the same noise
+and must end at the same weights, whatever their data: only the noise was ever added. If they
+do not, something was decided by the data: training stopped early, the learning rate fell on a
+plateau of the training loss, an older checkpoint was chosen, a step was left out.
+
+Decisions by the loss are provoked: the way is known from a first run, so records are chosen
+whose loss falls along it at nearly every step, and others whose loss never falls below what it
+was at the start.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from scipy import stats
+
+from noisewise.debugging.bench import Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.statistics import LEVEL, Vector
+from noisewise.debugging.trainer import Data, TrainingFailedError
+from noisewise.debugging.walk import Walk, loud_walk
+
+__all__ = ["control_flow"]
+
+_TITLE = "the way depends on the noise, not on the data"
+_MOVE = 0.05
+_SIZE = 4
+
+
+def control_flow(bench: Bench) -> TestResult:
+    """E11: provoke early stopping, plateau schedules, choice of checkpoint and skipped steps."""
+    if "steps" not in bench.box.accepted:
+        return TestResult("E11", _TITLE, "skipped", "train takes no `steps`")
+    measured = bench.known.noise
+    if measured is not None and measured.absent:
+        return TestResult("E11", _TITLE, "skipped", "there is no noise to follow (see E1)")
+    if bench.known.same_noise:
+        return TestResult("E11", _TITLE, "skipped", "the noise ignores the seed (see P)")
+    if bench.known.unbounded:
+        why = "records contribute more than they may, so they are not drowned by noise (E2, E3)"
+        return TestResult("E11", _TITLE, "skipped", why)
+    steps = bench.effort.path_steps
+    plain = _walk(bench, bench.records.draw(_SIZE, seed=5))
+    end = plain.place(steps)
+    length = float(np.linalg.norm(end))
+    if length == 0.0:
+        return TestResult("E11", _TITLE, "skipped", "weights do not move at loud noise")
+    findings: list[Finding] = []
+    seen, widest = [], 0.0
+    # A record contributes at most C a step, on either side; the rest is rounding.
+    allowed = 0.12 + 3 * steps * plain.clip / length
+    for label, data in _datasets(bench, plain, steps).items():
+        walk = _walk(bench, data)
+        try:
+            apart = _apart(bench, walk.place(steps), end)
+        except TrainingFailedError as error:
+            seen.append(f"{label}: {error}")
+            continue
+        widest = max(widest, apart)
+        if apart > allowed:
+            findings.append(_named(bench, plain, walk, steps, label, apart))
+            bench.known.decided_by_data = findings[0].name != "path-depends-on-data"
+            break
+    seen.append(f"ends {widest:.1%} apart on different data (allowed {allowed:.1%})")
+    p_values: list[float] = []
+    if not findings:
+        finding, p_values = _skipped_steps(bench, steps)
+        findings += [finding] if finding else []
+    status = "failed" if findings else "passed"
+    return TestResult("E11", _TITLE, status, "; ".join(seen), tuple(p_values), tuple(findings))
+
+
+def _walk(bench: Bench, data: Data, batch_size: int = _SIZE, seed: int = 8000) -> Walk:
+    return loud_walk(bench, data, batch_size, seed, move=_MOVE)
+
+
+def _apart(bench: Bench, one: Vector, other: Vector) -> float:
+    """Return the relative distance; of lengths alone where noise cannot be repeated."""
+    length = float(np.linalg.norm(other))
+    if bench.known.deterministic:
+        return float(np.linalg.norm(one - other)) / length
+    # Lengths of random walks of d coordinates differ by about 1 / sqrt(d).
+    slack = 8 / math.sqrt(bench.dimension)
+    return max(0.0, abs(float(np.linalg.norm(one)) / length - 1) - slack)
+
+
+def _datasets(bench: Bench, plain: Walk, steps: int) -> dict[str, Data]:
+    """Return data on which code that looks at its data would behave differently."""
+    records = bench.records
+    found: dict[str, Data] = {}
+    if bench.box.observe is None:
+        found |= _chosen_by_loss(bench, plain, steps)
+    if records.x.is_floating_point():
+        found["large records"] = records.draw(_SIZE, seed=35, scale=12.0)
+        found["records of zeros"] = records.draw(_SIZE, seed=36, scale=0.0)
+    fitted = _fitted(bench)
+    if fitted is not None:
+        found["records that the model gets right"] = fitted
+    x, y = (part.repeat_interleave(_SIZE, 0) for part in records.draw(1, seed=37))
+    found["one record four times"] = (x, y)
+    return found
+
+
+def _fitted(bench: Bench) -> Data | None:
+    """Return records with next to no loss and gradient: code that looks at either shows it."""
+    records = bench.records
+    if records.hard_labels:
+        scale = 1e3 if records.x.is_floating_point() else 1.0
+        x, y = records.draw(10 * _SIZE, seed=39, scale=scale)
+        best = torch.argsort(records.losses(bench.init, (x, y)))[:_SIZE]
+        return x[best], y[best]
+    x, y = records.draw(_SIZE, seed=39)
+    output = records.outputs_of(bench.init, x)
+    if output.shape != y.shape:
+        return None
+    if records.probabilities:
+        output = torch.softmax(output, -1)
+    return x, (output > 0).to(y) if records.binary else output.to(y)
+
+
+def _chosen_by_loss(bench: Bench, plain: Walk, steps: int) -> dict[str, Data]:
+    """Choose records by how their loss goes along the known way."""
+    x, y = bench.records.draw(10 * _SIZE, seed=38)
+    losses = [bench.records.losses(bench.init, (x, y)).numpy()]
+    for step in range(1, steps + 1):
+        after = bench.moved_init(plain.place(step), _to_weights(bench, plain))
+        losses.append(bench.records.losses(after, (x, y)).numpy())
+    table = np.nan_to_num(np.stack(losses), nan=np.inf)
+    falls = np.diff(np.minimum.accumulate(table, axis=0), axis=0)
+    falling = np.argsort(-(falls < -1e-4 * np.abs(table[:1])).sum(0))[:_SIZE]
+    rising = np.argsort(-(table[1:] - table[:1]).min(0))[:_SIZE]
+    return {
+        "records whose loss falls": (x[falling], y[falling]),
+        "records whose loss never falls": (x[rising], y[rising]),
+    }
+
+
+def _to_weights(bench: Bench, walk: Walk) -> float:
+    """Return what turns gradient units back into a displacement of the weights."""
+    lr = walk.lr if "lr" in bench.box.accepted else 1.0
+    return lr / bench.adam_epsilon if bench.adam else lr
+
+
+def _named(bench: Bench, plain: Walk, walk: Walk, steps: int, label: str, apart: float) -> Finding:
+    """Say where the ways part, and what fits."""
+    lengths = [
+        (float(np.linalg.norm(walk.moved(step))), float(np.linalg.norm(plain.moved(step))))
+        for step in range(1, steps + 1)
+    ]
+    part = next(
+        (
+            index + 1
+            for index, (here, there) in enumerate(lengths)
+            if abs(here - there) > 0.2 * max(here, there)
+        ),
+        steps,
+    )
+    here, there = lengths[part - 1]
+    ratio = here / max(there, 1e-300)
+    evidence = {"step": part, "ratio": ratio, "data": label}
+    opening = f"with the same noise, {label} lead another way from step {part} on"
+    if min(ratio, 1 / max(ratio, 1e-300)) < 1e-3:
+        name = "training-stops-on-data"
+        what = (
+            f"{opening}: on some data the weights stay where they are. Training is stopped early, "
+            "or an older checkpoint is returned, by the training loss; when it happens tells "
+            "about the records. Return the last weights without looking at the loss: if they "
+            "still stand still, steps are left out."
+        )
+    elif apart > 0 and part < steps and 0.02 < ratio < 50:
+        name = "step-size-depends-on-data"
+        what = (
+            f"{opening}: that step is {ratio:.2g} times as long. The learning rate follows the "
+            "training loss (a plateau schedule), or noise and clipping norm follow the data. A "
+            "constant learning rate tells which."
+        )
+    else:
+        name = "path-depends-on-data"
+        what = (
+            f"{opening}, {apart:.0%} apart after {steps} steps: something besides the noisy sum "
+            "depends on the records (choice of a checkpoint by the training loss, statistics of "
+            "the data, records that bypass clipping)."
+        )
+    return Finding(name, "E11", "training", what, evidence)
+
+
+def _skipped_steps(bench: Bench, steps: int) -> tuple[Finding | None, list[float]]:
+    """With eight records and batches of about two, sizes from 0 to 5 occur: all must be alike.
+
+    A public schedule gives every seed the same length at the same step, so seeds are compared.
+    """
+    data = bench.records.draw(8, seed=8)
+    walks = [_walk(bench, data, 2, seed) for seed in range(8100, 8103)]
+    p_values: list[float] = []
+    first = 0.0
+    for step in range(1, min(steps, 12) + 1):
+        try:
+            sizes = [float(np.mean(walk.moved(step) ** 2)) for walk in walks]
+        except TrainingFailedError:
+            # E4 looks at small and empty batches on their own.
+            return None, p_values
+        first = first or max(sizes)
+        if max(sizes) < 0.05 * first:
+            # No step at all, for nobody: a schedule, or noise that stops (see E10).
+            return None, p_values
+        ratio = min(sizes) / max(max(sizes), 1e-300)
+        count = bench.dimension
+        p_value = min(1.0, 6 * float(stats.f.cdf(ratio, count, count)))
+        p_values.append(p_value)
+        if p_value < LEVEL and ratio < 0.4:
+            return Finding(
+                "step-depends-on-batch",
+                "E11",
+                "training",
+                f"at step {step} one run moved {math.sqrt(ratio):.2g} times as far as another, "
+                "with the same settings and only noise to move it: steps are skipped, or get "
+                "other noise, when a batch is small, empty or large. Whether a record was drawn "
+                "can then be seen. Take every step, with the same noise and divisor.",
+                {"step": step, "ratio": math.sqrt(ratio)},
+                p_value,
+            ), p_values
+    return None, p_values

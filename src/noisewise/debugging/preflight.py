@@ -1,0 +1,328 @@
+"""P: whether the training can be tested, what kind it is, and at which settings it can be read.
+
+Nothing here rests on a failure that the check itself caused: every argument is handed over in
+every run, a clipping norm is looked for at which data change something, a refused noise
+multiplier of zero is replaced by a tiny one, and an error on a single record counts against the
+training only if the same call works with four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from noisewise.debugging import replay, sensitivity
+from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.findings import Finding, TestResult
+from noisewise.debugging.statistics import Vector
+from noisewise.debugging.trainer import TrainingFailedError
+
+__all__ = ["preflight"]
+
+_TITLE = "preflight: repeatable, and every argument matters"
+_TINY_NOISE = 1e-12
+
+
+@dataclass
+class _Probe:
+    """One step on four records, with some of the settings changed."""
+
+    bench: Bench
+    clip: float
+    lr: float
+
+    def at(self, **changed: Any) -> Vector:
+        given: dict[str, Any] = {
+            "clip": self.clip,
+            "noise_multiplier": 0.0,
+            "batch_size": 4,
+            "seed": 0,
+            "steps": 1,
+            "lr": self.lr,
+            "data": self.bench.records.draw(4, seed=5),
+            "init": self.bench.init,
+        }
+        return self.bench.box.run(**{**given, **changed}).moved
+
+
+def preflight(bench: Bench) -> TestResult:
+    """Check that the training can be tested at all, and learn what kind it is."""
+    _accept_no_noise(bench)
+    _inside_of_a_set(bench)
+    probe = _Probe(bench, bench.clip, bench.rate(bench.clip, 0.1))
+    findings = _data_matter(probe)
+    if bench.known.hopeless:
+        return _result(bench, findings)
+    base = probe.at()
+    _learn_randomness(probe, base, findings)
+    findings += _ignored(probe, base)
+    if "noise_multiplier" in bench.box.accepted:
+        findings += _learn_noise(probe, base)
+    findings += _prepare(bench)
+    return _result(bench, findings)
+
+
+def _result(bench: Bench, findings: list[Finding]) -> TestResult:
+    summary = "; ".join(f.sentence for f in findings) or "repeatable; data, init, lr, steps matter"
+    if bench.known.obstacle and not findings:
+        summary = bench.known.obstacle
+    status = "failed" if findings else "passed"
+    return TestResult("P", _TITLE, status, summary, (), tuple(findings))
+
+
+def _accept_no_noise(bench: Bench) -> None:
+    """Some code refuses a noise multiplier of zero; a tiny one is as good."""
+    probe = _Probe(bench, bench.clip, bench.rate(bench.clip, 0.1))
+    try:
+        probe.at()
+    except TrainingFailedError as error:
+        if "noise_multiplier" not in bench.box.accepted:
+            raise
+        bench.box.zero_noise = _TINY_NOISE
+        try:
+            probe.at()
+        except TrainingFailedError:
+            raise error from None
+        bench.notes.append("a noise multiplier of zero is refused; a tiny one is used instead")
+
+
+def _inside_of_a_set(bench: Bench) -> None:
+    """Weights that are projected after each step are moved inside the set, where steps show.
+
+    A projection shows in a run whose learning rate is next to nothing: the weights jump.
+    """
+    if "lr" not in bench.box.accepted or bench.box.observe is not None:
+        return
+    rate = bench.rate(bench.clip, 1e-9)
+    try:
+        jump = _Probe(bench, bench.clip, rate).at()
+    except TrainingFailedError:
+        # A learning rate this small is our wish alone.
+        return
+    size = float(np.linalg.norm(jump))
+    if not np.isfinite(size) or size < 1e-3 * bench.size:
+        return
+    first = bench.init
+    bench.start_at(bench.moved_init(jump, 1.0))
+    bench.start_at(dict(bench.scaled_init(0.5)))
+    again = _Probe(bench, bench.clip, bench.rate(bench.clip, 1e-9)).at()
+    if np.linalg.norm(again) > 1e-4 * bench.size:
+        bench.start_at(first)
+        return
+    bench.reach = 0.1
+    bench.notes.append(
+        "weights are projected after each step (post-processing); the tests start inside the set "
+        "and take small steps, so that the projection does nothing"
+    )
+
+
+def _data_matter(probe: _Probe) -> list[Finding]:
+    """Choose a clipping norm at which two datasets end apart: rules may drop long gradients."""
+    bench = probe.bench
+    large = 1e3 * bench.clip if bench.adam else 3.0 * bench.norm
+    still = True
+    for clip in (bench.clip, large, 10 * large):
+        probe.clip = clip
+        one, other = probe.at(), probe.at(data=bench.records.draw(4, seed=6))
+        still = still and not np.any(one)
+        if np.linalg.norm(one - other) > 1e-7 * bench.size:
+            return []
+    bench.known.hopeless = True
+    if still:
+        sentence = "one step without noise leaves the weights where they were."
+        return [Finding("nothing-trained", "P", "training", sentence)]
+    sentence = "`data` has no effect: changing it leaves the same weights."
+    return [Finding("data-ignored", "P", "interface", sentence)]
+
+
+def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> None:
+    bench = probe.bench
+    spread = float(np.linalg.norm(probe.at(seed=1) - base)) / float(np.linalg.norm(base))
+    if spread <= 1e-3:
+        return
+    if "noise_multiplier" not in bench.box.accepted:
+        bench.known.noise_always_on = True
+        bench.known.obstacle = (
+            f"two runs that differ only in their seed end apart ({spread:.1%} of an update), and "
+            "without `noise_multiplier` the noise cannot be switched off: hand it to the training"
+        )
+        return
+    if _one_record_repeats(bench):
+        bench.known.incomplete = True
+        findings.append(
+            Finding(
+                "full-batch-incomplete",
+                "P",
+                "sampling",
+                "when the batch size equals the number of records, seeds give different updates "
+                "although a single record gives always the same: the sampler leaves records out "
+                "or takes them twice (sampling with replacement?).",
+            )
+        )
+        return
+    bench.known.random = True
+    bench.notes.append(
+        f"gradients are random even without noise (changes of {spread:.0%} between seeds: dropout "
+        "or augmentation); the tests fix the seed, replace records and drown gradients in noise "
+        "instead of comparing updates"
+    )
+
+
+def _one_record_repeats(bench: Bench) -> bool:
+    """Whether one record alone always contributes the same: then the sampler is what varies."""
+    data = bench.records.draw(1, seed=5)
+    lr = bench.rate(bench.clip, 0.1)
+    alone = [
+        bench.update(data, clip=bench.clip, lr=lr, batch_size=1, seed=seed) for seed in range(4)
+    ]
+    size = float(np.linalg.norm(alone[0]))
+    return all(float(np.linalg.norm(row - alone[0])) <= 1e-3 * size for row in alone[1:])
+
+
+def _ignored(probe: _Probe, base: Vector) -> list[Finding]:
+    """Name arguments without effect. They are still handed over, in case they have one later."""
+    bench = probe.bench
+    ignored = []
+    accepted = bench.box.accepted
+    if bench.box.observe is None:
+        if "steps" in accepted and np.array_equal(probe.at(steps=2), base):
+            ignored.append("steps")
+        if "lr" in accepted and np.allclose(probe.at(lr=2 * probe.lr), base, rtol=1e-3, atol=0):
+            ignored.append("lr")
+        other = probe.at(init=bench.scaled_init(1.1))
+        if np.linalg.norm(other - base) > 0.05 * bench.size + 10 * np.linalg.norm(base):
+            ignored.append("init")
+            bench.known.hopeless = True
+    return [
+        Finding(
+            f"{name}-ignored",
+            "P",
+            "interface",
+            f"`{name}` has no effect: changing it leaves the same weights.",
+        )
+        for name in ignored
+    ]
+
+
+def _learn_noise(probe: _Probe, base: Vector) -> list[Finding]:
+    bench = probe.bench
+    noisy, repeat = (probe.at(noise_multiplier=SIGMA) for _ in range(2))
+    bench.known.deterministic = bool(np.array_equal(noisy, repeat))
+    if not bench.known.deterministic:
+        bench.notes.append("the same seed gives different noise (a secure generator?)")
+    elif np.array_equal(noisy, probe.at(noise_multiplier=SIGMA, seed=1)) and not np.array_equal(
+        noisy, base
+    ):
+        bench.known.same_noise = True
+        return [
+            Finding(
+                "noise-same-for-every-seed",
+                "P",
+                "randomness",
+                "two runs with different seeds add the same noise: it is a constant that anybody "
+                "can subtract.",
+            )
+        ]
+    shape = _post_processing(probe)
+    if shape:
+        bench.known.obstacle = (
+            f"{shape}: post-processing, which is harmless, hides what the step released. Let "
+            "train return the noisy gradient before it as well, and say so with observe="
+        )
+        bench.notes.append(bench.known.obstacle)
+    return []
+
+
+def _post_processing(probe: _Probe) -> str:
+    """Recognise updates that keep only signs, or only a direction, of the noisy gradient.
+
+    Noise makes the signature: after it, no two updates have the same length or equal entries
+    unless something made them so.
+    """
+    bench = probe.bench
+    rows = [
+        probe.at(noise_multiplier=sigma, seed=seed)
+        for sigma, seed in ((SIGMA, 11), (SIGMA, 12), (10 * SIGMA, 13))
+    ]
+    if not all(np.isfinite(row).all() and np.any(row) for row in rows):
+        return ""
+    apart = float(np.linalg.norm(rows[0] - rows[2])) / float(np.linalg.norm(rows[0]))
+    if apart < 0.1 or bench.adam or bench.dimension < 16:
+        return ""
+    for row in rows:
+        sizes = np.abs(row)
+        if np.mean(np.abs(sizes / np.median(sizes) - 1) < 1e-2) < 0.98:
+            break
+    else:
+        return (
+            "all entries of an update are equally large, so only the signs of the noisy gradient "
+            'are used (or the optimizer is Adam and optimizer="adam" was not said)'
+        )
+    louder = probe.at(noise_multiplier=30 * SIGMA, seed=14)
+    lengths = [float(np.linalg.norm(row)) for row in (rows[2], louder)]
+    if abs(lengths[1] / lengths[0] - 1) < 1e-3:
+        return "the length of the noisy gradient is limited or normalised after the noise"
+    parts = [
+        [float(np.linalg.norm(row[part])) for part in bench.box.slices.values()]
+        for row in (rows[2], louder)
+    ]
+    if np.allclose(parts[0], parts[1], rtol=1e-3):
+        return "the length of each tensor of the noisy gradient is limited after the noise"
+    return ""
+
+
+def _prepare(bench: Bench) -> list[Finding]:
+    """Learn weight decay, a usable clipping norm, contributions and momentum."""
+    if bench.known.hopeless or bench.known.obstacle:
+        return []
+    try:
+        _find_decay(bench)
+        sensitivity.choose_clip(bench)
+        sensitivity.canaries(bench)
+        if not bench.known.random:
+            replay.response(bench)
+    except TrainingFailedError as error:
+        return _single_record_fails(bench, error)
+    return []
+
+
+def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Finding]:
+    """Accuse only if one record fails where four with the same settings do not."""
+    settings = {"clip": bench.norm, "lr": bench.rate(bench.norm, 0.1)}
+    failed = []
+    for count in (1, 4):
+        try:
+            bench.update(bench.records.draw(count, seed=5), **settings)  # type: ignore[arg-type]
+        except TrainingFailedError:
+            failed.append(count)
+    bench.known.obstacle = f"a run that the tests need failed: {error}"
+    if failed != [1]:
+        return []
+    return [
+        Finding(
+            "single-record-fails",
+            "P",
+            "model",
+            f"a batch of one record stops training ({error}). Poisson sampling draws such "
+            "batches; batch norm cannot take them and is not private anyway.",
+        )
+    ]
+
+
+def _find_decay(bench: Bench) -> None:
+    """Detect undeclared weight decay: what is left when the clipping norm goes to zero."""
+    if bench.weight_decay or bench.adam or bench.known.random or bench.box.observe is not None:
+        return
+    data = bench.records.draw(2, seed=5)
+    try:
+        rest = bench.update(data, clip=1e-9 * bench.least_norm, lr=0.5)
+    except TrainingFailedError:
+        # A clipping norm this small is our wish alone; code may refuse it.
+        return
+    size = float(np.linalg.norm(rest))
+    along = float(rest @ bench.weights) / bench.size**2
+    if size > 1e-6 * bench.size and np.linalg.norm(rest - along * bench.weights) < 1e-3 * size:
+        bench.weight_decay = along
+        bench.notes.append(f"weight decay of {along:.4g} was found and taken into account")

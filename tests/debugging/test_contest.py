@@ -1,0 +1,123 @@
+"""The catalogue of bugs is complete and cited, and the contest can be run by anybody."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import noisewise.debugging.mutants as package
+from noisewise.cli import app
+from noisewise.cli.mutant_contest import TOOLS, Contest, Store, judge_correct
+from noisewise.debugging.mutants import CORRECT, ROUNDS, Training, cases, mutants
+from noisewise.debugging.mutants.hooks import HOOKS, STAGES, mutation
+
+SOURCE = "".join(path.read_text("utf-8") for path in Path(package.__file__).parent.glob("*.py"))
+
+
+def test_there_are_a_hundred_known_bugs_forty_frozen_ones_and_thirty_correct_variants():
+    assert len(mutants()) - len(mutants("fourth freeze")) >= 100
+    assert len(mutants("fourth freeze")) == 40
+    assert len(CORRECT) >= 30
+    assert ROUNDS[-1] == "fourth freeze"
+
+
+def test_every_bug_has_a_number_a_name_and_a_source_of_its_own():
+    every = mutants()
+    assert len({m.bug for m in every}) == len(every)
+    assert len({m.number for m in every}) == len(every)
+    cited = re.compile(r"(issues?|pull request) \d+|\(\d{4}\)|paper 00\d")
+    assert [m.bug for m in every if not cited.search(m.source)] == []
+
+
+def test_every_bug_of_the_catalogue_is_planted_and_every_planted_one_is_in_the_catalogue():
+    names = {m.bug for m in mutants()}
+    assert set(HOOKS) <= names
+    inline = {name for name in names - set(HOOKS) if f'"{name}"' not in SOURCE}
+    assert inline == set()
+
+
+def test_a_mistake_at_an_unknown_stage_is_refused():
+    assert "noise" in STAGES
+    with pytest.raises(ValueError, match="no stage"):
+        mutation("new", "nowhere")
+    with pytest.raises(ValueError, match="twice"):
+        mutation("noise-stops", "noise")(lambda value, at: value)
+
+
+QUICK = ("second freeze", "third freeze")
+
+
+@pytest.mark.parametrize(
+    "round_", [r if r in QUICK else pytest.param(r, marks=pytest.mark.slow) for r in ROUNDS]
+)
+def test_every_planted_bug_changes_what_training_returns(round_):
+    """Two trainings from the same start: a bug that changes nothing would be no bug."""
+    case = cases()["MLP"]
+    torch.manual_seed(0)
+    init = {n: v.clone() for n, v in case.model().state_dict().items()}
+    x, y = torch.randn(12, 8), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3])
+    x[0] *= 40
+    given = {"clip": 0.3, "noise_multiplier": 1.3, "batch_size": 5, "lr": 0.2, "data": (x, y)}
+
+    def ends(bug):
+        train = Training(case.model, case.loss, bug=bug)
+        return [
+            torch.cat([v.flatten() for v in train(init=init, seed=s, steps=t, **given).values()])
+            for s, t in ((3, 3), (9, 55))
+        ]
+
+    right = ends(None)
+    # These need a record, a batch or a configuration that this training does not have.
+    special = {
+        "nan-unhandled",
+        "noise-per-worker",
+        "loss-spike-skipped",
+        "stops-at-small-gradient",
+        "resample-empty",
+        "skip-empty-batch",
+        "empty-batch-filled",
+        "fallback-without-noise",
+        "half-precision-norm",
+        "early-stopping",
+        "few-seeds",
+        "best-checkpoint",
+        "loss-scaled-noise",
+    }
+    alike = {
+        m.bug
+        for m in mutants(round_)
+        if all(torch.equal(a, b) for a, b in zip(ends(m.bug), right, strict=True))
+    }
+    assert alike <= special, alike - special
+
+
+def test_the_contest_runs_from_the_command_line_and_keeps_its_results(tmp_path):
+    store, page = tmp_path / "rows.jsonl", tmp_path / "table.md"
+    arguments = ["bench", "mutants", "--bug", "no-noise", "--effort", "quick", "--no-others"]
+    arguments += ["--store", str(store), "--out", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "no-noise: no-noise" in done.output
+    assert "| known | 1 | 1 | none |" in page.read_text("utf-8")
+    kept = dict(json.loads(line) for line in store.read_text("utf-8").splitlines())
+    assert kept["check quick: no-noise"]["verdict"] == "bug"
+    # What is kept is not computed again, and what is missed is not hidden.
+    kept["check quick: no-noise"].update(verdict="private so far", bugs=[])
+    store.write_text("".join(json.dumps(pair) + "\n" for pair in kept.items()))
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 1
+    assert "MISSED" in again.output
+
+
+def test_correct_training_that_is_accused_counts_as_an_alarm():
+    store = Store()
+    store.known["correct quick 0"] = {"variant": "flat clipping", "verdict": "bug", "bugs": ["x"]}
+    contest = Contest("quick", TOOLS[:1])
+    contest.correct.append(judge_correct(store, 0, "quick"))
+    assert len(contest.alarms) == 1
+    assert "1 runs, 1 accused" in contest.markdown()
