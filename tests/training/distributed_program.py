@@ -244,6 +244,10 @@ def main(scenario, folder):
     torch.save(results, folder / f"{scenario}-{dist.get_rank()}.pt")
     dist.barrier()
     dist.destroy_process_group()
+    # At once: threads of the communication library have been seen to abort a process that is
+    # already on its way out.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

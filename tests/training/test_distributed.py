@@ -171,19 +171,28 @@ def four(tmp_path_factory):
     return results("division", folder, 4)
 
 
-def test_every_division_of_records_is_judged_alike_by_all_workers(team, four):
-    for found in (team[1], four):
-        first = found[0]["division"]
-        for name, (expected, _) in CASES.items():
-            for worker, result in enumerate(found):
-                said = result["division"][name]
-                assert said["refused"] == bool(expected), (name, worker, said)
-                assert not expected or expected in said["message"], (name, worker, said)
-                assert "Alice" not in said["message"]
-                assert not said["charged"]
-        assert all(result["division"].keys() == first.keys() for result in found)
+def check_division(found):
+    first = found[0]["division"]
+    for name, (expected, _) in CASES.items():
+        for worker, result in enumerate(found):
+            said = result["division"][name]
+            assert said["refused"] == bool(expected), (name, worker, said)
+            assert not expected or expected in said["message"], (name, worker, said)
+            assert "Alice" not in said["message"]
+            assert not said["charged"]
+    assert all(result["division"].keys() == first.keys() for result in found)
 
 
+def test_every_division_of_records_is_judged_alike_by_all_workers(team):
+    check_division(team[1])
+
+
+@pytest.mark.slow
+def test_every_division_of_records_is_judged_alike_by_four_workers(four):
+    check_division(four)
+
+
+@pytest.mark.slow
 def test_the_statement_says_how_records_were_divided(four):
     for result in (worker["division"] for worker in four):
         assert not any("divided" in line or "identifiers" in line for line in said(result, "equal"))
