@@ -62,7 +62,8 @@ def _digest_of(tensor: Tensor) -> bytes:
     """Of all memory of a tensor's storage."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-        whole = whole.set_(tensor.untyped_storage()).cpu()
+        # A copy: memory that numpy has seen can never be resized again.
+        whole = whole.set_(tensor.untyped_storage()).clone().cpu()
     return hashlib.blake2b(whole.numpy().tobytes(), digest_size=16).digest()
 
 
