@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, Dataset
 
+from noisewise.debugging.siblings import forget_strangers
 from noisewise.debugging.trainer import Data, StateDict, TrainingFailedError
 
 __all__ = ["Item", "array_function", "torch_script", "trainer_function"]
@@ -95,6 +96,7 @@ class torch_script:  # noqa: N801 - used like a function
             raise ValueError(f"there is no script {self.path}")
         words = [word.format(**settings) for word in shlex.split(self.arguments)]
         watch = _Watch(init, steps)
+        forget_strangers(Path(script).resolve().parent)
         before = set(sys.modules)
         argv, search = sys.argv, list(sys.path)
         sys.argv, sys.path[:0] = [str(script), *words], [str(script.parent)]

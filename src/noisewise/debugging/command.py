@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from noisewise.debugging.preloaded import Preloaded, can_be_preloaded, shared
+from noisewise.debugging.siblings import forget_strangers
 from noisewise.debugging.trainer import ARGUMENTS, Data, StateDict, TrainingFailedError
 from noisewise.errors import MissingExtraError
 from noisewise.privacy import _validate
@@ -206,6 +207,7 @@ def load_object(place: str, purpose: str) -> Callable[..., Any]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(path.parent))
+        forget_strangers(path.parent)
         spec.loader.exec_module(module)
     else:
         sys.path.insert(0, os.getcwd())
