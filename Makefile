@@ -34,16 +34,18 @@ $(ZOO_STAMP): $(STAMP)
 	@touch $@
 
 demo: $(STAMP)
+	rm -rf demo-output
 	mkdir -p demo-output
-	$(BIN)/noisewise train adult --epsilon 1 --gradients factored --compare --out demo-output --report demo-output/run.html
+	$(BIN)/noisewise train adult --epsilon 1 --evaluate 0.1 --compare --out demo-output --report demo-output/run.html
 	$(BIN)/noisewise verify demo-output/statement.json
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m slow tests/pages/test_tutorials_as_notebooks.py -k strictly
 
 test: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

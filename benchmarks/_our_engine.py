@@ -93,7 +93,7 @@ LOSS_CLIPPED: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
     "InputScaled, loss clipped": (bounded_network, loss_clipped(InputScaled)),
 }
 
-# Paper 004's rule as our engine runs it, for study only: it states no epsilon.
+# The rule of Barczewski (2025) as our engine runs it, for study only: it states no epsilon.
 STUDIED: dict[str, tuple[Callable[[], nn.Module], Choice]] = {
     "BatchMaxScaled": (bounded_network, lambda clip, model, data: BatchMaxScaled(study=True)),
 }

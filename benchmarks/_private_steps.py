@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from noisewise.gradients import Clipped, Factored, InputScaled, Propagated
 from noisewise.gradients.engine import GradientEngine
 from noisewise.nn import BoundedInput, ScaledAvgPool2d, SpectralConv2d, SpectralLinear, project
-from noisewise.privacy import Randomness
-from noisewise.training.release import NoisePlan, add_noise
+from noisewise.privacy import Randomness, Sensitivity
+from noisewise.release.tensors import TensorNoise
 
 Step = Callable[[Tensor, Tensor], None]
 RATE, NOISE, CLIP = 0.05, 1.0, 1.0
@@ -150,10 +150,11 @@ def ours(model: nn.Module, estimator: Any, expected: int, chunk: int | None = No
 
     def step(x: Tensor, y: Tensor) -> None:
         groups = engine.sum(x, y).groups
-        bounds, sizes = [g.sensitivity for g in groups], [g.size for g in groups]
-        plan = NoisePlan(bounds, sizes, NOISE, "optimal")
+        bounds = tuple(Sensitivity(group.sensitivity) for group in groups)
         types = {name: p.dtype for name, p in engine.parameters.items()}
-        noisy = add_noise(groups, plan, rng, expected, types)
+        sizes = tuple(group.size for group in groups)
+        noise = TensorNoise(bounds, sizes, NOISE, "optimal", expected, types)
+        noisy = noise.applied([group.gradients for group in groups], rng)
         for name, parameter in engine.parameters.items():
             parameter.grad = noisy[name]
         optimizer.step()
@@ -179,8 +180,11 @@ def plain_and_noise(model: nn.Module) -> Step:
     return step
 
 
-def opacus(model: nn.Module, mode: str, expected: int) -> Step:
-    """One of Opacus's modes: ``hooks``, ``ew`` (ExpandedWeights) or ``ghost``."""
+def opacus(model: nn.Module, mode: str, expected: int, losses: Any = None) -> Step:
+    """One of Opacus's modes: ``hooks``, ``ew`` (ExpandedWeights) or ``ghost``.
+
+    ``losses`` gives one loss per record, default cross-entropy.
+    """
     warnings.filterwarnings("ignore", module=r"(opacus|torch)\.")
     from opacus import GradSampleModule
     from opacus.grad_sample import (
@@ -196,26 +200,38 @@ def opacus(model: nn.Module, mode: str, expected: int) -> Step:
 
     model = ModuleValidator.fix(model)
     settings = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "expected_batch_size": expected}
-    sgd = torch.optim.SGD(model.parameters(), RATE)
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], RATE)
     if mode == "ghost":
         wrapped = GradSampleModuleFastGradientClipping(
             model, max_grad_norm=CLIP, use_ghost_clipping=True
         )
         optimizer = DPOptimizerFastGradientClipping(sgd, **settings)
-        loss = DPLossFastGradientClipping(
-            wrapped, optimizer, nn.CrossEntropyLoss(), loss_reduction="mean"
-        )
+        criterion = nn.CrossEntropyLoss() if losses is None else _Criterion(losses)
+        loss = DPLossFastGradientClipping(wrapped, optimizer, criterion, loss_reduction="mean")
     else:
         kind = GradSampleModule if mode == "hooks" else GradSampleModuleExpandedWeights
-        wrapped, loss = kind(model), nn.CrossEntropyLoss()
+        wrapped = kind(model)
+        loss = nn.CrossEntropyLoss() if losses is None else _Criterion(losses)
         optimizer = DPOptimizer(sgd, **settings)
 
-    def step(x: Tensor, y: Tensor) -> None:
+    def step(x: Any, y: Tensor) -> None:
         optimizer.zero_grad()
-        loss(wrapped(x), y).backward()
+        loss(wrapped(**x) if isinstance(x, dict) else wrapped(x), y).backward()
         optimizer.step()
 
     return step
+
+
+class _Criterion(nn.Module):
+    """Losses of records with a reduction, as Opacus wants a criterion to be."""
+
+    def __init__(self, losses: Callable[[Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.losses, self.reduction = losses, "mean"
+
+    def forward(self, output: Any, target: Any) -> Tensor:
+        found = self.losses(output, target)
+        return found.mean() if self.reduction == "mean" else found
 
 
 ESTIMATORS: dict[str, Callable[[], Any]] = {

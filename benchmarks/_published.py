@@ -1,6 +1,7 @@
-"""Algorithms of papers 000 and 004, as printed and with one fault after the other repaired.
+"""Published Lip-DP-SGD, as printed and with one fault after the other repaired.
 
-Lip-DP-SGD (paper 000, algorithm 2; paper 004, algorithm 8) has no clipping norm: each layer has
+Lip-DP-SGD (Barczewski and Ramon 2024, algorithm 2; Barczewski 2025, algorithm 8) has no clipping
+norm: each layer has
 a bound of its own, from the spectral norms of the layers above it. So that a tool for clipping
 norms can look at it, every layer is measured in units of its bound: what is released is the sum
 of layer k, and its noise, times C over its bound. That is a public factor per layer, like a
@@ -18,10 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from noisewise.nn import GroupSort
 
-__all__ = ["PRINTED_000", "PRINTED_004", "REPAIRED", "Printed", "network"]
+__all__ = ["PRINTED_2024", "PRINTED_2025", "REPAIRED", "Printed", "network"]
 
 Data = tuple[Tensor, Tensor]
-# Inputs are scaled to this norm (paper 000, section 3.2: "X_1").
+# Inputs are scaled to this norm (Barczewski and Ramon 2024, section 3.2: "X_1").
 INPUT_NORM = 2.0
 TAU = math.sqrt(2)
 
@@ -130,6 +131,6 @@ class Printed:
         return totals
 
 
-PRINTED_000 = Printed(scale="public", product="above k")
-PRINTED_004 = Printed()
+PRINTED_2024 = Printed(scale="public", product="above k")
+PRINTED_2025 = Printed()
 REPAIRED = Printed("own", "above k", "joint", "expected", "noise")

@@ -1,12 +1,14 @@
 """Every estimator of ours, audited through the code that trains.
 
 ``python -m benchmarks audit_estimators`` runs at each release and writes the table of
-``docs/auditing-estimators.md``; NOISEWISE_AUDIT_REPEATS sets the steps in each world.
+``docs/auditing-estimators.md``; NOISEWISE_AUDIT_REPEATS sets the steps in each world, and rows
+that are done are kept in the file that NOISEWISE_AUDIT_STORE names, so that a run can be cut.
 `private-steps` takes steps of a run with and without a canary in a batch that the auditor chose.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -74,25 +76,36 @@ def attack(name: str, repeats: int = 2500) -> tuple[AuditResult, float]:
     return result, whitened(model, estimator, canary)
 
 
+def judged(name: str, repeats: int) -> tuple[str, ...]:
+    """Audit one estimator; return its row."""
+    result, strength = attack(name, repeats)
+    claimed = result.claimed_epsilon or 1.0
+    return (
+        name,
+        f"{strength:.3f}",
+        f"{claimed:.3f}",
+        f"{result.epsilon_lower_bound:.3f}",
+        f"{result.epsilon_lower_bound / claimed:.2f}",
+        {True: "holds", False: "REFUTED", None: "not judged"}[result.passed],
+    )
+
+
 def main() -> None:
     """Audit all of them and write the page."""
     repeats = int(os.environ.get("NOISEWISE_AUDIT_REPEATS", "2500"))
+    store = os.environ.get("NOISEWISE_AUDIT_STORE")
+    done: dict[str, tuple[str, ...]] = {}
+    if store and Path(store).exists():
+        lines = Path(store).read_text("utf-8").splitlines()
+        done = {row[0]: tuple(row) for row in map(json.loads, lines)}
     rows = []
     for name in {**ESTIMATORS, **LOSS_CLIPPED}:
-        result, strength = attack(name, repeats)
-        claimed = result.claimed_epsilon or 1.0
-        verdict = {True: "holds", False: "REFUTED", None: "not judged"}[result.passed]
-        rows.append(
-            (
-                name,
-                f"{strength:.3f}",
-                f"{claimed:.3f}",
-                f"{result.epsilon_lower_bound:.3f}",
-                f"{result.epsilon_lower_bound / claimed:.2f}",
-                verdict,
-            )
-        )
-        print("  " + " | ".join(rows[-1]), flush=True)
+        row = done.get(name) or judged(name, repeats)
+        if store and name not in done:
+            with Path(store).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+        rows.append(row)
+        print("  " + " | ".join(row), flush=True)
     header = ("estimator", "reach", "claimed", "lower bound", "tightness", "claim")
     table("Audit of every estimator", header, rows)
     lines = [

@@ -1,4 +1,4 @@
-"""What the bug finder says of papers 000 and 004 as printed and of our engine, and who agrees.
+"""What the bug finder says of published algorithms and of our engine, and who agrees.
 
 ``python -m benchmarks debug_papers`` checks the algorithms as printed, then with one fault at a
 time left in, then repaired, then every estimator of our engine, at default effort; about twelve
@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import table
 from benchmarks._our_engine import ESTIMATORS, STUDIED, engine_training
-from benchmarks._published import PRINTED_000, PRINTED_004, REPAIRED, Printed, network
+from benchmarks._published import PRINTED_2024, PRINTED_2025, REPAIRED, Printed, network
 from benchmarks._rows import Rows
 from noisewise.auditing import AuditResult, Scores, audit
 from noisewise.debugging import check
@@ -36,8 +36,8 @@ DELTA = 1e-5
 LEVEL = 1 - 1e-6
 
 PUBLISHED: dict[str, Printed] = {
-    "paper 004, algorithm 8, as printed": PRINTED_004,
-    "paper 000, algorithm 2, as printed": PRINTED_000,
+    "Barczewski (2025), algorithm 8, as printed": PRINTED_2025,
+    "Barczewski and Ramon (2024), algorithm 2, as printed": PRINTED_2024,
     "only the batch maximum (004, lines 11, 13)": replace(REPAIRED, scale="batch"),
     "only the product from k on (004, line 5)": replace(REPAIRED, product="from k"),
     "only sigma for each of K layers (000, 13; 004, 12)": replace(REPAIRED, noise="each"),
@@ -237,7 +237,7 @@ def main() -> None:
     ]
     confirmed = confirmations(rows)
     header = ("algorithm", "findings", "the first in words")
-    table("Papers 000 and 004", header, published)
+    table("Published algorithms", header, published)
     table("Our engine", header, engine)
     last = ("fault", "finding", "how", "claimed", "at least", "verdict", "same attack, repaired")
     table("Confirmed without the bug finder", last, confirmed)
@@ -261,11 +261,11 @@ def page(
     lines = [
         "# Published algorithms under the bug finder",
         "",
-        "Written by `python -m benchmarks debug_papers`. Lip-DP-SGD as printed in papers 000 "
-        "(algorithm 2) and 004 (algorithm 8), then with one fault at a time, then repaired. It "
-        "has no clipping norm, so every layer is measured in units of its own bound, which is "
-        "what C stands for. The model has three layers that keep norms, so that a record can "
-        "reach all bounds at once.",
+        "Written by `python -m benchmarks debug_papers`. Lip-DP-SGD as printed by "
+        "Barczewski and Ramon (2024, algorithm 2) and by Barczewski (2025, algorithm 8), then with "
+        "one fault at a time, then repaired. It has no clipping norm, so every layer is measured "
+        "in units of its own bound, which is what C stands for. The model has three layers that "
+        "keep norms, so that a record can reach all bounds at once.",
         "",
         *grid(header, published),
         "",
@@ -281,8 +281,8 @@ def page(
         "",
         "Through `make_private` with its own loader, noise by the optimal allocation. `Propagated` "
         "and `InputScaled` have no clipping norm either and are measured in units of the "
-        "sensitivity of the whole sum. `BatchMaxScaled`, which is paper 004's rule for study "
-        "only, states no epsilon, and this is why.",
+        "sensitivity of the whole sum. `BatchMaxScaled`, which is the rule of Barczewski (2025) "
+        "for study only, states no epsilon, and this is why.",
         "",
         *grid(header, engine),
         "",

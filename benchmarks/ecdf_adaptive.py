@@ -5,7 +5,7 @@ thresholds, divided by that of `dp_ecdf` as it is by default (tree of counts, is
 squares): `smooth="shrink"`, and `mechanism="adaptive"`. 2^15 bins. ``--opendp 10`` adds the ratio
 of the adaptive curve to ten runs of OpenDP's b-ary tree as it proposes it (``pip install
 opendp``). Shapes: smooth ones, ones with few values, atoms, gaps and rough densities, and scores
-and columns of real data. ``--epsilon``, ``--neighbors``, ``--runs``, ``--only`` (a part of a name).
+and columns of real data. ``--epsilon``, ``--relation``, ``--runs``, ``--only`` (a part of a name).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.ecdf_opendp import opendp_curves
 from noisewise.datasets import load_table
 from noisewise.ecdf import Budget, Grid, plan
 from noisewise.ecdf.adaptive import choose_width
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
@@ -132,12 +133,12 @@ def mean_square(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--neighbors", default="replace")
+    parser.add_argument("--relation", default="replace-one")
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--only", default="")
     parser.add_argument("--opendp", type=int, default=0, help="runs of OpenDP's tree")
     arguments, _ = parser.parse_known_args()
-    relation, budget = Relation.of(arguments.neighbors), Budget(arguments.epsilon)
+    relation, budget = Relation.of(arguments.relation), Budget(arguments.epsilon)
     rng = Randomness.secure()
     default = plan(BINS, relation, budget)
     widths: list[int] = []
@@ -145,10 +146,10 @@ def main() -> None:
     def adaptive(counts: np.ndarray) -> np.ndarray:
         chosen = choose_width(counts, relation, budget, rng).mechanism
         widths.append(getattr(chosen.strategy, "width", 1))
-        return smooth_counts(chosen.release(counts, rng), chosen, "shrink")
+        return smooth_counts(noisy_counts(chosen, counts, rng), chosen, "shrink")
 
     def plain(smooth: str) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda counts: smooth_counts(default.release(counts, rng), default, smooth)
+        return lambda counts: smooth_counts(noisy_counts(default, counts, rng), default, smooth)
 
     peer = opendp_curves(BINS, arguments.epsilon, None)[1] if arguments.opendp else None
     rows = []

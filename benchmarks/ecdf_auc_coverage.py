@@ -16,10 +16,12 @@ import numpy as np
 from benchmarks import table
 from noisewise.ecdf.auc import fieller_interval, pivot_covers, trapezoid
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.roc_band import rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, mirrored_grid, smooth_both, two_curve_mechanism
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
+from noisewise.release import Promise
 
 # Records, share of positives, distance of the classes in deviations.
 DATA = {
@@ -56,12 +58,12 @@ def main() -> None:
         negatives, positives = np.cumsum(counts.reshape(2, -1), axis=1)
         true = float(trapezoid(negatives, positives) / (negatives[-1] * positives[-1]))
         for epsilon in arguments.epsilons:
-            for delta, relation in ((0.0, "replace"), (1e-6, "add-remove")):
+            for delta, relation in ((0.0, "replace-one"), (1e-6, "add-remove")):
                 mechanism = two_curve_mechanism(arguments.bins, relation, Budget(epsilon, delta))
-                records = y.size if relation == "replace" else None
+                records = y.size if relation == "replace-one" else None
                 covered, widths, bands = [], [], []
                 for run in range(arguments.runs):
-                    noisy = mechanism.release(counts, rng).reshape(2, -1)
+                    noisy = noisy_counts(mechanism, counts, rng).reshape(2, -1)
                     release = TwoClassCounts(
                         grid=grid,
                         noisy=noisy,
@@ -70,8 +72,10 @@ def main() -> None:
                         budget=Budget(epsilon, delta),
                         relation=Relation.of(relation),
                         smoothing="auto",
-                        randomness="seeded",
                         records=records,
+                        promise=Promise(
+                            (mechanism.event,), delta, "experiment", Relation.of(relation), "seeded"
+                        ),
                     )
                     draws, level = arguments.draws, arguments.level
                     covered.append(pivot_covers(release, true, level, draws, run))

@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks import table
 from noisewise.ecdf import Budget, dp_ecdf, plan
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.privacy import Randomness
 
@@ -104,7 +105,13 @@ def main() -> None:
     def ours(**options: object) -> Callable[[], np.ndarray]:
         return lambda: (
             dp_ecdf(  # type: ignore[return-value]
-                data, bounds=(0, 1), epsilon=epsilon, bins=bins, rng=rng, **options
+                data,
+                bounds=(0, 1),
+                epsilon=epsilon,
+                bins=bins,
+                rng=rng,
+                relation="replace-one",
+                **options,
             ).counts
         )
 
@@ -124,9 +131,9 @@ def main() -> None:
         f"noisewise, delta {delta:g}": ours(delta=delta),
         "noisewise, thesis": ours(mechanism="thesis", smooth=None),
     }
-    prepared = plan(bins, "replace", Budget(epsilon))
+    prepared = plan(bins, "replace-one", Budget(epsilon))
     readers: dict[str, Callable[[], np.ndarray]] = {
-        "noisewise": lambda: smooth_counts(prepared.release(counts, rng), prepared, "auto"),
+        "noisewise": lambda: smooth_counts(noisy_counts(prepared, counts, rng), prepared, "auto"),
     }
     try:
         for name, branching in (("OpenDP, proposed", None), ("OpenDP, best", arguments.best)):

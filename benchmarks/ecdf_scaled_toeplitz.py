@@ -37,7 +37,7 @@ def coefficients(points: int, exponent: torch.Tensor) -> torch.Tensor:
 
 def parts(x: torch.Tensor, bins: int, relation: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Variances of the prefix counts, and squared changes that neighbours can make."""
-    points = bins - 1 if relation == "replace" else bins
+    points = bins - 1 if relation == "replace-one" else bins
     weights = torch.tensor(interpolation(points))
     lag = torch.arange(points)[:, None] - torch.arange(points)[None, :]
     toeplitz = torch.where(lag >= 0, coefficients(points, x[0])[lag.clamp(min=0)], 0.0)
@@ -70,7 +70,7 @@ def search(bins: int, relation: str, objective: str, iterations: int, warm: bool
         value.backward()
         return value.item(), point.grad.numpy().copy()
 
-    count = 1 + KNOTS * (2 if relation == "replace" else 1)
+    count = 1 + KNOTS * (2 if relation == "replace-one" else 1)
     x = np.concatenate([[0.5], np.zeros(count - 1)])
     if warm:
         (near,) = stored_profiles(relation, objective, bins)
@@ -96,11 +96,11 @@ def reached(x: np.ndarray, bins: int, relation: str) -> tuple[float, float]:
 
 
 def square_root(bins: int, relation: str) -> tuple[float, float]:
-    points = bins - 1 if relation == "replace" else bins
+    points = bins - 1 if relation == "replace-one" else bins
     f = binomial_coefficients(points, 0.5)
     rows = np.cumsum(f**2)
     change = rows[-1]
-    if relation == "replace":
+    if relation == "replace-one":
         lags = np.correlate(f, f, "full")[points:]
         change = max(change, (rows[-1] + rows[points - 2 :: -1] - 2 * lags).max())
     return rows.mean() * change, rows.max() * change
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--warm", action="store_true", help="start from the nearest stored one")
-    parser.add_argument("--relations", nargs="*", default=["add-remove", "replace"])
+    parser.add_argument("--relations", nargs="*", default=["add-remove", "replace-one"])
     parser.add_argument("--objectives", nargs="*", default=["max", "mean"])
     parser.add_argument("--check", type=int, nargs="*", default=[64, 256, 1024, 2048])
     arguments = parser.parse_args()

@@ -16,6 +16,7 @@ import time
 import numpy as np
 
 from noisewise.ecdf import Budget, Setting, plan
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.mechanisms.protocol import Mechanism
 from noisewise.ecdf.mechanisms.toeplitz import build
 from noisewise.privacy.randomness import Randomness
@@ -23,7 +24,7 @@ from noisewise.privacy.randomness import Randomness
 
 def published(height: int, relation: str, gaussian: bool) -> list[tuple[str, float, float]]:
     bins, half = 2**height, -(-(height + 1) // 2)
-    replace = relation == "replace"
+    replace = relation == "replace-one"
     rows = []
     if gaussian:
         thesis = (height + 1.0) * (height + 1 if replace else half)
@@ -43,7 +44,8 @@ def measured(mechanism: Mechanism, releases: int) -> float:
     counts = generator.poisson(3.0, mechanism.setting.bins)
     truth, points = np.cumsum(counts), mechanism.setting.points
     errors = [
-        np.mean((mechanism.release(counts, rng) - truth)[:points] ** 2) for _ in range(releases)
+        np.mean((noisy_counts(mechanism, counts, rng) - truth)[:points] ** 2)
+        for _ in range(releases)
     ]
     return float(np.mean(errors))
 
@@ -56,12 +58,12 @@ def main() -> None:
     for height in arguments.heights:
         for gaussian in (False, True):
             budget = Budget.concentrated(0.5) if gaussian else Budget(1.0)
-            for relation in ("add-remove", "replace"):
+            for relation in ("add-remove", "replace-one"):
                 print(f"\nN=2^{height}, {budget}, {relation}")
                 for name, mean, largest in published(height, relation, gaussian):
                     print(f"  {name:34s} mean {mean:9.2f}  max {largest:9.2f}")
                 names = ["thesis", "kary", *(["sqrt"] if gaussian else [])]
-                if gaussian and relation == "replace":
+                if gaussian and relation == "replace-one":
                     names.append("circulant")
                 for name in names:
                     for objective in ("mean", "max") if name != "thesis" else ("mean",):

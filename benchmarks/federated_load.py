@@ -27,7 +27,7 @@ from benchmarks import table
 from noisewise.federated import EcdfQuestion, Records
 from noisewise.federated.fss import generate_point, key_bytes
 from noisewise.federated.fss.wire import round_tag
-from noisewise.federated.network import NOBODY, ClientSettings, RemoteAggregator, Study
+from noisewise.federated.network import ClientSettings, RemoteAggregator, Study
 from noisewise.federated.network.identity import Signer, public_key_text
 from noisewise.federated.network.manifest import Manifest, frame
 from noisewise.federated.network.measurement import curve_domain
@@ -176,9 +176,9 @@ def measure(trial: Trial, signers: list[Signer], processes: list[Any], size: int
     busy = [processor_seconds(p) - before for p, before in zip(processes, busy, strict=True)]
     loaded = [peak_memory(process) for process in processes]
     settings = ClientSettings.read(trial.config("analyst"))
-    question = EcdfQuestion(domain, 1.0)
+    question = EcdfQuestion(domain, 1.0, relation="replace-one")
     began = time.perf_counter()
-    sums = RemoteAggregator(settings).ask(question, [NOBODY], resolve(None))
+    sums = RemoteAggregator(settings).ask(question, (), resolve(None))
     collecting = time.perf_counter() - began
     exact = np.array_equal(sums.noisy, question.statistic(Records(values)))
     assert exact, "the collected curve is wrong"

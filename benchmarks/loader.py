@@ -49,7 +49,6 @@ def main() -> None:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         run = make_private(model, optimizer, nn.CrossEntropyLoss(), (x, y), plan)
-        assert run.loader is not None
         batches = iter(run.loader)
         seconds = interleaved(
             {"batch": lambda it=batches: next(it), "step": lambda r=run: r.step(*held)}, repeats=9
@@ -80,7 +79,6 @@ def compare_loaders(x: torch.Tensor, y: torch.Tensor) -> None:
         model = nn.Linear(2, 2)  # never trained: only its loader is used
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         run = make_private(model, optimizer, nn.CrossEntropyLoss(), data, plan)
-        assert run.loader is not None
         return iter(run.loader).__next__
 
     def forever() -> object:

@@ -1,63 +1,62 @@
-"""Lightning: manual optimisation, with noisewise's loader and step.
+"""Lightning: an ordinary module, trained privately by a callback.
 
-Run: ``python examples/lightning_training.py``. Lightning keeps the trainer, the logger and the
-callbacks; noisewise draws the batches and takes the private step.
+Run: ``python examples/lightning_training.py``.
 """
 
 from __future__ import annotations
 
+import tempfile
+
 import lightning
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from noisewise.gradients import Clipped
-from noisewise.training import Plan, PrivateLoader, make_private
+from noisewise.lightning import PrivateTraining
+from noisewise.training import Plan
 
 
-class PrivateModule(lightning.LightningModule):
-    """A LightningModule whose training step is private."""
+class Module(lightning.LightningModule):
+    """Nothing in it knows of privacy."""
 
-    def __init__(self, data: tuple[Tensor, Tensor], plan: Plan) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.automatic_optimization = False
         self.network = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2))
-        optimizer = torch.optim.Adam(self.network.parameters(), lr=0.02)
-        self.run = make_private(self.network, optimizer, nn.CrossEntropyLoss(), data, plan)
 
-    def configure_optimizers(self) -> None:
-        """The run holds the optimizer, so that no step can be taken without noise."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits."""
+        output: Tensor = self.network(x)
+        return output
 
-    def train_dataloader(self) -> PrivateLoader:
-        """Poisson batches for all steps of the plan."""
-        assert self.run.loader is not None
-        return self.run.loader
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        """Train without privacy; the callback takes its place."""
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
 
-    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
-        """Take one private step."""
-        self.run.step(*batch)
-
-    def on_train_end(self) -> None:
-        """Tell what was promised."""
-        print(self.run.statement())
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return any optimizer."""
+        return torch.optim.Adam(self.parameters(), lr=0.02)
 
 
-def main() -> PrivateModule:
+def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(3000, 10)
-    y = (x[:, :3].sum(1) > 0).long()
+    loader = DataLoader(TensorDataset(x, (x[:, :3].sum(1) > 0).long()), batch_size=300)
     plan = Plan(gradients=Clipped(1.0), epsilon=3.0, epochs=4, batch_size=300)
-    module = PrivateModule((x, y), plan)
-    trainer = lightning.Trainer(
-        max_epochs=1,  # the loader holds the steps of all epochs
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(module)
-    return module
+    private = PrivateTraining(plan, nn.CrossEntropyLoss())
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lightning.Trainer(
+            callbacks=[private],
+            default_root_dir=folder,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Module(), loader)
+    print(private.statement())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Bias of every estimator over training: paper 000 figure 3, thesis figure 5.3.3.
+"""Bias of every estimator over training.
+
+Barczewski and Ramon (2024), figure 3; Barczewski (2025), figure 5.3.3.
 
 Writes docs/images/analysis_bias_<dataset>.png and prints a table: |g - bounded(g)| and
 |bounded(g)|, cosine, share of clipped records and signal to noise, at the start and the end of

@@ -1,4 +1,6 @@
-"""Does global clipping calibrate better (paper 003)? Five seeds, several R: two pictures, tables.
+"""Does global clipping calibrate better? Five seeds, several R: two pictures, tables.
+
+The claim is that of Bu, Wang, Dai and Long (2021).
 
 Writes docs/images/analysis_claim_<task>.png and prints the tables of docs/analysis.md. For each
 clipping norm R, local and global clipping are trained with the same seeds, hence the same

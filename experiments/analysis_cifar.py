@@ -1,4 +1,6 @@
-"""Paper 003 on CIFAR10: figures 3, 4 and 9, Table 2, confidence histograms (6, 14).
+"""Bu, Wang, Dai and Long (2021) on CIFAR10.
+
+Figures 3, 4 and 9, Table 2, confidence histograms (6, 14).
 
 Writes docs/images/analysis_cifar_{noise,norm,curves,diagrams}.png and prints the tables. A smaller
 CNN than the paper's on 16 x 16 pixels; of the 10,000 records at hand 9,000 train and 1,000 choose

@@ -1,4 +1,4 @@
-"""Data and models of paper 003's experiments, at the size of a laptop's processor.
+"""Data and models after Bu, Wang, Dai and Long (2021), at the size of a laptop's processor.
 
 Images are halved in both directions (14 x 14 and 16 x 16 pixels), which makes a step several
 times cheaper. Images and features are scaled by public constants, never by statistics of the data.
@@ -151,7 +151,7 @@ def _regression(name: str, features: Any, target: Any, width: int) -> Task:
 
 
 def tabular(name: str) -> Task:
-    """One of paper 000's tables, with a perceptron of one hidden layer."""
+    """One of the tables of Barczewski and Ramon (2024), with a perceptron of one hidden layer."""
     table = load_table(name)
     features, labels = table.encode()
     x = torch.as_tensor(np.asarray(features), dtype=torch.float32)

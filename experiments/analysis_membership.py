@@ -1,4 +1,6 @@
-"""Membership attacks on private and other models: paper 003 figure 5, and a likelihood ratio.
+"""Membership attacks on private and other models: a logistic one, and a likelihood ratio.
+
+The first is figure 5 of Bu, Wang, Dai and Long (2021).
 
 Writes docs/images/analysis_membership.png and analysis_membership_classes.png and prints a table.
 Models are trained on 1,000 CIFAR10 records, few enough for the non-private one to memorise them.

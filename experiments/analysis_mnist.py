@@ -1,4 +1,6 @@
-"""Paper 003 on MNIST: figure 7 (loss, accuracy, effect of R), figure 8, Table 2.
+"""Bu, Wang, Dai and Long (2021) on MNIST.
+
+Figure 7 (loss, accuracy, effect of R), figure 8, Table 2.
 
 Writes docs/images/analysis_mnist_{curves,norms,diagrams}.png and prints the tables. A smaller CNN
 than the paper's on 14 x 14 pixels; 58,000 records train, 2,000 choose norm and rate of each rule.

@@ -1,4 +1,6 @@
-"""Table 1 of paper 003, measured: kernels under clipping on wine and on small MNIST.
+"""Kernels under clipping on wine and on small MNIST.
+
+Table 1 of Bu, Wang, Dai and Long (2021), measured.
 
 Writes docs/images/analysis_ntk.png and prints the tables. Left: predicted and measured change of
 the loss by one step. Middle: smallest quadratic form over R. Right: slope of the loss over R,

@@ -1,4 +1,6 @@
-"""Paper 003 on regression: figure 11 (wine, DP-GD) and figure 12 (California, DP-Adam).
+"""Bu, Wang, Dai and Long (2021) on regression.
+
+Figure 11 (wine, DP-GD) and figure 12 (California, DP-Adam).
 
 Writes docs/images/analysis_wine.png and analysis_california.png and prints a table over seeds.
 """

@@ -1,4 +1,6 @@
-"""Paper 003's text experiment (figures 10 and 16, Table 2), on SST-2 with DP-AdamW.
+"""Calibration of a text model: SST-2 with DP-AdamW.
+
+Figures 10 and 16 and Table 2 of Bu, Wang, Dai and Long (2021).
 
 Writes docs/images/analysis_text_{curves,diagrams}.png and prints the tables. The paper fine-tunes
 BERT on SNLI; here a one-block transformer over hashed words is trained from scratch on all

@@ -1,4 +1,6 @@
-"""Settings chosen on held-back records, then several seeds: what the tables of paper 003 rest on.
+"""Settings chosen on held-back records, then several seeds.
+
+What the tables after Bu, Wang, Dai and Long (2021) rest on.
 
 Every rule gets its own clipping norm and learning rate: the pair with the best accuracy (or
 loss) on records that are neither trained on nor reported, with the first seed. This choice looks
@@ -71,7 +73,7 @@ def print_choices(candidates: Sequence[Setup], watch: Stopwatch) -> None:
 
 
 def print_seeds(rows: Rows, title: str) -> None:
-    """Print what Table 2 of paper 003 holds, and more, with deviations over seeds."""
+    """Print what Table 2 of Bu, Wang, Dai and Long (2021) holds, and more, over seeds."""
     print(f"\n{title}\n")
     print("| method | R | rate | epsilon | accuracy % | NLL | ECE % | MCE % | over-conf. % |")
     print("|---" * 9 + "|")

@@ -68,7 +68,7 @@ def main() -> None:
                         [
                             dp_hosmer_lemeshow(
                                 y, p, epsilon=epsilon * factor, method=method,  # type: ignore[arg-type]
-                                bins=arguments.bins, rng=seed, draws=1,
+                                bins=arguments.bins, rng=seed, draws=1, relation="replace-one",
                             ).statistic
                             for seed in range(arguments.runs)
                         ]

@@ -18,12 +18,14 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from noisewise.datasets import load_table
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.mechanisms import Mechanism, Setting, thesis_mechanism
 from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.ecdf.roc import PrivateROC
 from noisewise.ecdf.two_class import TwoClassCounts, join, mirrored_grid, smooth_both
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.release import Promise
 
 __all__ = ["DATASETS", "predictions", "published_thesis_roc"]
 
@@ -71,7 +73,7 @@ def published_thesis_roc(
     joint = join(Mechanism(single.strategy, noise, "joint"), "joint", False)
     grid = mirrored_grid((0.0, 1.0), bins)
     counts = np.concatenate([grid.count(-score[y == label]) for label in (0, 1)])
-    noisy = joint.release(counts, Randomness.seeded(rng)).reshape(2, -1)
+    noisy = noisy_counts(joint, counts, Randomness.seeded(rng)).reshape(2, -1)
     return PrivateROC(
         TwoClassCounts(
             grid=grid,
@@ -81,7 +83,7 @@ def published_thesis_roc(
             budget=Budget(epsilon),
             relation=REPLACE_ONE,
             smoothing="none" if smooth is None else smooth,
-            randomness="seeded",
             records=None,
+            promise=Promise((joint.event,), 0.0, "experiment", REPLACE_ONE, "seeded"),
         )
     )

@@ -40,7 +40,9 @@ def methods(y: np.ndarray, p: np.ndarray, bins: int):  # type: ignore[no-untyped
         )
 
     def ours(**options):  # type: ignore[no-untyped-def]
-        return lambda eps, seed: private_roc(y, p, epsilon=eps, bins=bins, rng=seed, **options)
+        return lambda eps, seed: private_roc(
+            y, p, epsilon=eps, bins=bins, rng=seed, relation="replace-one", **options
+        )
 
     return {
         "thesis, 1-norm": thesis("l1"),
@@ -58,7 +60,7 @@ def draw_curves(bins: int) -> None:
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 4.6), layout="constrained")
         raw = published_thesis_roc(y, p, epsilon=epsilon, bins=bins, smooth=None, rng=0)
         smooth = published_thesis_roc(y, p, epsilon=epsilon, bins=bins, smooth="l2", rng=0)
-        ours = private_roc(y, p, epsilon=epsilon, bins=bins, rng=0)
+        ours = private_roc(y, p, epsilon=epsilon, bins=bins, rng=0, relation="replace-one")
         axes[0].plot(raw.fpr, raw.tpr, color="0.7", linewidth=0.8, label="thesis, as released")
         axes[0].plot(smooth.fpr, smooth.tpr, label=f"thesis, smoothed (AUC {smooth.auc:.3f})")
         axes[0].set(title=f"thesis: epsilon / 2 for each class, epsilon = {epsilon}")

@@ -22,12 +22,14 @@ import numpy as np
 from ecdf_tables import IMAGES, Parts, add_seconds, save_table
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms import plan
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.release import Promise
 
 RNG = Randomness.seeded(0)
 
@@ -40,17 +42,17 @@ def error_ratios(bins: int, rate: float, epsilon: float, runs: int) -> dict[str,
     """Mean squared error over that of the thesis's curve before smoothing, by method."""
     sums: dict[str, float] = {}
     raw = 0.0
-    thesis = plan(bins, "replace", Budget(epsilon), mechanism="thesis")
-    ours = plan(bins, "replace", Budget(epsilon))
+    thesis = plan(bins, "replace-one", Budget(epsilon), mechanism="thesis")
+    ours = plan(bins, "replace-one", Budget(epsilon))
     for run in range(runs):
         counts = poisson_counts(bins, rate, run)
         truth = np.cumsum(counts)
-        noisy = thesis.release(counts, RNG)
+        noisy = noisy_counts(thesis, counts, RNG)
         raw += float(((noisy - truth) ** 2).sum())
         found = {
             "thesis, 1-norm": smooth_counts(noisy, thesis, "l1"),
             "thesis, 2-norm": smooth_counts(noisy, thesis, "l2"),
-            "noisewise": smooth_counts(ours.release(counts, RNG), ours, "auto"),
+            "noisewise": smooth_counts(noisy_counts(ours, counts, RNG), ours, "auto"),
         }
         for name, curve in found.items():
             sums[name] = sums.get(name, 0.0) + float(((curve - truth) ** 2).sum())
@@ -96,7 +98,7 @@ def as_curve(grid: Grid, noisy: np.ndarray, mechanism, epsilon: float, smooth) -
         budget=Budget(epsilon),
         relation=REPLACE_ONE,
         smoothing="none" if smooth is None else smooth,
-        randomness="seeded",
+        promise=Promise((mechanism.event,), 0.0, "experiment", REPLACE_ONE, "seeded"),
     )
 
 
@@ -104,17 +106,17 @@ def inverse_errors(bins: int, epsilon: float, runs: int) -> dict[str, float]:
     """Mean squared errors of the curve and of its inverse."""
     grid = Grid.of((0.0, 1.0), bins)
     q = np.linspace(0.005, 0.995, 199)
-    thesis = plan(bins, "replace", Budget(epsilon), mechanism="thesis")
-    ours = plan(bins, "replace", Budget(epsilon))
+    thesis = plan(bins, "replace-one", Budget(epsilon), mechanism="thesis")
+    ours = plan(bins, "replace-one", Budget(epsilon))
     sums: dict[str, float] = {}
     for run in range(runs):
         counts = poisson_counts(bins, 3.0, run)
         truth = np.cumsum(counts) / counts.sum()
         inverse = grid.thresholds[np.searchsorted(truth, q, side="left")]
-        noisy = thesis.release(counts, RNG)
+        noisy = noisy_counts(thesis, counts, RNG)
         raw = as_curve(grid, noisy, thesis, epsilon, None)
         smooth = as_curve(grid, noisy, thesis, epsilon, "l2")
-        best = as_curve(grid, ours.release(counts, RNG), ours, epsilon, "auto")
+        best = as_curve(grid, noisy_counts(ours, counts, RNG), ours, epsilon, "auto")
         found = {
             "thesis: F": raw.probabilities - truth,
             "thesis: inverse, Algorithm 9": raw.quantile(q, method="bisection", raw=True) - inverse,

@@ -35,7 +35,7 @@ BANK = 45_211  # records of the Bank data
 
 def question(bins: int) -> EcdfQuestion:
     """Independent noise on each count: as many sums as thresholds."""
-    return EcdfQuestion(Domain(0.0, 1.0, bins), 1.0, neighbors="add-remove", mechanism="histogram")
+    return EcdfQuestion(Domain(0.0, 1.0, bins), 1.0, relation="add-remove", mechanism="histogram")
 
 
 # ------------------------------------------------------------------------ measured

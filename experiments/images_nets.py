@@ -1,8 +1,9 @@
 """The networks of the image experiment, and the public map of every image before them.
 
 ``paper`` has the layers of `noisewise.nn.models.convnet_mnist` and ``deep`` those of
-`convnet_fashion`, which have the sizes of paper 000's ConvNets for MNIST and Fashion-MNIST;
-``thesis`` has those of `convnet_thesis`, the size of paper 004's for both (the papers print
+`convnet_fashion`, which have the sizes of those of Barczewski and Ramon (2024) for MNIST and
+Fashion-MNIST;
+``thesis`` has those of `convnet_thesis`, that of Barczewski (2025) for both (the papers print
 numbers of layers and parameters only). The clipping estimators train ordinary
 layers, the Lipschitz ones layers whose bounds are certified at every step.
 """

@@ -26,7 +26,7 @@ LABELS = {
     "propagated": "Propagated (Lipschitz)",
     "input scaled": "InputScaled (Lipschitz)",
 }
-# Published, trained end to end: Papernot et al. (2021); the clipless paper.
+# Published, trained end to end: Papernot et al. (2021); Béthune et al. (2024).
 PUBLISHED = {
     "fashion_mnist": {"tempered sigmoids": (2.7, 86.1), "clipless": (2.0, 77.0)},
     "mnist": {"tempered sigmoids": (2.93, 98.1), "clipless": (2.0, 96.5)},

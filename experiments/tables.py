@@ -1,4 +1,6 @@
-"""The seven tables of paper 000 with ``PrivateClassifier`` as it comes: ``python tables.py``.
+"""``PrivateClassifier`` as it comes on seven tables: ``python tables.py``.
+
+The tables are those of Barczewski and Ramon (2024).
 
 One setting, the default, for all tables; epsilon and delta = 1/n are those of the paper's Table 1
 (n counts all rows, although fewer are trained on). Columns become numbers by the public schemas of

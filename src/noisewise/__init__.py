@@ -30,9 +30,10 @@ if TYPE_CHECKING:
         gradients,
         nn,
         privacy,
+        release,
         training,
     )
-    from noisewise.bounds import certify
+    from noisewise.bounds import certified_radius, certify, robust_accuracy
     from noisewise.gradients import (
         BatchMaxScaled,
         Clipped,
@@ -48,11 +49,11 @@ if TYPE_CHECKING:
 
 _SUBPACKAGES = (
     "analysis", "auditing", "bounds", "datasets", "debugging", "ecdf", "estimators", "federated",
-    "gradients", "nn", "privacy", "training",
+    "gradients", "nn", "privacy", "release", "training",
 )  # fmt: skip
 _ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagated", "Schedule")
 _NAMES = {
-    "certify": "noisewise.bounds",
+    **dict.fromkeys(("certified_radius", "certify", "robust_accuracy"), "noisewise.bounds"),
     "bounded_sum": "noisewise.gradients",
     "prove_apart": "noisewise.gradients",
     "Proof": "noisewise.separation",
@@ -79,6 +80,7 @@ __all__ = [
     "auditing",
     "bounded_sum",
     "bounds",
+    "certified_radius",
     "certify",
     "datasets",
     "debugging",
@@ -91,6 +93,8 @@ __all__ = [
     "nn",
     "privacy",
     "prove_apart",
+    "release",
+    "robust_accuracy",
     "training",
 ]
 

@@ -96,7 +96,8 @@ def test_the_transformer_tells_words_from_padding(training: ModuleType) -> None:
 
 
 def test_every_picture_and_script_that_the_page_names_exists() -> None:
-    page = (ROOT / "docs" / "analysis.md").read_text()
+    pages = ("analysis.md", "analysis-found.md")
+    page = "".join((ROOT / "docs" / name).read_text() for name in pages)
     pictures = re.findall(r"\]\((images/[^)]+)\)", page)
     scripts = set(re.findall(r"`(analysis_\w+\.py)`", page))
     assert len(pictures) > 10

@@ -78,14 +78,14 @@ def test_diagrams_show_the_measured_numbers(strategy):
     assert found.plot_confidence() is not None
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_private_numbers_approach_the_true_ones_within_the_promise(neighbors, delta):
+def test_private_numbers_approach_the_true_ones_within_the_promise(relation, delta):
     logits = np.random.default_rng(4).normal(0, 1.5, (30_000, 4))
     labels = labels_from(logits, 5)
     true = measure(2 * logits, labels, logits=True).summary()
     found = private_reliability(
-        2 * logits, labels, epsilon=4.0, delta=delta, logits=True, neighbors=neighbors, rng=6
+        2 * logits, labels, epsilon=4.0, delta=delta, logits=True, relation=relation, rng=6
     )
     # Noise moves each mean by well under 1/1000 at this size; binning by up to half a bin.
     for name in ("accuracy", "confidence", "ece"):
@@ -103,7 +103,9 @@ def test_more_noise_for_less_epsilon():
 
     def spread(epsilon):
         runs = [
-            private_reliability(logits, labels, logits=True, epsilon=epsilon, rng=seed).accuracy
+            private_reliability(
+                logits, labels, logits=True, epsilon=epsilon, rng=seed, relation="replace-one"
+            ).accuracy
             for seed in range(12)
         ]
         return np.std(runs)
@@ -113,10 +115,12 @@ def test_more_noise_for_less_epsilon():
 
 
 def test_a_class_that_is_always_right_can_be_released():
-    found = private_reliability([[0.9, 0.1]] * 50, [0] * 50, epsilon=50.0, rng=1)
+    found = private_reliability(
+        [[0.9, 0.1]] * 50, [0] * 50, epsilon=50.0, rng=1, relation="replace-one"
+    )
     assert found.accuracy == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_bad_budget_is_refused():
     with pytest.raises(ValueError, match="epsilon must be > 0"):
-        private_reliability([[0.9, 0.1]], [0], epsilon=0.0)
+        private_reliability([[0.9, 0.1]], [0], epsilon=0.0, relation="replace-one")

@@ -38,7 +38,9 @@ def test_training_shows_calibration_and_bias_and_says_what_is_not_private(tmp_pa
 def test_evaluation_shows_only_what_was_released():
     generator = np.random.default_rng(1)
     logits, labels = generator.normal(size=(3000, 3)), generator.integers(0, 3, 3000)
-    found = private_reliability(logits, labels, epsilon=2.0, logits=True, rng=0)
+    found = private_reliability(
+        logits, labels, epsilon=2.0, logits=True, rng=0, relation="replace-one"
+    )
     (first, caption), (second, _) = evaluation_figures(found)
     assert f"ECE {found.ece:.3f}" in caption
     bars = second.axes[0].containers[0]
@@ -53,7 +55,7 @@ def test_the_histogram_of_predictions_is_read_off_the_calibration():
     generator = np.random.default_rng(2)
     predictions = generator.beta(1, 3, 5000)
     labels = (generator.random(5000) < predictions).astype(int)
-    found = private_calibration(labels, predictions, epsilon=5.0, rng=0)
+    found = private_calibration(labels, predictions, epsilon=5.0, rng=0, relation="replace-one")
     axes = prediction_histogram(found).axes[0]
     bars = axes.containers[0]
     assert abs(sum(bar.get_height() * bar.get_width() for bar in bars) - 1) < 1e-9

@@ -1,4 +1,4 @@
-"""Kernels against dense Jacobians, and the statements of theorems 1 and 2 of paper 003."""
+"""Kernels against dense Jacobians, and theorems 1 and 2 of Bu, Wang, Dai and Long (2021)."""
 
 import numpy as np
 import pytest

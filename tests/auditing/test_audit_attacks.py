@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import dp_sgd_step, linear_train
 from torch import Tensor
 
+from mechanisms import dp_sgd_step, linear_train
 from noisewise.auditing import (
     NoiseModel,
     Scores,

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import binom
+
 from mechanisms import (
     Known,
     exact_gaussian_epsilon,
@@ -21,8 +23,6 @@ from mechanisms import (
     randomised_response,
     sampled_step,
 )
-from scipy.stats import binom
-
 from noisewise.auditing import NoiseModel, Scores
 from noisewise.auditing import bounds as b
 from noisewise.auditing.bounds.one_run import guesses, p_value

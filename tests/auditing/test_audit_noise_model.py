@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import exact_gaussian_epsilon, exact_sampled_epsilon
 from scipy.stats import norm
 
+from mechanisms import exact_gaussian_epsilon, exact_sampled_epsilon
 from noisewise.auditing import NoiseModel
 from noisewise.auditing.noise_model import gaussian_epsilon
 from noisewise.privacy import Gaussian, Laplace, PoissonGaussian, Statement, epsilon

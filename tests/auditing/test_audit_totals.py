@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import dp_sgd_step, exact_gaussian_epsilon, gaussian, laplace, randomised_response
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
+from mechanisms import dp_sgd_step, exact_gaussian_epsilon, gaussian, laplace, randomised_response
 from noisewise.auditing import NoiseModel, Scores, audit, run_canaries
 from noisewise.auditing import bounds as b
 from noisewise.auditing.bounds.direct import epsilon_from_total
@@ -86,7 +86,7 @@ def test_totals_that_nothing_explains_refute_and_those_of_guessing_allow_all_noi
         assert NoiseModel(0.1, 2, observed).noise_of_total(1.0) == math.inf
 
 
-@pytest.mark.parametrize("level", [0.5, 0.95])
+@pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.95])
 @pytest.mark.parametrize("coins", [True, False])
 def test_bounds_with_a_midpoint_cover(level: float, coins: bool) -> None:
     """Audits of nine mechanisms; the midpoint alone takes half of the error."""
@@ -183,7 +183,7 @@ def test_scores_of_whole_trainings_are_those_of_their_law() -> None:
 @pytest.mark.parametrize(
     ("noise", "rate", "relation", "share"),
     [
-        (1.0, 0.01, "add-remove", 0.6),
+        pytest.param(1.0, 0.01, "add-remove", 0.6, marks=pytest.mark.slow),
         pytest.param(1.0, 0.1, "replace-one", 0.8, marks=pytest.mark.slow),
         pytest.param(2.0, 0.1, "add-remove", 0.8, marks=pytest.mark.slow),
     ],
@@ -204,7 +204,9 @@ def test_a_hundred_steps_of_hidden_batches_show_most_of_their_epsilon(
     assert not any("did not check the sampler" in text for text in result.assumptions)
 
 
-@pytest.mark.parametrize("bug", ["twice the rate", "clipped to twice the norm"])
+@pytest.mark.parametrize(
+    "bug", [pytest.param("twice the rate", marks=pytest.mark.slow), "clipped to twice the norm"]
+)
 def test_wrong_trainings_are_refuted_as_a_whole(bug: str) -> None:
     mechanism = {
         "twice the rate": dp_sgd_step(1.0, rate=0.04),

@@ -1,6 +1,6 @@
-"""Ways to get bounds wrong that concern layers and losses (U4 to U9, U14, U16, U19, U20).
+"""Ways to get bounds wrong that concern layers and losses (docs/proofs/published.md).
 
-Each test shows the wrong rule failing by the size stated in the soundness notes, and ours
+Each test shows the wrong rule failing by the size stated there, and ours
 holding on the very same counterexample.
 """
 
@@ -42,7 +42,7 @@ def box_convolution(bias: bool = False) -> nn.Conv2d:
     return layer
 
 
-def test_u4_a_convolution_grows_a_norm_by_more_than_the_norm_of_its_kernel() -> None:
+def test_a_convolution_grows_a_norm_by_more_than_the_norm_of_its_kernel() -> None:
     layer, x = box_convolution(), torch.ones(1, 1, 32, 32, dtype=torch.float64)
     gain = float(layer(x).norm() / x.norm())
     literal = float(spectral_norm(layer.weight.reshape(1, -1)))
@@ -51,7 +51,7 @@ def test_u4_a_convolution_grows_a_norm_by_more_than_the_norm_of_its_kernel() -> 
     assert gain <= bounds(layer, (1, 32, 32)).output_norm <= 3.0 + 1e-9
 
 
-def test_u4_the_error_compounds_with_every_convolution() -> None:
+def test_the_error_compounds_with_every_convolution() -> None:
     model = nn.Sequential(*(box_convolution() for _ in range(3)))
     x = torch.ones(1, 1, 32, 32, dtype=torch.float64)
     gain = float(model(x).norm() / x.norm())
@@ -59,7 +59,7 @@ def test_u4_the_error_compounds_with_every_convolution() -> None:
     assert gain <= bounds(model, (1, 32, 32)).output_norm
 
 
-def test_u5_the_bias_of_a_convolution_counts_at_every_position() -> None:
+def test_the_bias_of_a_convolution_counts_at_every_position() -> None:
     layer = box_convolution(bias=True)
     with torch.no_grad():
         layer.bias.fill_(1.0)
@@ -73,7 +73,7 @@ def test_u5_the_bias_of_a_convolution_counts_at_every_position() -> None:
     assert 32.0 <= found.output_norm < 32.01  # the literal rule claims 0
 
 
-def test_u6_a_sigmoid_of_small_inputs_is_not_small() -> None:
+def test_a_sigmoid_of_small_inputs_is_not_small() -> None:
     x = torch.full((1, 100), 1e-3, dtype=torch.float64)
     actual = float(torch.sigmoid(x).norm())
     literal = 0.5 * float(x.norm())
@@ -82,7 +82,7 @@ def test_u6_a_sigmoid_of_small_inputs_is_not_small() -> None:
     assert actual <= bounds(nn.Sigmoid(), (100,), 0.01).output_norm < 5.01
 
 
-def test_u7_a_layer_s_own_norm_does_not_shrink_its_own_gradient() -> None:
+def test_a_layer_s_own_norm_does_not_shrink_its_own_gradient() -> None:
     layer = nn.Linear(2, 2, bias=False).double()
     with torch.no_grad():
         layer.weight.copy_(0.1 * torch.eye(2))
@@ -96,7 +96,7 @@ def test_u7_a_layer_s_own_norm_does_not_shrink_its_own_gradient() -> None:
     assert actual <= ours * (1 + 1e-12)
 
 
-def test_u8_a_layer_without_parameters_may_stretch() -> None:
+def test_a_layer_without_parameters_may_stretch() -> None:
     x = torch.randn(8, dtype=torch.float64) * 1e-3
     layer = nw.LipschitzGroupNorm(1, 8, alpha=0.1)
     jacobian = jacrev(lambda v: layer(v[None])[0])(x)
@@ -105,7 +105,7 @@ def test_u8_a_layer_without_parameters_may_stretch() -> None:
     assert stretch <= bounds(layer, (8,)).input_cotangent * (1 + 1e-12)
 
 
-def test_u8_residual_branches_add_and_do_not_multiply() -> None:
+def test_residual_branches_add_and_do_not_multiply() -> None:
     class Grow(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x + 0.25 * x
@@ -121,7 +121,7 @@ def test_u8_residual_branches_add_and_do_not_multiply() -> None:
 
 
 @pytest.mark.parametrize(("steps", "share"), [(1, 0.71), (5, 0.93), (10, 0.96), (50, 0.996)])
-def test_u9_power_iteration_stays_below_the_norm(steps: int, share: float) -> None:
+def test_power_iteration_stays_below_the_norm(steps: int, share: float) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(512, 512, dtype=torch.float64)
     vector = torch.randn(512, dtype=torch.float64)
@@ -134,7 +134,7 @@ def test_u9_power_iteration_stays_below_the_norm(steps: int, share: float) -> No
     assert guess < true <= spectral_norm(matrix).value
 
 
-def test_u9_power_iteration_never_finds_what_its_start_is_orthogonal_to() -> None:
+def test_power_iteration_never_finds_what_its_start_is_orthogonal_to() -> None:
     matrix = torch.diag(torch.tensor([5.0, 1.0], dtype=torch.float64))
     vector = torch.tensor([0.0, 1.0], dtype=torch.float64)
     for _ in range(100):
@@ -153,7 +153,7 @@ def loss_gradient(loss: object, z: Tensor, target: Tensor) -> float:
     return float(gradient.norm())
 
 
-def test_u14_a_summed_hinge_has_constant_sqrt_of_the_classes() -> None:
+def test_a_summed_hinge_has_constant_sqrt_of_the_classes() -> None:
     loss = nw.losses.MulticlassHinge(1.0, "one-vs-all")
     z = torch.zeros(1, 10, dtype=torch.float64)
     actual = loss_gradient(loss, z, torch.tensor([3]))
@@ -162,7 +162,7 @@ def test_u14_a_summed_hinge_has_constant_sqrt_of_the_classes() -> None:
     assert certify(layer, (1,), 1.0, loss).loss_lipschitz >= actual * (1 - 1e-12)
 
 
-def test_u14_a_cosine_loss_without_floor_has_no_constant() -> None:
+def test_a_cosine_loss_without_floor_has_no_constant() -> None:
     z = torch.zeros(1, 10, dtype=torch.float64)
     z[0, 0] = 1e-3
     target = torch.tensor([3])
@@ -179,7 +179,7 @@ def test_u14_a_cosine_loss_without_floor_has_no_constant() -> None:
 
 
 @pytest.mark.parametrize(("reduction", "holds"), [("sum", True), ("mean", False)])
-def test_u16_clipping_needs_losses_that_are_summed(reduction: str, holds: bool) -> None:
+def test_clipping_needs_losses_that_are_summed(reduction: str, holds: bool) -> None:
     torch.manual_seed(0)
     clip, batch = 0.1, 64
     x = functional.normalize(torch.randn(batch, 5), dim=1)
@@ -200,7 +200,7 @@ def test_u16_clipping_needs_losses_that_are_summed(reduction: str, holds: bool) 
     assert holds or moved / allowed == pytest.approx(3.8, abs=0.1)
 
 
-def test_u16_clipping_the_whole_batch_makes_records_depend_on_each_other() -> None:
+def test_clipping_the_whole_batch_makes_records_depend_on_each_other() -> None:
     torch.manual_seed(0)
     cotangent = torch.randn(64, 3)
 
@@ -215,7 +215,7 @@ def test_u16_clipping_the_whole_batch_makes_records_depend_on_each_other() -> No
     assert torch.equal(x.grad[:1], alone.grad)
 
 
-def test_u16_clip_gradient_bounds_each_record_whatever_the_batch() -> None:
+def test_clip_gradient_bounds_each_record_whatever_the_batch() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 3, bias=False), nw.ClipGradient(0.1)).double()
     x = torch.randn(64, 5, dtype=torch.float64)
@@ -231,14 +231,14 @@ def test_u16_clip_gradient_bounds_each_record_whatever_the_batch() -> None:
     assert moved <= bound == pytest.approx(0.1)
 
 
-def test_u16_a_record_with_an_infinite_cotangent_contributes_nothing() -> None:
+def test_a_record_with_an_infinite_cotangent_contributes_nothing() -> None:
     x = torch.zeros(2, 3, requires_grad=True)
     (nw.ClipGradient(1.0)(x) * torch.tensor([[math.inf], [2.0]])).sum().backward()
     assert torch.equal(x.grad[0], torch.zeros(3))
     assert float(x.grad[1].norm()) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_u19_the_raw_weight_of_a_standardised_layer_has_no_useful_bound() -> None:
+def test_the_raw_weight_of_a_standardised_layer_has_no_useful_bound() -> None:
     torch.manual_seed(0)
     raw = 0.01 * torch.randn(10, dtype=torch.float64)
 
@@ -253,7 +253,7 @@ def test_u19_the_raw_weight_of_a_standardised_layer_has_no_useful_bound() -> Non
         )
 
 
-def test_u19_the_effective_weight_of_a_standardised_layer_is_bounded() -> None:
+def test_the_effective_weight_of_a_standardised_layer_is_bounded() -> None:
     torch.manual_seed(0)
     layer = nw.StandardisedLinear(6, 3).double()
     with torch.no_grad():
@@ -269,7 +269,7 @@ def test_u19_the_effective_weight_of_a_standardised_layer_is_bounded() -> None:
     assert float(gradient.norm()) <= bound < float(raw.norm())
 
 
-def test_u20_a_kernel_stored_normalised_must_not_be_normalised_again() -> None:
+def test_a_kernel_stored_normalised_must_not_be_normalised_again() -> None:
     x = torch.ones(1, 1, 32, 32, dtype=torch.float64)
     cotangent = torch.full_like(x, 1 / 32)
     gradient = torch.nn.grad.conv2d_weight(x, (1, 1, 3, 3), cotangent, padding=1)
@@ -281,7 +281,7 @@ def test_u20_a_kernel_stored_normalised_must_not_be_normalised_again() -> None:
     assert actual <= bounds(layer, (1, 32, 32)).gradients["weight"] <= 3.0 + 1e-9
 
 
-def test_u20_centring_never_reaches_across_records() -> None:
+def test_centring_never_reaches_across_records() -> None:
     x = torch.randn(4, 6, 8, dtype=torch.float64)
     moved = x.clone()
     moved[3] += 100.0
@@ -294,7 +294,7 @@ def test_u20_centring_never_reaches_across_records() -> None:
         assert torch.equal(layer(moved)[0], layer(x)[0])
 
 
-def test_u20_the_average_factor_of_a_convolution_is_not_an_upper_bound() -> None:
+def test_the_average_factor_of_a_convolution_is_not_an_upper_bound() -> None:
     size, length = 3, 32
     half = (size - 1) / 2
     coefficient = length / (size * length - half * (half + 1))
@@ -309,7 +309,7 @@ def test_u20_the_average_factor_of_a_convolution_is_not_an_upper_bound() -> None
     assert true <= conv_norm(kernel, padding=1, input_size=(length, length)).value
 
 
-def test_u20_a_bias_on_an_image_is_counted_at_every_position() -> None:
+def test_a_bias_on_an_image_is_counted_at_every_position() -> None:
     layer = nn.Conv2d(2, 2, 1).double()
     found = bounds(layer, (2, 6, 5))
     assert found.gradients["bias"] == pytest.approx(math.sqrt(30))

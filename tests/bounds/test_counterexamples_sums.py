@@ -1,4 +1,4 @@
-"""Mistakes in the *sum over records* (U1, U17, U18): each wrong by its documented size, ours holds.
+"""Mistakes in the *sum over records* (docs/proofs/published.md): each wrong by its stated size.
 
 The sums are written out here; whatever computes them later must keep to the same rules.
 """
@@ -45,7 +45,7 @@ def gradients(layer: nn.Linear, rows: Tensor, labels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("small", [1, 16, 256])
-def test_u1_dividing_by_the_batch_maximum_lets_one_record_move_all_others(small: int) -> None:
+def test_dividing_by_the_batch_maximum_lets_one_record_move_all_others(small: int) -> None:
     layer = last_layer()
 
     def by_batch_maximum(outlier: bool) -> Tensor:
@@ -64,7 +64,7 @@ def test_u1_dividing_by_the_batch_maximum_lets_one_record_move_all_others(small:
     assert float((by_own_norm(True) - by_own_norm(False)).norm()) <= proven
 
 
-def test_u1_one_step_tells_far_more_than_its_claimed_epsilon() -> None:
+def test_one_step_tells_far_more_than_its_claimed_epsilon() -> None:
     """Lower bound on the true epsilon of a single Poisson step, by one threshold event."""
     small, records, delta = 256, 25_600, 1e-5
     rate = small / records
@@ -79,13 +79,11 @@ def test_u1_one_step_tells_far_more_than_its_claimed_epsilon() -> None:
         if with_record > delta:
             lower = max(lower, math.log((with_record - delta) / max(without, 1e-300)))
     assert claimed == pytest.approx(0.20, abs=0.01)
-    assert lower >= 100
+    assert lower >= 242
 
 
 @pytest.mark.parametrize(("count", "wasted"), [(512, 0.5), (4096, 3.0)])
-def test_u17_a_sum_in_half_precision_moves_by_more_than_the_record(
-    count: int, wasted: float
-) -> None:
+def test_a_sum_in_half_precision_moves_by_more_than_the_record(count: int, wasted: float) -> None:
     generator = torch.Generator().manual_seed(0)
 
     worst = {"bfloat16": 0.0, "chunks": 0.0}
@@ -106,7 +104,7 @@ def chunked(rows: Tensor) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def test_u18_skipping_a_step_tells_that_a_record_overflowed() -> None:
+def test_skipping_a_step_tells_that_a_record_overflowed() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 1))
     calm = torch.randn(8, 2)

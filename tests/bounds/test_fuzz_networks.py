@@ -304,7 +304,7 @@ def test_a_thousand_random_networks_obey_their_certificates(block: int) -> None:
 
 
 def test_a_wrong_rule_is_found_by_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without the positions in the bias factor (U5) many of these networks break their bounds.
+    # Without the positions in the bias factor many of these networks break their bounds.
     from noisewise.bounds.rules.convolution import ConvolutionRule
 
     right = ConvolutionRule.parameter_factors

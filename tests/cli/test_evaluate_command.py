@@ -50,10 +50,10 @@ def test_both_formats_give_a_report_and_a_statement_that_verifies(
     assert verify(promise).ok
     assert Statement.from_json(promise.read_text()).epsilon <= 1
     page = report.read_text()
-    # One file: no script, nothing to fetch; pictures inside; no true curve.
-    assert "<script" not in page
+    # One file: nothing to fetch; pictures inside, light and dark; no true curve.
+    assert "default-src 'none'" in page
     assert not re.search(r"""(src|href)=["']http""", page)
-    assert page.count("data:image/svg+xml;base64,") == 5
+    assert page.count("data:image/svg+xml;base64,") == 2 * 3
     assert "NOT PRIVATE" not in page
     HTMLParser().feed(page)
     assert "AUC" in result.output
@@ -87,7 +87,7 @@ def test_the_ledger_is_charged_and_its_limit_stops_the_release(
         tmp_path / name for name in ("predictions.parquet", "a.ledger", "eval.html")
     )
     frame.to_parquet(path)
-    with Ledger.create(book, epsilon=1.5, relation="replace"):
+    with Ledger.create(book, epsilon=1.5):
         pass
     assert run(path, "--ledger", str(book)).exit_code == 0
     with Ledger.open(book) as ledger:
@@ -98,7 +98,7 @@ def test_the_ledger_is_charged_and_its_limit_stops_the_release(
     assert "AUC" not in second.output
     with Ledger.open(book) as ledger:  # all of it or nothing
         assert ledger.spent() == pytest.approx(1.0, abs=1e-6)
-    wrong = run(path, "--ledger", str(book), "--neighbors", "add-remove")
+    wrong = run(path, "--ledger", str(book), "--relation", "replace-one")
     assert isinstance(wrong.exception, RelationError)
 
 
@@ -111,7 +111,7 @@ def test_the_ledger_is_charged_and_its_limit_stops_the_release(
         (("--pos-label", "yes"), "not a number"),
         (("--lower", "1", "--upper", "0"), "increase"),
         (("--report", "/nowhere/at/all.html"), "no folder"),
-        (("--neighbors", "friends"), "relation"),
+        (("--relation", "friends"), "relation"),
     ],
 )
 def test_mistakes_are_explained(

@@ -211,6 +211,50 @@ def test_a_jax_train_function_is_checked():
     assert findings.ok, str(findings)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_keras_model_is_checked(share, monkeypatch):
+    """A Keras model with its own weights, on the backend of torch; half of its noise is found."""
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    keras = importlib.import_module("keras")
+    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(4)])
+    names = ("weight", "bias")
+
+    def train(*, params, x, y, clip, noise_multiplier, batch_size, seed, steps, lr):
+        rng = np.random.default_rng(seed)
+        model.set_weights([params[name] for name in names])
+        for _ in range(steps):
+            totals = [np.zeros(w.shape) for w in model.get_weights()]
+            for i in np.flatnonzero(rng.random(len(x)) < batch_size / len(x)):
+                outputs = model(x[i : i + 1])
+                loss = keras.losses.sparse_categorical_crossentropy(
+                    y[i : i + 1], outputs, from_logits=True
+                )
+                parts = torch.autograd.grad(loss.sum(), [w.value for w in model.trainable_weights])
+                own = [part.detach().cpu().numpy() for part in parts]
+                norm = np.sqrt(sum(float((part**2).sum()) for part in own))
+                if np.isfinite(norm):
+                    factor = min(1.0, clip / max(norm, 1e-12))
+                    totals = [t + factor * part for t, part in zip(totals, own, strict=True)]
+            scale = share * noise_multiplier * clip
+            moved = [
+                w - lr * (t + scale * rng.standard_normal(w.shape)) / batch_size
+                for w, t in zip(model.get_weights(), totals, strict=True)
+            ]
+            model.set_weights(moved)
+        return dict(zip(names, model.get_weights(), strict=True))
+
+    findings = check(
+        array_function(train, transposed=("weight",)),
+        lambda: nn.Linear(20, 4),
+        cross_entropy,
+        example=(torch.zeros(2, 20), torch.tensor([0, 3])),
+        effort="quick",
+        tests=("P", "E1", "E2", "E3"),
+    )
+    assert findings.bugs == ([] if share == 1.0 else ["noise-too-small"]), str(findings)
+
+
 @pytest.mark.slow
 def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")

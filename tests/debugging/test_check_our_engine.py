@@ -8,7 +8,7 @@ from benchmarks._our_engine import ESTIMATORS, engine_training
 from torch.nn.functional import cross_entropy
 
 from noisewise.debugging import TESTS, check
-from noisewise.training import team
+from noisewise.release.tensors import TensorNoise
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
 
@@ -20,6 +20,7 @@ def findings_of(name, effort, tests=TESTS):
     )
 
 
+@pytest.mark.slow
 def test_records_that_are_dropped_instead_of_clipped_raise_no_alarm():
     """At the first clipping norms that are tried, no record contributes anything."""
     findings = findings_of("Clipped, global", "quick", ("P", "E1", "E2", "E3", "T2"))
@@ -46,11 +47,12 @@ def test_other_allocations_of_noise_pass(noise):
 
 @pytest.mark.slow
 def test_a_bug_planted_in_the_engine_is_found(monkeypatch):
-    right = team.add_noise
+    right = TensorNoise.applied
 
-    def divided_twice(groups, noise, rng, divisor):
-        noise.deviations = [deviation / divisor for deviation in noise.deviations]
-        return right(groups, noise, rng, divisor)
+    def divided_twice(self, exact, rng):
+        smaller = [deviation / self.divisor for deviation in self.deviations]
+        object.__setattr__(self, "deviations", smaller)
+        return right(self, exact, rng)
 
-    monkeypatch.setattr(team, "add_noise", divided_twice)
+    monkeypatch.setattr(TensorNoise, "applied", divided_twice)
     assert "noise-divided-by-batch-twice" in findings_of("Clipped", "default").bugs

@@ -215,8 +215,9 @@ def test_the_broken_example_fails_with_code_one_and_the_repaired_one_passes(tmp_
     facts = json.loads(broken.output)
     assert {"clipped-per-batch", "noise-ignores-clip"} <= set(facts["bugs"])
     text = page.read_text()
-    assert "data:image/png;base64" in text
-    assert "http" not in text
+    assert "data:image/svg+xml;base64" in text
+    assert "http:" not in text
+    assert "https:" not in text
     repaired = CliRunner().invoke(command_line(), files("repaired.py:train"))
     assert repaired.exit_code == 0, repaired.output
     assert "Private so far" in repaired.output

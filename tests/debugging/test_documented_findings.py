@@ -36,6 +36,17 @@ def test_every_finding_has_a_section_with_a_broken_program_and_its_repair():
         assert "# repaired" in part, name
 
 
+def test_where_evidence_fits_two_causes_an_experiment_tells():
+    """A section that names alternatives names the experiment that decides between them."""
+    several = {}
+    for name, part in SECTIONS.items():
+        text = part.split("```")[0].split("\n", 1)[1]
+        if re.search(r", or |\bEither\b|: [^.]* or ", text):
+            several[name] = text
+    assert len(several) > 10
+    assert [name for name, text in several.items() if "tell" not in text] == []
+
+
 def test_what_is_planted_is_in_the_catalogue():
     known = {mutant.bug for mutant in mutants()}
     assert set(PLANTED.values()) <= known

@@ -43,10 +43,12 @@ def findings_of(settings, tests, effort="quick", **declared):
         ("no-noise-on-last-batch", "noise-differs-between-steps"),
         slow("noise-pool", "noise-repeats-every-step"),
         slow("sampler-restarts-each-epoch", "batches-repeat"),
+        slow("noise-replayed-on-resume", "noise-repeats-every-step"),
     ],
 )
 def test_what_changes_after_the_first_step_is_found_and_named(bug, name):
-    effort = "default" if bug in ("noise-pool", "sampler-restarts-each-epoch") else "quick"
+    more = ("noise-pool", "sampler-restarts-each-epoch", "noise-replayed-on-resume")
+    effort = "default" if bug in more else "quick"
     findings = findings_of({"bug": bug}, LATE, effort)
     assert findings.bugs == [name], str(findings)
 
@@ -96,3 +98,28 @@ def test_hundreds_of_steps_are_looked_at_by_default():
     findings = findings_of({}, LATE, "default")
     assert findings.ok
     assert "3, 8, 25, 80, 250" in findings.results[-1].summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", ["noise-pool", "reseed-each-step"])
+def test_a_warm_up_of_the_learning_rate_hides_no_repeated_noise(bug):
+    """Neither a warm-up nor an average of weights makes steps alike; only the first is judged."""
+    findings = findings_of({"bug": bug, "warmup": 4}, LATE)
+    assert findings.bugs == ["noise-repeats-every-step"], str(findings)
+
+
+@pytest.mark.parametrize(
+    ("bug", "test", "name"),
+    [
+        ("antithetic-noise", "E5", "noise-numbers-recur"),
+        ("noise-in-bfloat16", "E5", "noise-numbers-recur"),
+        ("noise-rolled-each-step", "E5", "noise-repeats-every-step"),
+        ("incomplete-micro-batch-dropped", "E3", "records-interact"),
+        ("near-duplicates-removed", "E3", "records-interact"),
+        ("outliers-removed", "E3", "records-interact"),
+    ],
+)
+def test_copies_of_noise_and_records_that_are_left_out_are_found(bug, test, name):
+    findings = findings_of({"bug": bug}, ("P", "E3", test))
+    assert name in findings.bugs, str(findings)
+    assert findings_of({}, ("P", "E3", test)).ok

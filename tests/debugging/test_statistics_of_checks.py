@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from noisewise.debugging.statistics import (
     LEVEL,
     binomial,
+    coincidences,
     correlation,
     family_bound,
     goodness_of_fit,
@@ -88,3 +89,25 @@ def test_a_flat_line_has_no_slope_and_p_value_one():
 def test_family_bound_adds_up():
     assert family_bound(0) == 0.0
     assert family_bound(100) == 100 * LEVEL
+
+
+@given(st.integers(0, 10**6), st.integers(150, 2000), st.floats(1e-6, 1e6))
+def test_numbers_that_come_once_are_not_taken_for_copies(seed, count, scale):
+    # About 100 draws; also where deviations differ, as between tensors.
+    rng = np.random.default_rng(seed)
+    values = np.abs(scale * rng.standard_normal(count) * rng.choice([0.2, 1.0], count))
+    share, p_value = coincidences(values)
+    assert p_value > LEVEL
+    # One in twenty is expected; a quarter would be needed for an accusation.
+    assert share < 0.25
+
+
+@given(st.integers(0, 10**6), st.floats(1e-6, 1e6))
+def test_numbers_that_come_twice_or_have_few_digits_are_noticed(seed, scale):
+    values = np.abs(scale * np.random.default_rng(seed).standard_normal(600))
+    rounded = (np.frexp(values)[0] * 2**8).round() * 2.0 ** np.frexp(values)[1]
+    for copied in (np.concatenate([values, values * (1 + 1e-7)]), rounded):
+        share, p_value = coincidences(copied)
+        assert share > 0.25
+        assert p_value < LEVEL
+    assert coincidences(values[:50]) == (0.0, 1.0)

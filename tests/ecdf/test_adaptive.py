@@ -12,20 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noisewise.ecdf import Budget, LocalSum, dp_ecdf, plan
+from noisewise.ecdf import Budget, dp_ecdf, plan
 from noisewise.ecdf.adaptive import (
     bend,
     bend_sensitivity_squared,
     choose_width,
     propose_width,
 )
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.estimate import smooth_counts
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
+from noisewise.federated import LocalAggregator
 from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 
-REPLACE, ADD = Relation("replace"), Relation("add-remove")
+REPLACE, ADD = Relation("replace-one"), Relation("add-remove")
 
 
 def slow_bend(counts: np.ndarray, width: int) -> float:
@@ -114,7 +116,7 @@ def test_all_looks_and_the_curve_together_cost_epsilon(
         epsilon=epsilon,
         bins=2**12,
         mechanism="adaptive",
-        neighbors=relation.name,
+        relation=relation.name,
         rng=3,
     )
     statement = curve.statement()
@@ -146,18 +148,20 @@ def test_the_noise_of_the_looks_is_what_is_stated() -> None:
 
 def test_with_a_public_number_of_records_a_grid_that_cannot_gain_costs_nothing() -> None:
     x = np.random.default_rng(0).random(3000)
-    curve = dp_ecdf(x, bounds=(0, 1), epsilon=1.0, bins=64, mechanism="adaptive", rng=1)
-    assert curve.looks == ()
+    curve = dp_ecdf(
+        x, bounds=(0, 1), epsilon=1.0, bins=64, mechanism="adaptive", rng=1, relation="replace-one"
+    )
+    assert "then" not in curve.statement().mechanism
     assert curve.mechanism.name == "kary"
     assert curve.mechanism.epsilon > 0.999
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("bins", "width"), [(1000, 7), (64, 8), (50, 24), (12, 5)])
 def test_the_variance_of_a_coarse_tree_is_that_of_its_noise(
-    neighbors: str, bins: int, width: int
+    relation: str, bins: int, width: int
 ) -> None:
-    inner = plan(CoarseTree.count(bins, width), neighbors, Budget(1.0), mechanism="kary")
+    inner = plan(CoarseTree.count(bins, width), relation, Budget(1.0), mechanism="kary")
     coarse = CoarseTree(inner.strategy, bins, width)  # type: ignore[arg-type]
     mechanism = type(inner)(coarse, inner.noise, inner.change)
     # The read-out is linear in independent noise: its matrix gives the variance exactly.
@@ -224,11 +228,11 @@ SHAPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("simultaneous", [True, False])
 def test_bands_cover_the_curve_inside_blocks_too(
-    neighbors: str, shape: str, simultaneous: bool
+    relation: str, shape: str, simultaneous: bool
 ) -> None:
     x = SHAPES[shape](np.random.default_rng(2))
     bins, runs = 2**9, 60
@@ -240,7 +244,7 @@ def test_bands_cover_the_curve_inside_blocks_too(
             epsilon=0.05,
             bins=bins,
             mechanism="adaptive",
-            neighbors=neighbors,
+            relation=relation,
             rng=seed,
         )
         truth = np.searchsorted(np.sort(x), curve.thresholds, side="right") / x.size
@@ -255,10 +259,10 @@ def test_bands_cover_the_curve_inside_blocks_too(
         assert inside.mean() > 0.85
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
-def test_smooth_data_gain_much_and_other_data_lose_little(neighbors: str) -> None:
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_smooth_data_gain_much_and_other_data_lose_little(relation: str) -> None:
     generator = np.random.default_rng(5)
-    bins, relation, budget = 2**13, Relation.of(neighbors), Budget(1.0)
+    bins, relation, budget = 2**13, Relation.of(relation), Budget(1.0)
     rng = Randomness.seeded(7)
     default = plan(bins, relation, budget)
     smooth = generator.multinomial(2 * 10**4, np.full(bins, 1 / bins))
@@ -268,11 +272,11 @@ def test_smooth_data_gain_much_and_other_data_lose_little(neighbors: str) -> Non
     for name, counts in (("smooth", smooth), ("heaps", heaps), ("rough", rough)):
         truth, plain, adaptive, widths = np.cumsum(counts), 0.0, 0.0, Counter[int]()
         for _ in range(40):
-            noisy = default.release(counts, rng)
+            noisy = noisy_counts(default, counts, rng)
             plain += float(((smooth_counts(noisy, default, "auto") - truth) ** 2).mean())
             chosen = choose_width(counts, relation, budget, rng).mechanism
             widths[getattr(chosen.strategy, "width", 1)] += 1
-            noisy = chosen.release(counts, rng)
+            noisy = noisy_counts(chosen, counts, rng)
             adaptive += float(((smooth_counts(noisy, chosen, "shrink") - truth) ** 2).mean())
         ratios[name] = math.sqrt(adaptive / plain), widths
     # The seed is fixed; over other seeds the ratios move by 0.05.
@@ -300,7 +304,7 @@ def test_the_proposal_grows_with_noise_and_falls_with_records() -> None:
     ("options", "message"),
     [
         ({"delta": 1e-6}, "pure budgets"),
-        ({"aggregator": LocalSum()}, "no sum over records"),
+        ({"aggregator": LocalAggregator()}, "no sum over records"),
         ({"objective": "max"}, "mean error"),
         ({"base": 4}, "mechanism='thesis'"),
         ({"smooth": "l1"}, "mechanism='thesis'"),
@@ -315,8 +319,8 @@ def test_what_it_cannot_do_is_refused_before_anything_is_spent(
 
 
 @pytest.mark.parametrize("smooth", ["auto", "l2", "pava", "shrink", None])
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
-def test_every_reading_of_an_adaptive_curve_works(smooth: str | None, neighbors: str) -> None:
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_every_reading_of_an_adaptive_curve_works(smooth: str | None, relation: str) -> None:
     x = np.random.default_rng(0).random(5000)
     curve = dp_ecdf(
         x,
@@ -325,7 +329,7 @@ def test_every_reading_of_an_adaptive_curve_works(smooth: str | None, neighbors:
         bins=1023,
         mechanism="adaptive",
         smooth=smooth,
-        neighbors=neighbors,
+        relation=relation,
         rng=2,
     )
     assert curve.mechanism.name == "adaptive"

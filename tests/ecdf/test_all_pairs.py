@@ -24,7 +24,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 import noisewise.ecdf
 import noisewise.federated
-from noisewise.ecdf import adaptive, group_sums, noising, stream_noise
+from noisewise.ecdf import adaptive, group_sums, stream_noise
 from noisewise.ecdf.adaptive import bend, bend_sensitivity_squared
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import measure_calibration
@@ -41,9 +41,10 @@ from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import Relation
+from noisewise.release import noise as noising
 
 BUDGETS = (Budget(1.0), Budget(0.7, 1e-6), Budget.concentrated(0.3))
-RELATIONS = ("replace", "add-remove")
+RELATIONS = ("replace-one", "add-remove")
 
 # -------------------------------------------------------------------- what there is to check
 
@@ -94,12 +95,15 @@ MAKERS: dict[str, list[Callable[[int, str, Budget], Mechanism]]] = {
 #: Strategies that are measured record by record instead, below.
 BY_RECORD = {"SumsByGroup"}
 STREAMS = {"KaryNoise", "PathNoise"}
-#: Every module that draws noise, with the test here that covers what it adds the noise to.
+#: What noise is made of.
+MADE_OF = {"Block", "IntegerNoise", "SharedBlock", "discrete_gaussian", "discrete_laplace"}
+#: Every module that makes noise, with the test here that covers what it adds the noise to.
 DRAWERS = {
-    "noisewise.ecdf.mechanisms.protocol": "strategies",
+    "noisewise.ecdf.mechanisms.calibrating": "strategies",
+    "noisewise.ecdf.two_class": "strategies",
     "noisewise.ecdf.stream_noise": "streams",
     "noisewise.ecdf.group_sums": "sums over groups",
-    "noisewise.ecdf.hosmer_lemeshow": "the root of a statistic",
+    "noisewise.ecdf.hosmer_lemeshow_root": "the root of a statistic",
     "noisewise.ecdf.adaptive": "looks",
     "noisewise.federated.noise": "shares of a strategy's noise",
 }
@@ -122,14 +126,14 @@ def test_every_mechanism_that_can_be_asked_for_has_a_case() -> None:
         assert {type(one.strategy).__name__ for one in made} <= set(MAKERS)
 
 
-def test_every_module_that_draws_noise_has_a_case() -> None:
+def test_every_module_that_makes_noise_has_a_case() -> None:
     drawing = set()
     for package in (noisewise.ecdf, noisewise.federated):
         root = Path(package.__file__).parent
         for path in root.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 called = getattr(node, "func", None)
-                if isinstance(called, ast.Name) and called.id.startswith("discrete_"):
+                if isinstance(called, ast.Name) and called.id in MADE_OF:
                     inside = path.relative_to(root).with_suffix("").parts
                     drawing.add(".".join((package.__name__, *inside)))
     assert drawing == set(DRAWERS)
@@ -313,7 +317,7 @@ def noise_matrix(noise: Any) -> np.ndarray:
             return values
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stream_noise, "discrete_laplace", fixed)
+            patch.setattr(noising, "discrete_laplace", fixed)
             return np.asarray(noise.draw(resolve(0)))
 
     draw(None)
@@ -396,7 +400,7 @@ def test_no_record_moves_sums_over_groups_by_more_than_stated(
     nothing = sums([])
     changes = (
         itertools.combinations(before, 2)
-        if relation == "replace"
+        if relation == "replace-one"
         else ((nothing, one) for one in before)
     )
     factor = Relation.of(relation).sum_factor
@@ -415,7 +419,7 @@ def test_a_record_that_would_add_more_than_its_bound_adds_nothing(value: int) ->
     assert kept[1:3].tolist() == values[1:3].tolist()
     assert kept[3].tolist() == [0, 0]
     family = Family(("a", "b"), values, UNIT, 1.0)
-    options = {"epsilon": 1.0, "relation": Relation.of("replace"), "rng": resolve(0)}
+    options = {"epsilon": 1.0, "relation": Relation.of("replace-one"), "rng": resolve(0)}
     sums = exact_sums(
         lambda: release_sums(np.zeros(4, np.intp), [family], np.array([]), **options)  # type: ignore[arg-type]
     )
@@ -471,7 +475,7 @@ def test_no_record_moves_the_root_of_the_statistic_by_more_than_stated(
         values = [root(record) for record in records]
         spread = (
             max(values) - min(values)
-            if relation == "replace"
+            if relation == "replace-one"
             else max(abs(value - root()) for value in values)
         )
         assert spread <= allowed * (1 + 1e-9)

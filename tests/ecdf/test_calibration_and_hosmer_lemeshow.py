@@ -25,7 +25,7 @@ from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 
-RELATIONS = ("replace", "add-remove")
+RELATIONS = ("replace-one", "add-remove")
 CUTS = np.array([0.25, 0.5, 0.75])
 # Every kind of record: on cuts, between them, at the ends, with both labels.
 GRID = (0.0, 0.1, 0.25, 0.3, 0.5, 0.6, 0.75, 0.9, 1.0)
@@ -58,7 +58,7 @@ def test_worst_loss_of_the_group_sums_over_all_neighbours_is_epsilon(
     scales, spent = plan_scales(
         [f.bound for f in empty], [f.share for f in empty], 1.0, Relation.of(relation)
     )
-    if relation == "replace":
+    if relation == "replace-one":
         pairs = [([*rest, a], [*rest, b]) for a, b in itertools.permutations(RECORDS, 2)]
     else:
         pairs = [(rest, [*rest, a]) for a in RECORDS]
@@ -83,7 +83,7 @@ def test_thesis_numbers_move_by_four_and_cost_one_over_l_plus_five() -> None:
     # epsilon' = epsilon / (L + 5): scale 1 / epsilon' for each of the four sums.
     height = 10
     rest = 1 - hl._curve_share("thesis", 2**height)
-    scales, _ = plan_scales([UNIT, UNIT], [0.5, 0.5], rest, Relation.of("replace"))
+    scales, _ = plan_scales([UNIT, UNIT], [0.5, 0.5], rest, Relation.of("replace-one"))
     assert [float(s) / UNIT for s in scales] == pytest.approx([height + 5] * 2)
 
 
@@ -98,7 +98,7 @@ def test_every_sum_has_its_own_noise() -> None:
     empty = np.zeros(0)
     sums = release_sums(
         np.zeros(0, np.intp), hl._thesis(empty, empty), CUTS, epsilon=0.001,
-        relation=Relation.of("replace"), rng=Randomness.seeded(1),
+        relation=Relation.of("replace-one"), rng=Randomness.seeded(1),
     )  # fmt: skip
     noise = np.concatenate(list(sums.columns.values()))
     assert np.unique(noise).size == 16
@@ -117,7 +117,7 @@ def test_one_record_moves_the_clipped_root_by_at_most_its_sensitivity(
     p, y = np.repeat(p, copies), np.repeat(y, copies)
     here = clipped_root(y, p, CUTS, floor, clip)
     added, replaced = (
-        root_sensitivity(floor, clip, Relation.of(r)) for r in ("add-remove", "replace")
+        root_sensitivity(floor, clip, Relation.of(r)) for r in ("add-remove", "replace-one")
     )
     for a, b in RECORDS[::2] + RECORDS[1::3]:
         other = clipped_root(np.append(y, b), np.append(p, a), CUTS, floor, clip)
@@ -144,7 +144,7 @@ def test_statements_are_verified_and_within_the_budget(
     rng = np.random.default_rng(0)
     p = rng.random(400)
     test = dp_hosmer_lemeshow(
-        rng.random(400) < p, p, epsilon=0.8, delta=delta, method=method, neighbors=relation,
+        rng.random(400) < p, p, epsilon=0.8, delta=delta, method=method, relation=relation,
         bins=64, rng=1, draws=50,
     )  # fmt: skip
     statement = test.statement()
@@ -154,7 +154,7 @@ def test_statements_are_verified_and_within_the_budget(
         assert statement.epsilon > 0.79
     curve = private_calibration(
         rng.random(400) < p, p, epsilon=0.8, delta=delta, strategy="quantile", bins=64,
-        neighbors=relation, rng=1,
+        relation=relation, rng=1,
     )  # fmt: skip
     assert verify(curve.statement()).ok
     assert curve.statement().epsilon <= 0.8
@@ -178,7 +178,9 @@ def test_with_hardly_any_noise_the_statistic_is_the_classic_one(method: str) -> 
     rng = np.random.default_rng(3)
     p = np.round(rng.beta(2, 4, 5000) * 1024 - 0.5) / 1024 + 0.5 / 1024  # middles of bins
     y = (rng.random(5000) < p).astype(float)
-    test = dp_hosmer_lemeshow(y, p, epsilon=400.0, method=method, bins=1024, rng=1, draws=4000)
+    test = dp_hosmer_lemeshow(
+        y, p, epsilon=400.0, method=method, bins=1024, rng=1, draws=4000, relation="replace-one"
+    )
     assert test.statistic == pytest.approx(classic_statistic(y, p, test.cuts), rel=0.02)
     # Right predictions on new records: chi-square with as many degrees as groups.
     assert test.p_value == pytest.approx(chi2.sf(test.statistic, 10), abs=0.04)
@@ -189,7 +191,9 @@ def test_a_fitted_model_loses_two_degrees_of_freedom() -> None:
     rng = np.random.default_rng(3)
     p = rng.beta(2, 4, 20_000)
     y = rng.random(20_000) < p
-    test = dp_hosmer_lemeshow(y, p, epsilon=400.0, rng=1, draws=20_000, fitted=True)
+    test = dp_hosmer_lemeshow(
+        y, p, epsilon=400.0, rng=1, draws=20_000, fitted=True, relation="replace-one"
+    )
     assert test.p_value == pytest.approx(chi2.sf(test.statistic, 8), abs=0.03)
 
 
@@ -201,7 +205,7 @@ def test_right_predictions_are_rejected_at_the_level_and_wrong_ones_almost_alway
     # probability below 1e-6 at the nominal level.
     rng = np.random.default_rng(5)
     p = rng.beta(1, 5, 8000)
-    options = dict(epsilon=1.0, method=method, bins=256, draws=300)
+    options = dict(epsilon=1.0, method=method, bins=256, draws=300, relation="replace-one")
     right = [
         dp_hosmer_lemeshow(rng.random(8000) < p, p, rng=seed, **options) for seed in range(120)
     ]
@@ -220,7 +224,9 @@ def test_measuring_residuals_directly_beats_the_thesis_by_far() -> None:
     errors = {}
     for method in ("residual", "thesis"):
         tests = [
-            dp_hosmer_lemeshow(y, p, epsilon=1.0, method=method, bins=256, rng=s, draws=1)
+            dp_hosmer_lemeshow(
+                y, p, epsilon=1.0, method=method, bins=256, rng=s, draws=1, relation="replace-one"
+            )
             for s in range(25)
         ]
         truth = [classic_statistic(y, p, test.cuts) for test in tests]
@@ -236,7 +242,7 @@ def test_with_hardly_any_noise_the_curve_is_that_of_scikit_learn() -> None:
     rng = np.random.default_rng(1)
     p = rng.random(3000)
     y = (rng.random(3000) < p**1.3).astype(int)
-    ours = dp_calibration_curve(y, p, epsilon=1e4, n_bins=7, rng=1)
+    ours = dp_calibration_curve(y, p, epsilon=1e4, n_bins=7, rng=1, relation="replace-one")
     theirs = calibration_curve(y, p, n_bins=7)
     for left, right in zip(ours, theirs, strict=True):
         assert np.allclose(left, right, atol=2e-3)
@@ -254,7 +260,7 @@ def test_noise_of_the_residuals_has_its_stated_variance_and_the_interval_covers(
     ece = np.abs(truth).sum() / 2000
     hits, squares = 0, []
     for seed in range(400):
-        found = private_calibration(y, p, epsilon=1.0, rng=seed)
+        found = private_calibration(y, p, epsilon=1.0, rng=seed, relation="replace-one")
         squares.append((found.residuals - truth) ** 2)
         low, high = found.ece_interval(0.9, draws=200, seed=seed)
         hits += low <= ece <= high
@@ -265,10 +271,10 @@ def test_noise_of_the_residuals_has_its_stated_variance_and_the_interval_covers(
 
 def test_calibration_sums_of_all_families_fit_one_epsilon() -> None:
     y, p = np.array([1.0, 0.0]), np.array([0.3, 1.0])
-    sums = measure_calibration(y, p, CUTS, 1.0, Relation.of("replace"), Randomness.seeded(1))
+    sums = measure_calibration(y, p, CUTS, 1.0, Relation.of("replace-one"), Randomness.seeded(1))
     scales = sums.scales
     assert 2 / scales["count"] + 2 / scales["residual"] + 2 / scales["place"] <= 1.0
-    assert sums.epsilon == pytest.approx(1.0)
+    assert sums.statement().epsilon == pytest.approx(1.0)
 
 
 def test_ece_alone_and_plots() -> None:
@@ -278,9 +284,9 @@ def test_ece_alone_and_plots() -> None:
     rng = np.random.default_rng(2)
     p = rng.random(5000)
     y = rng.random(5000) < 0.5
-    value = dp_expected_calibration_error(y, p, epsilon=2.0, rng=1)
+    value = dp_expected_calibration_error(y, p, epsilon=2.0, rng=1, relation="replace-one")
     assert abs(value - 0.25) < 0.05
-    found = private_calibration(y, p, epsilon=2.0, neighbors="add-remove", rng=1)
+    found = private_calibration(y, p, epsilon=2.0, relation="add-remove", rng=1)
     low, high = found.ece_interval()
     assert low < 0.26
     assert high > 0.24
@@ -288,10 +294,10 @@ def test_ece_alone_and_plots() -> None:
     assert found.plot().get_ylabel() == "share of positives"
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_ece_of_a_single_record_is_a_number_between_0_and_1(neighbors: str, seed: int) -> None:
-    found = private_calibration([1], [0.3], epsilon=0.1, neighbors=neighbors, rng=seed)
+def test_the_ece_of_a_single_record_is_a_number_between_0_and_1(relation: str, seed: int) -> None:
+    found = private_calibration([1], [0.3], epsilon=0.1, relation=relation, rng=seed)
     low, high = found.ece_interval()
     assert 0 <= low <= high <= 1
     assert 0 <= found.ece <= 1
@@ -324,13 +330,15 @@ def test_wrong_records_are_refused_and_degenerate_ones_are_not() -> None:
         with pytest.raises(ValueError, match="NaN"):
             call([0, 1], [0.2, math.nan], epsilon=1.0)
         with pytest.raises(ValueError, match="empty"):
-            call([], [], epsilon=1.0)
+            call([], [], epsilon=1.0, relation="replace-one")
     for y, p in (([1], [0.5]), ([1, 1, 1], [0.2] * 3), ([0] * 50, [0.0] * 50)):
         for method in ("residual", "thesis", "statistic"):
-            test = dp_hosmer_lemeshow(y, p, epsilon=1.0, method=method, bins=32, rng=1, draws=100)
+            test = dp_hosmer_lemeshow(
+                y, p, epsilon=1.0, method=method, bins=32, rng=1, draws=100, relation="replace-one"
+            )
             assert 0 < test.p_value <= 1
             assert math.isfinite(test.statistic)
-        found = private_calibration(y, p, epsilon=1.0, rng=1)
+        found = private_calibration(y, p, epsilon=1.0, rng=1, relation="replace-one")
         assert np.isfinite(found.prob_true).all()
 
 
@@ -341,4 +349,4 @@ def test_contributions_are_integers_within_their_bound() -> None:
     assert units[0] == 0
     assert units[-1] == UNIT
     with pytest.raises(ValueError, match="shares"):
-        plan_scales([UNIT, UNIT], [0.9, 0.2], 1.0, Relation.of("replace"))
+        plan_scales([UNIT, UNIT], [0.9, 0.2], 1.0, Relation.of("replace-one"))

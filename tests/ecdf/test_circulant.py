@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.ecdf.mechanisms import Setting, circulant_mechanism, plan
 from noisewise.ecdf.mechanisms.circulant import PinnedCirculant, inverse_column
 from noisewise.privacy.randomness import Randomness
@@ -87,9 +88,11 @@ def test_read_out_is_least_squares_and_its_variance_the_closed_form(
 def test_released_counts_have_the_stated_variance() -> None:
     # A mean of 1000 independent numbers, each a mean of squares of standard Gaussian numbers:
     # deviation at most sqrt(2 / 1000) = 0.045; six of them, false alarm below 1e-8.
-    mechanism = plan(32, "replace", APPROXIMATE, mechanism="circulant")
+    mechanism = plan(32, "replace-one", APPROXIMATE, mechanism="circulant")
     rng, counts = Randomness.seeded(3), np.arange(32)
-    errors = np.array([mechanism.release(counts, rng) for _ in range(1000)]) - np.cumsum(counts)
+    errors = np.array([noisy_counts(mechanism, counts, rng) for _ in range(1000)]) - np.cumsum(
+        counts
+    )
     standardised = errors[:, :-1] ** 2 / mechanism.variance[:-1]
     assert abs(standardised.mean() - 1) < 0.27
     simulated = mechanism.simulate(np.random.default_rng(5), 4000)[:, :-1]
@@ -122,8 +125,8 @@ def test_no_worse_than_the_square_root_in_the_mean_nor_than_flat_noise_at_most(h
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("bins", [64, 1024, 2**13])
 def test_auto_takes_it_where_it_is_best(bins: int, objective: str) -> None:
-    chosen = plan(bins, "replace", CONCENTRATED, objective=objective)  # type: ignore[arg-type]
-    own = plan(bins, "replace", CONCENTRATED, mechanism="circulant", objective=objective)  # type: ignore[arg-type]
+    chosen = plan(bins, "replace-one", CONCENTRATED, objective=objective)  # type: ignore[arg-type]
+    own = plan(bins, "replace-one", CONCENTRATED, mechanism="circulant", objective=objective)  # type: ignore[arg-type]
     assert "circulant" in chosen.reason
     if objective == "mean":
         assert chosen.mean_variance <= own.mean_variance
@@ -135,12 +138,12 @@ def test_auto_takes_it_where_it_is_best(bins: int, objective: str) -> None:
 
 def test_it_is_refused_where_it_has_no_guarantee() -> None:
     with pytest.raises(ValueError, match="delta > 0"):
-        plan(64, "replace", Budget(1.0), mechanism="circulant")
+        plan(64, "replace-one", Budget(1.0), mechanism="circulant")
     with pytest.raises(ValueError, match="public number of records"):
         plan(64, "add-remove", APPROXIMATE, mechanism="circulant")
     with pytest.raises(ValueError, match="public number of records"):
-        plan(64, "replace", APPROXIMATE, mechanism="circulant", change="joint")
-    strategy = plan(64, "replace", APPROXIMATE, mechanism="circulant").strategy
+        plan(64, "replace-one", APPROXIMATE, mechanism="circulant", change="joint")
+    strategy = plan(64, "replace-one", APPROXIMATE, mechanism="circulant").strategy
     with pytest.raises(ValueError, match="Gaussian"):
         strategy.shift("suffix", "l2-squared")
     counts = np.zeros(64, np.int64)

@@ -18,7 +18,9 @@ def test_delta_of_integer_noise_fits_at_the_composed_epsilon(epsilon: float, del
     rng = np.random.default_rng(0)
     p = rng.random(300)
     y = rng.random(300) < p
-    found = private_evaluation(y, p, epsilon=epsilon, delta=delta, rng=1, bins=256)
+    found = private_evaluation(
+        y, p, epsilon=epsilon, delta=delta, rng=1, bins=256, relation="replace-one"
+    )
     whole = found.statement()
     assert verify(whole).ok
     assert whole.epsilon <= epsilon
@@ -42,7 +44,9 @@ def test_releases_with_a_large_epsilon_and_delta_compose() -> None:
     generator = np.random.default_rng(0)
     p = generator.random(500)
     y = (generator.random(500) < p).astype(int)
-    statement = private_evaluation(y, p, epsilon=40.0, delta=1e-6, rng=1).statement()
+    statement = private_evaluation(
+        y, p, epsilon=40.0, delta=1e-6, rng=1, relation="replace-one"
+    ).statement()
     assert statement.epsilon <= 40.0 * (1 + 1e-9)
 
 

@@ -15,6 +15,7 @@ from scipy import stats
 from noisewise.ecdf import Grid, dp_ecdf, plan
 from noisewise.ecdf.bands import critical_values
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import noisy_counts
 from noisewise.errors import NoisewiseError, UnsoundError
 from noisewise.privacy import Statement, verify
 from noisewise.privacy.randomness import Randomness
@@ -31,17 +32,17 @@ def truth(thresholds: np.ndarray, records: np.ndarray = RECORDS) -> np.ndarray:
 
 
 SETTINGS: list[dict[str, Any]] = [
-    {"mechanism": "kary"},
-    {"mechanism": "kary", "neighbors": "add-remove"},
-    {"mechanism": "thesis"},
-    {"mechanism": "thesis", "smooth": "l1"},
-    {"mechanism": "thesis", "smooth": "pava", "neighbors": "add-remove"},
-    {"mechanism": "sqrt", "delta": 1e-6},
-    {"mechanism": "sqrt", "delta": 1e-6, "neighbors": "add-remove"},
-    {"mechanism": "circulant", "delta": 1e-6},
-    {"mechanism": "thesis", "base": 4},
-    {"mechanism": "histogram"},
-    {"mechanism": "auto", "objective": "max"},
+    {"mechanism": "kary", "relation": "replace-one"},
+    {"mechanism": "kary", "relation": "add-remove"},
+    {"mechanism": "thesis", "relation": "replace-one"},
+    {"mechanism": "thesis", "smooth": "l1", "relation": "replace-one"},
+    {"mechanism": "thesis", "smooth": "pava", "relation": "add-remove"},
+    {"mechanism": "sqrt", "delta": 1e-6, "relation": "replace-one"},
+    {"mechanism": "sqrt", "delta": 1e-6, "relation": "add-remove"},
+    {"mechanism": "circulant", "delta": 1e-6, "relation": "replace-one"},
+    {"mechanism": "thesis", "base": 4, "relation": "replace-one"},
+    {"mechanism": "histogram", "relation": "replace-one"},
+    {"mechanism": "auto", "objective": "max", "relation": "replace-one"},
 ]
 
 
@@ -56,9 +57,9 @@ def test_a_curve_is_a_distribution_function_near_the_true_one(options: dict[str,
     assert np.abs(values - truth(curve.thresholds)).max() < 6 * 45 / 2000
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
-def test_without_noise_the_curve_is_scipys(neighbors: str) -> None:
-    curve = dp_ecdf(RECORDS, **LOUD, bins=128, mechanism="kary", neighbors=neighbors)
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_without_noise_the_curve_is_scipys(relation: str) -> None:
+    curve = dp_ecdf(RECORDS, **LOUD, bins=128, mechanism="kary", relation=relation)
     expected = stats.ecdf(np.clip(RECORDS, *BOUNDS))
     at = curve.thresholds
     assert np.allclose(curve(at), expected.cdf.evaluate(at), atol=1e-9)
@@ -70,7 +71,7 @@ def test_without_noise_the_curve_is_scipys(neighbors: str) -> None:
 
 
 def test_quantiles_of_all_methods_agree_without_noise() -> None:
-    curve = dp_ecdf(RECORDS, **LOUD, bins=2**12)
+    curve = dp_ecdf(RECORDS, **LOUD, bins=2**12, relation="replace-one")
     q = np.linspace(0.02, 0.98, 25)
     expected = np.quantile(np.clip(RECORDS, *BOUNDS), q, method="inverted_cdf")
     bin_width = 100 / 2**12
@@ -85,7 +86,7 @@ def test_quantiles_of_all_methods_agree_without_noise() -> None:
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_inverse_quantiles_are_the_least_thresholds_that_reach_q(q: list[float]) -> None:
-    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=0.5, bins=32, rng=2)
+    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=0.5, bins=32, rng=2, relation="replace-one")
     for value, threshold in zip(q, curve.quantile(q), strict=True):
         place = int(np.searchsorted(curve.thresholds, threshold))
         assert curve.probabilities[place] >= value
@@ -93,7 +94,7 @@ def test_inverse_quantiles_are_the_least_thresholds_that_reach_q(q: list[float])
 
 
 def test_mean_and_sample_follow_the_curve() -> None:
-    curve = dp_ecdf(RECORDS, **LOUD, bins=2**10)
+    curve = dp_ecdf(RECORDS, **LOUD, bins=2**10, relation="replace-one")
     assert curve.mean() == pytest.approx(np.clip(RECORDS, *BOUNDS).mean(), abs=100 / 2**10)
     drawn = curve.sample(4000, seed=1)
     assert drawn.min() >= 0
@@ -104,17 +105,17 @@ def test_mean_and_sample_follow_the_curve() -> None:
     assert np.abs(empirical - curve.probabilities).max() < 0.045
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_simultaneous_bands_cover_the_true_curve_as_often_as_they_say(
-    neighbors: str, delta: float
+    relation: str, delta: float
 ) -> None:
     # 300 independent curves at level 0.9: fewer than 243 covered has probability 1e-6 if the
     # coverage is 0.9 (binomial). Narrowing by monotony and rounding only add coverage.
     covered = narrow = 0
     for seed in range(300):
         curve = dp_ecdf(
-            RECORDS, bounds=BOUNDS, epsilon=1.0, delta=delta, bins=24, neighbors=neighbors, rng=seed
+            RECORDS, bounds=BOUNDS, epsilon=1.0, delta=delta, bins=24, relation=relation, rng=seed
         )
         band = curve.confidence_band(0.9, draws=199)
         true = truth(curve.thresholds)
@@ -131,12 +132,12 @@ def test_simultaneous_bands_cover_the_true_curve_as_often_as_they_say(
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_pointwise_bands_cover_each_value_as_often_as_they_say(delta: float) -> None:
-    mechanism = plan(24, "replace", Budget(1.0, delta))
+    mechanism = plan(24, "replace-one", Budget(1.0, delta))
     factors = critical_values(mechanism, 0.9, simultaneous=False, draws=999)
     widths = factors * np.sqrt(mechanism.variance)
     rng = Randomness.seeded(5)
     counts = np.full(24, 100)
-    errors = [np.abs(mechanism.release(counts, rng) - np.cumsum(counts)) for _ in range(1000)]
+    errors = [np.abs(noisy_counts(mechanism, counts, rng) - np.cumsum(counts)) for _ in range(1000)]
     rate = (np.array(errors)[:, :-1] <= widths[:-1]).mean(0)
     # Deviation of a rate at most 0.0095, and 0.0095 more from the simulated widths; six.
     assert rate.min() > 0.9 - 0.08
@@ -147,7 +148,9 @@ def test_population_bands_cover_the_distribution_behind_the_records() -> None:
     covered = 0
     for seed in range(100):
         records = np.random.default_rng(seed).uniform(0, 100, 500)
-        curve = dp_ecdf(records, bounds=BOUNDS, epsilon=1.0, bins=16, rng=seed)
+        curve = dp_ecdf(
+            records, bounds=BOUNDS, epsilon=1.0, bins=16, rng=seed, relation="replace-one"
+        )
         band = curve.confidence_band(0.9, target="population", draws=199)
         true = curve.thresholds / 100
         low, high = band.low.probabilities, band.high.probabilities
@@ -176,7 +179,7 @@ def test_a_statement_says_what_was_asked_and_can_be_verified() -> None:
         assert statement.epsilon <= 0.7
         assert statement.epsilon > 0.69
         assert statement.delta == options.get("delta", 0.0)
-        assert statement.relation.count_is_public == (options.get("neighbors") != "add-remove")
+        assert statement.relation.count_is_public == (options.get("relation") != "add-remove")
         assert "bounds" in " ".join(statement.assumptions)
         assert "seed" in statement.randomness
         assert verify(Statement.from_json(statement.to_json())).ok
@@ -237,7 +240,7 @@ def test_counts_agree_with_the_definition_of_an_ecdf(records: list[float], bins:
 @pytest.mark.parametrize("bounds", [None, "data"])
 def test_bounds_from_the_data_are_refused_because_they_leak(bounds: Any) -> None:
     with pytest.raises(UnsoundError, match="without looking at the data"):
-        dp_ecdf(RECORDS, bounds=bounds, epsilon=1.0)
+        dp_ecdf(RECORDS, bounds=bounds, epsilon=1.0, relation="replace-one")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +256,7 @@ def test_bounds_from_the_data_are_refused_because_they_leak(bounds: Any) -> None
         ({"bounds": (0, 0)}, "bounds must increase"),
         ({"bounds": (0, np.inf)}, r"bounds\[1\] must be finite"),
         ({"bounds": 3}, "bounds must be a pair"),
-        ({"neighbors": "swap"}, "relation must be one of"),
+        ({"relation": "swap"}, "relation must be one of"),
         ({"mechanism": "magic"}, "mechanism must be one of"),
         ({"mechanism": "sqrt"}, "delta > 0"),
         ({"mechanism": "kary", "smooth": "l1"}, "mechanism='thesis'"),
@@ -282,35 +285,37 @@ def test_bad_arguments_are_refused_before_anything_is_spent(
 
 def test_records_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
-        dp_ecdf([1.0, np.nan], bounds=BOUNDS, epsilon=1.0)
+        dp_ecdf([1.0, np.nan], bounds=BOUNDS, epsilon=1.0, relation="replace-one")
     with pytest.raises(TypeError, match="real numbers"):
-        dp_ecdf(["a"], bounds=BOUNDS, epsilon=1.0)
+        dp_ecdf(["a"], bounds=BOUNDS, epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="one-dimensional"):
-        dp_ecdf(np.ones((2, 2)), bounds=BOUNDS, epsilon=1.0)
+        dp_ecdf(np.ones((2, 2)), bounds=BOUNDS, epsilon=1.0, relation="replace-one")
 
 
 def test_no_records_are_refused_only_if_their_number_is_public() -> None:
     with pytest.raises(ValueError, match="x is empty"):
-        dp_ecdf([], bounds=BOUNDS, epsilon=1.0)
+        dp_ecdf([], bounds=BOUNDS, epsilon=1.0, relation="replace-one")
     # With a private number an error would tell nobody from somebody.
-    curve = dp_ecdf([], bounds=BOUNDS, epsilon=1.0, bins=16, neighbors="add-remove", rng=1)
+    curve = dp_ecdf([], bounds=BOUNDS, epsilon=1.0, bins=16, relation="add-remove", rng=1)
     assert np.all(np.diff(curve.probabilities) >= 0)
     assert curve.probabilities[-1] == 1
     assert np.isfinite(curve.variance()).all()
     curve.confidence_band(0.9, draws=99)
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
-def test_one_record_and_constant_records_give_curves(neighbors: str) -> None:
-    single = dp_ecdf([5.0], bounds=BOUNDS, epsilon=1.0, bins=8, neighbors=neighbors, rng=1)
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_one_record_and_constant_records_give_curves(relation: str) -> None:
+    single = dp_ecdf([5.0], bounds=BOUNDS, epsilon=1.0, bins=8, relation=relation, rng=1)
     assert single.probabilities[-1] == 1
-    constant = dp_ecdf(np.full(500, 50.0), **LOUD, bins=8, neighbors=neighbors)
+    constant = dp_ecdf(np.full(500, 50.0), **LOUD, bins=8, relation=relation)
     assert constant.probabilities.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
     assert constant.quantile(0.5) == 50
 
 
 def test_unsmoothed_curves_say_that_they_have_no_inverse() -> None:
-    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=0.1, bins=64, smooth=None, rng=1)
+    curve = dp_ecdf(
+        RECORDS, bounds=BOUNDS, epsilon=0.1, bins=64, smooth=None, rng=1, relation="replace-one"
+    )
     assert np.array_equal(curve.counts, curve.noisy_counts)
     with pytest.raises(ValueError, match="bisection"):
         curve.quantile(0.5)
@@ -318,7 +323,7 @@ def test_unsmoothed_curves_say_that_they_have_no_inverse() -> None:
 
 
 def test_quantiles_outside_zero_and_one_are_refused() -> None:
-    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=1.0, bins=8, rng=1)
+    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=1.0, bins=8, rng=1, relation="replace-one")
     for q in (-0.1, 1.1, np.nan, [0.5, 2.0]):
         with pytest.raises(ValueError, match="q must lie in"):
             curve.quantile(q)
@@ -332,7 +337,7 @@ def test_frames_and_plots_hold_the_curve() -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=1.0, bins=16, rng=1)
+    curve = dp_ecdf(RECORDS, bounds=BOUNDS, epsilon=1.0, bins=16, rng=1, relation="replace-one")
     frame = curve.to_frame(0.9)
     assert list(frame.columns) == [
         "threshold",
@@ -355,12 +360,12 @@ def test_equal_seeds_give_equal_curves_and_default_randomness_is_secure() -> Non
     assert np.array_equal(one.noisy_counts, two.noisy_counts)
     free = [dp_ecdf(RECORDS, **arguments) for _ in range(2)]
     assert not np.array_equal(free[0].noisy_counts, free[1].noisy_counts)
-    assert "NOT secret" not in free[0].randomness
+    assert "NOT secret" not in free[0].statement().randomness
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
-def test_a_budget_in_rho_is_spent_and_stated(neighbors: str) -> None:
-    curve = dp_ecdf(RECORDS, bounds=BOUNDS, rho=0.1, bins=64, neighbors=neighbors, rng=2)
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_a_budget_in_rho_is_spent_and_stated(relation: str) -> None:
+    curve = dp_ecdf(RECORDS, bounds=BOUNDS, rho=0.1, bins=64, relation=relation, rng=2)
     assert 0.0999 < curve.mechanism.rho <= 0.1
     assert curve.budget.kind == "concentrated"
     assert np.abs(curve.probabilities - truth(curve.thresholds)).max() < 0.1
@@ -411,7 +416,14 @@ def test_large_epsilons_with_delta_are_stated_within_the_budget(
     mechanism: str, epsilon: float
 ) -> None:
     curve = dp_ecdf(
-        RECORDS, bounds=BOUNDS, epsilon=epsilon, delta=1e-6, bins=32, mechanism=mechanism, rng=1
+        RECORDS,
+        bounds=BOUNDS,
+        epsilon=epsilon,
+        delta=1e-6,
+        bins=32,
+        mechanism=mechanism,
+        rng=1,
+        relation="replace-one",
     )
     statement = curve.statement()
     assert 0.9 * epsilon < statement.epsilon <= epsilon

@@ -23,7 +23,7 @@ def test_with_hardly_any_noise_it_is_numpys_histogram(
     x = np.array(cells, float)
     for noise in ("cumulative", "independent"):
         counts, edges = dp_histogram(
-            x, bins, (0, 16), epsilon=400.0, noise=noise, neighbors="add-remove", rng=seed
+            x, bins, (0, 16), epsilon=400.0, noise=noise, relation="add-remove", rng=seed
         )
         expected, expected_edges = np.histogram(x, bins, (0, 16))
         assert np.allclose(edges, expected_edges)
@@ -32,7 +32,7 @@ def test_with_hardly_any_noise_it_is_numpys_histogram(
 
 def test_given_edges_are_used() -> None:
     x = np.array([0.5, 1.5, 1.7, 9.0])
-    counts, edges = dp_histogram(x, [0, 1, 2, 10], epsilon=400.0, rng=1)
+    counts, edges = dp_histogram(x, [0, 1, 2, 10], epsilon=400.0, rng=1, relation="replace-one")
     assert edges.tolist() == [0, 1, 2, 10]
     assert np.allclose(counts, [1, 2, 1])
 
@@ -45,12 +45,21 @@ def test_ranges_have_the_stated_error_and_bins_are_not_negative(noise: str) -> N
     squares = []
     for seed in range(500):
         found = private_histogram(
-            x, 64, (-3, 3), epsilon=1.0, noise=noise, consistent=False, rng=seed
+            x,
+            64,
+            (-3, 3),
+            epsilon=1.0,
+            noise=noise,
+            consistent=False,
+            rng=seed,
+            relation="replace-one",
         )
         value, deviation = found.range_count(5, 49)
         squares.append((value - truth) ** 2 / deviation**2)
     assert abs(np.mean(squares) - 1) < 0.6
-    smooth = private_histogram(x, 64, (-3, 3), epsilon=1.0, noise=noise, rng=1)
+    smooth = private_histogram(
+        x, 64, (-3, 3), epsilon=1.0, noise=noise, rng=1, relation="replace-one"
+    )
     assert smooth.counts.min() >= 0
     assert verify(smooth.statement()).ok
     assert smooth.statement().epsilon <= 1.0
@@ -59,7 +68,9 @@ def test_ranges_have_the_stated_error_and_bins_are_not_negative(noise: str) -> N
 def test_cumulative_noise_is_better_for_ranges_and_independent_noise_for_single_bins() -> None:
     x = np.zeros(10)
     found = {
-        noise: private_histogram(x, 2048, (0, 1), epsilon=1.0, noise=noise, rng=1)
+        noise: private_histogram(
+            x, 2048, (0, 1), epsilon=1.0, noise=noise, rng=1, relation="replace-one"
+        )
         for noise in ("cumulative", "independent")
     }
     wide = {noise: found[noise].range_count(200, 1600)[1] for noise in found}
@@ -70,24 +81,26 @@ def test_cumulative_noise_is_better_for_ranges_and_independent_noise_for_single_
 
 def test_bad_input_is_refused() -> None:
     with pytest.raises(UnsoundError, match="without looking"):
-        dp_histogram([1.0], 10, epsilon=1.0)
+        dp_histogram([1.0], 10, epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="edges"):
-        dp_histogram([1.0], [0.0, 1.0], epsilon=1.0)
+        dp_histogram([1.0], [0.0, 1.0], epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="increase"):
-        dp_histogram([1.0], 10, (1, 0), epsilon=1.0)
+        dp_histogram([1.0], 10, (1, 0), epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="epsilon"):
-        dp_histogram([1.0], 10, (0, 1), epsilon=0.0)
+        dp_histogram([1.0], 10, (0, 1), epsilon=0.0, relation="replace-one")
     with pytest.raises(ValueError, match="NaN"):
-        dp_histogram([math.nan], 10, (0, 1), epsilon=1.0)
+        dp_histogram([math.nan], 10, (0, 1), epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="noise"):
-        dp_histogram([1.0], 10, (0, 1), epsilon=1.0, noise="none")
+        dp_histogram([1.0], 10, (0, 1), epsilon=1.0, noise="none", relation="replace-one")
     with pytest.raises(ValueError, match="last"):
-        private_histogram([1.0], 10, (0, 1), epsilon=1.0, rng=1).range_count(3, 2)
+        private_histogram(
+            [1.0], 10, (0, 1), epsilon=1.0, rng=1, relation="replace-one"
+        ).range_count(3, 2)
 
 
 def test_it_can_be_drawn() -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    found = private_histogram(np.zeros(5), 8, (0, 1), epsilon=1.0, rng=1)
+    found = private_histogram(np.zeros(5), 8, (0, 1), epsilon=1.0, rng=1, relation="replace-one")
     assert found.plot().get_ylabel() == "records"

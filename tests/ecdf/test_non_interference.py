@@ -1,7 +1,7 @@
 """What a curve shows depends on its noisy sums and on what is public, and on nothing else.
 
 Each curve is made twice. The first time the answers of the one line in which exact sums and noise
-meet (:mod:`noisewise.ecdf.noising`) are kept; the second time all records are others, and that
+meet (:mod:`noisewise.release.noise`) are kept; the second time all records are others, and that
 line gives the same answers. Then every attribute, frame, method, statement, warning, exception
 and the state of the generator must be equal to the bit. Curves are found by their names, and
 their attributes by looking: a new one without a case fails.
@@ -23,9 +23,13 @@ import numpy as np
 import pytest
 
 import noisewise.ecdf
+import noisewise.release
 from noisewise import ecdf
-from noisewise.ecdf import noising
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.release import noise as noising
+from noisewise.release.rank_choice import RankChoice
+
+CHOSEN = RankChoice.applied
 
 # ------------------------------------------------------------------------------- records
 
@@ -54,19 +58,41 @@ Case = Callable[[np.ndarray, np.ndarray, str, Randomness], Any]
 
 
 def on_scores(function: Callable[..., Any], **options: Any) -> Case:
-    return lambda y, p, neighbors, rng: function(y, p, neighbors=neighbors, rng=rng, **options)
+    return lambda y, p, relation, rng: function(y, p, relation=relation, rng=rng, **options)
 
 
 def on_values(function: Callable[..., Any], *rest: Any, **options: Any) -> Case:
     # Values outside the bounds, too.
-    return lambda y, p, neighbors, rng: function(
-        p * 3 - 1 + 0.1 * y, *rest, neighbors=neighbors, rng=rng, **options
+    return lambda y, p, relation, rng: function(
+        p * 3 - 1 + 0.1 * y, *rest, relation=relation, rng=rng, **options
     )
 
 
+def of_units(function: Callable[..., Any], rule: str) -> Callable[..., Any]:
+    """Units of which some have one row and some have many; their number is that of x[::10]."""
+
+    def run(x: Any, **options: Any) -> Any:
+        seed = int(np.abs(x).sum()) % 97
+        ids = np.random.default_rng(seed).integers(0, PUBLIC // 4, len(x))
+        ids[: PUBLIC // 4] = np.arange(PUBLIC // 4)
+        return function(x, units=ecdf.Units(ids, rule=rule), max_per_unit=1, **options)
+
+    return run
+
+
+def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A number or an array, with what else can be asked of it."""
+
+    def run(*values: Any, **options: Any) -> Any:
+        found = function(*values, **options)
+        return [found, found.statement(), found.confidence_interval(0.8), found.mechanism]
+
+    return run
+
+
 def stream(**options: Any) -> Case:
-    def run(y: np.ndarray, p: np.ndarray, neighbors: str, rng: Randomness) -> Any:
-        if neighbors == "add-remove":
+    def run(y: np.ndarray, p: np.ndarray, relation: str, rng: Randomness) -> Any:
+        if relation == "add-remove":
             y = y[:PUBLIC]  # the length of a stream is public
         counter = ecdf.StreamingCounter(rng=rng, **options)
         first = counter.extend(y[:7])
@@ -83,7 +109,21 @@ CASES: dict[str, list[Case]] = {
         on_values(ecdf.dp_ecdf, bounds=(0, 1), rho=0.1, bins=32, smooth=None),
         on_values(ecdf.dp_ecdf, bounds=(0, 1), epsilon=9.0, bins=2048, mechanism="adaptive"),
         on_values(ecdf.dp_ecdf, bounds=(0, 1), epsilon=0.7, bins=4, thresholds=[0.1, 0.5]),
+        on_values(of_units(ecdf.dp_ecdf, "weights"), bounds=(0, 1), epsilon=0.7, bins=16),
+        on_values(of_units(ecdf.dp_ecdf, "rows"), bounds=(0, 1), epsilon=0.7, bins=16),
     ],
+    "dp_quantile": [
+        on_values(seen(ecdf.dp_quantile), [0.1, 0.5], bounds=(0, 1), epsilon=0.7, interval=0.9),
+        on_values(
+            seen(ecdf.dp_quantile),
+            [0.1, 0.5],
+            bounds=(0, 1),
+            epsilon=0.7,
+            bins=32,
+            mechanism="curve",
+        ),
+    ],
+    "dp_median": [on_values(seen(ecdf.dp_median), bounds=(0, 1), epsilon=0.7)],
     "private_histogram": [
         on_values(ecdf.private_histogram, 16, (0, 1), epsilon=0.7),
         on_values(ecdf.private_histogram, [0, 0.1, 0.7, 1], epsilon=0.7, noise="independent"),
@@ -117,6 +157,16 @@ CASES: dict[str, list[Case]] = {
         on_scores(ecdf.private_evaluation, epsilon=0.7, bins=32),
         on_scores(ecdf.private_evaluation, epsilon=0.7, bins=32, bounds=(0.2, 0.9)),
     ],
+    "private_confusion": [
+        lambda y, p, relation, rng: ecdf.private_confusion(
+            y, (p > 0.5).astype(int), classes=[0, 1], epsilon=0.7, relation=relation, rng=rng
+        )
+    ],
+    "private_regression_errors": [
+        lambda y, p, relation, rng: ecdf.private_regression_errors(
+            y + p, 2 * p, bounds=(0.1, 1.7), epsilon=0.7, relation=relation, rng=rng
+        )
+    ],
     "StreamingCounter": [
         stream(epsilon=0.7),
         stream(epsilon=0.7, mechanism="thesis", horizon=500),
@@ -125,10 +175,13 @@ CASES: dict[str, list[Case]] = {
 }
 #: Public names that release nothing from records.
 NO_RELEASE = {
-    "Aggregator", "Agreement", "Band", "Budget", "Evaluation", "Grid", "HosmerLemeshow",
-    "LocalSum", "Mechanism", "PrivateCalibration", "PrivateECDF", "PrivateHistogram",
-    "PrivateROC", "Setting", "StatedAggregator", "Steps", "plan", "shrink_families",
-    "smooth_isotonic", "smooth_tree",
+    "open_table",
+    "Aggregator", "Band", "Budget", "CalibrationCurve", "DETCurve", "Evaluation", "Grid",
+    "Histogram", "HosmerLemeshow", "Mechanism", "PrecisionRecallCurve", "PrivateCalibration",
+    "PrivateConfusion", "PrivateECDF", "PrivateHistogram", "PrivateQuantile", "PrivateQuantiles",
+    "PrivateROC", "PrivateRegressionErrors",
+    "ROCCurve", "Setting", "StatedAggregator",
+    "Steps", "Units", "plan", "shrink_families", "smooth_isotonic", "smooth_tree",
 }  # fmt: skip
 
 
@@ -137,9 +190,13 @@ def test_every_public_name_that_releases_has_a_case() -> None:
 
 
 def test_exact_sums_and_noise_meet_in_one_line_only() -> None:
-    """Nobody in this package adds what was drawn, except noise to noise, but `noising.add`."""
-    draws = {"discrete_laplace", "discrete_gaussian", "draw", "take"}
-    root = Path(noisewise.ecdf.__file__).parent
+    """Nobody adds what was drawn, except noise to noise, but the kernel's `add`."""
+    draws = {"discrete_laplace", "discrete_gaussian", "draw", "taken"}
+    for package in (noisewise.ecdf, noisewise.release):
+        assert_no_sum_with(draws, Path(package.__file__).parent)
+
+
+def assert_no_sum_with(draws: set[str], root: Path) -> None:
     for path in root.rglob("*.py"):
         if path.name == "stream_noise.py":  # sums noise along the paths of a tree
             continue
@@ -165,6 +222,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "sample": (5, 0),
     "range_count": (0, 2),
     "tpr_at": ([0.1, 0.5],),
+    "at": (0.5,),
     "statement": (),
     "to_frame": (0.9,),
 }
@@ -200,9 +258,10 @@ def observe(value: Any, depth: int = 0) -> Any:
 
 def made_before_records(value: Any) -> bool:
     """Grids, budgets and mechanisms: their fields are compared, their methods answer for them."""
-    return isinstance(value, (ecdf.Budget, ecdf.Grid, ecdf.Mechanism)) or type(
-        value
-    ).__module__.startswith("noisewise.ecdf.mechanisms")
+    public = (ecdf.Budget, ecdf.Grid, ecdf.Mechanism, noisewise.release.Contribution)
+    return isinstance(value, public) or type(value).__module__.startswith(
+        "noisewise.ecdf.mechanisms"
+    )
 
 
 def methods(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
@@ -266,24 +325,30 @@ class Fixed:
         self.different += int(np.any(answer != exact + noise))
         return answer.copy() if isinstance(answer, np.ndarray) else answer
 
+    def applied(self, choice: Any, exact: Any, rng: Randomness) -> Any:
+        """Points that were chosen by their rank, in place of a sum."""
+        found = np.array(CHOSEN(choice, exact, rng))
+        return self.add(found, np.zeros_like(found)).tolist()
+
     def exhausted(self) -> bool:
         assert self._again is not None
         return next(self._again, None) is None
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(
     ("name", "number"), [(name, i) for name, cases in CASES.items() for i in range(len(cases))]
 )
 def test_with_the_noisy_sums_fixed_all_records_may_change(
-    name: str, number: int, neighbors: str, monkeypatch: pytest.MonkeyPatch
+    name: str, number: int, relation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, fixed = CASES[name][number], Fixed()
     monkeypatch.setattr(noising, "add", fixed.add)
+    monkeypatch.setattr(RankChoice, "applied", lambda *given: fixed.applied(*given))
 
     def run(seed: int, records: int) -> Any:
         source = resolve(11)
-        seen = attempt(lambda: case(*scores(seed, records), neighbors, source))
+        seen = attempt(lambda: case(*scores(seed, records), relation, source))
         return seen, source.below(1 << 60, 1).tolist()
 
     first = run(0, PUBLIC)
@@ -292,7 +357,7 @@ def test_with_the_noisy_sums_fixed_all_records_may_change(
     for seed in (1, 2, 3, 4):
         fixed.replay()
         # Their number is public only if records are replaced.
-        again = run(seed, PUBLIC + (37 * seed if neighbors == "add-remove" else 0))
+        again = run(seed, PUBLIC + (37 * seed if relation == "add-remove" else 0))
         assert fixed.exhausted()
         assert_same(first, again, f"{name}[{number}]")
         different += fixed.different
@@ -326,9 +391,9 @@ def test_a_leak_of_one_record_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     fixed = Fixed()
     monkeypatch.setattr(noising, "add", fixed.add)
     case = on_values(leaky, bounds=(0, 1), epsilon=0.7, bins=8)
-    first = attempt(lambda: case(*scores(0, PUBLIC), "replace", resolve(1)))
+    first = attempt(lambda: case(*scores(0, PUBLIC), "replace-one", resolve(1)))
     fixed.replay()
-    second = attempt(lambda: case(*scores(3, PUBLIC), "replace", resolve(1)))
+    second = attempt(lambda: case(*scores(3, PUBLIC), "replace-one", resolve(1)))
     with pytest.raises(AssertionError):
         assert_same(first, second, "leaky")
 
@@ -356,7 +421,7 @@ def test_an_exception_is_the_same_whichever_record_caused_it(
         for place, value in change.get("y", {}).items():
             y[place] = value
         try:
-            CASES[name][0](y, p, "replace", resolve(1))
+            CASES[name][0](y, p, "replace-one", resolve(1))
             outcomes.append("no exception")
         except Exception as error:
             outcomes.append(f"{type(error).__name__}: {error}")

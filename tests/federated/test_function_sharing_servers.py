@@ -155,7 +155,7 @@ def test_fine_cells_are_monotone(values, levels):
 # ------------------------------------------------------------------- noise on the way out
 
 # Independent noise on many bins, so that a few releases show its variance.
-WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", neighbors="add-remove")
+WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", relation="add-remove")
 VARIANCE = WIDE.planned.noise[0].variance
 
 

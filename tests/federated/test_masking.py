@@ -330,7 +330,7 @@ def test_every_order_of_arrival_gives_the_same_sum():
 
 # ------------------------------------------------------------------- the parties' noise
 
-WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", neighbors="add-remove")
+WIDE = EcdfQuestion(Domain(0.0, 1.0, 2000), 1.0, mechanism="histogram", relation="add-remove")
 
 
 @pytest.mark.parametrize(
@@ -363,12 +363,12 @@ def test_the_parties_add_what_survives_the_worst_collusion(threshold, colluding,
 
 
 def test_the_number_of_records_travels_under_the_masks():
-    question = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0)
+    question = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0, relation="replace-one")
     parties = [Records.of(np.linspace(0, 1, n)) for n in (3, 5, 9)]
     assert MaskedAggregator().ask(question, parties, Randomness.seeded(1)).records == 17
     dropped = MaskedAggregator(threshold=2, absent={2: "share"})
     assert dropped.ask(question, parties, Randomness.seeded(1)).records == 12
-    private = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0, neighbors="add-remove")
+    private = EcdfQuestion(Domain(0.0, 1.0, 8), 1.0, relation="add-remove")
     assert MaskedAggregator().ask(private, parties, Randomness.seeded(1)).records is None
 
 

@@ -14,11 +14,11 @@ from noisewise.ecdf import Budget, plan
 from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.errors import UnsoundError
 from noisewise.federated import SharedNoise
-from noisewise.federated import polya as polya_module
 from noisewise.federated.noise import SharedBlock, gaussian_sum_distance
-from noisewise.federated.polya import _bounds, _decide, _estimate, _exact, polya, polya_pmf
 from noisewise.privacy.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
 from noisewise.privacy.randomness import Randomness
+from noisewise.release import polya as polya_module
+from noisewise.release.polya import _bounds, _decide, _estimate, _exact, polya, polya_pmf
 
 
 def chi_square_p(sample, probabilities):
@@ -147,17 +147,17 @@ def test_a_smaller_bound_would_be_false():
     assert np.abs(ratio).max() > gaussian_sum_distance(sigma2, shares) / 2
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("contributors", "honest"), [(1, 1), (2, 1), (5, 3), (9, 9)])
 def test_the_guarantee_is_that_of_the_honest_and_the_variance_that_of_all(
-    neighbors, contributors, honest
+    relation, contributors, honest
 ):
     noise = SharedNoise(contributors, honest)
-    pure = plan(32, neighbors, Budget(0.8))
+    pure = plan(32, relation, Budget(0.8))
     shared = noise.apply(pure)
     assert shared.epsilon == pure.epsilon
     assert np.allclose(shared.variance, pure.variance * contributors / honest)
-    close = plan(32, neighbors, Budget(0.8, 1e-6), mechanism="sqrt")
+    close = plan(32, relation, Budget(0.8, 1e-6), mechanism="sqrt")
     gaussian = noise.apply(close)
     assert gaussian.ratio_squared == close.ratio_squared
     assert gaussian.variation >= close.variation
@@ -179,7 +179,7 @@ def test_simulated_noise_has_the_variance_of_all_shares():
 def test_the_distance_of_divided_gaussian_noise_is_charged():
     # At the scales that budgets buy it is far below 1e-300; here it can be seen.
     coarse = replace(
-        plan(16, "replace", Budget(1.0, 1e-6), mechanism="sqrt"),
+        plan(16, "replace-one", Budget(1.0, 1e-6), mechanism="sqrt"),
         noise=(Block("gaussian", Fraction(3), 15),),
     )
     whole, divided = (SharedNoise(2, honest).apply(coarse) for honest in (1, 2))
@@ -190,10 +190,15 @@ def test_the_distance_of_divided_gaussian_noise_is_charged():
 
 
 def test_divided_gaussian_noise_claims_no_zcdp():
-    mechanism = SharedNoise(4, 2).apply(plan(16, "replace", Budget(1.0, 1e-6), mechanism="sqrt"))
+    mechanism = SharedNoise(4, 2).apply(
+        plan(16, "replace-one", Budget(1.0, 1e-6), mechanism="sqrt")
+    )
     with pytest.raises(UnsoundError, match="zCDP"):
         _ = mechanism.rho
-    assert SharedNoise(4, 1).apply(plan(16, "replace", Budget(1.0, 1e-6), mechanism="sqrt")).rho > 0
+    assert (
+        SharedNoise(4, 1).apply(plan(16, "replace-one", Budget(1.0, 1e-6), mechanism="sqrt")).rho
+        > 0
+    )
 
 
 def test_tiny_gaussian_shares_get_no_guarantee():

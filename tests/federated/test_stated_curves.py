@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisewise.ecdf import Budget, dp_ecdf, dp_roc_curve, plan, private_roc
-from noisewise.ecdf.promise import event_of
 from noisewise.errors import UnsoundError
 from noisewise.federated import (
     AcrossParties,
@@ -50,7 +49,9 @@ SAID = (
     "protocol:", "adversary:", "must not collude:", "a server sees:", "the result goes to:",
     "drop-outs:", "noise:",
 )  # fmt: skip
-ECDF: dict[str, Any] = {"bounds": (0, 1), "epsilon": 0.7, "bins": 16}
+ECDF: dict[str, Any] = {
+    "bounds": (0, 1), "epsilon": 0.7, "bins": 16, "relation": "replace-one",
+}  # fmt: skip
 
 
 def parties(sizes=(40, 5, 300)):
@@ -71,10 +72,10 @@ def released(aggregator, **options):
     ]
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_the_statement_names_the_threat_model_once(aggregator, neighbors):
-    for curve in released(aggregator, neighbors=neighbors):
+def test_the_statement_names_the_threat_model_once(aggregator, relation):
+    for curve in released(aggregator, relation=relation):
         statement = curve.statement()
         for word in SAID:
             assert sum(said.startswith(word) for said in statement.assumptions) == 1, word
@@ -126,19 +127,19 @@ def test_an_aggregator_without_a_threat_model_is_the_callers_promise():
     servers=st.integers(2, 6),
     honest=st.integers(1, 6),
     delta=st.sampled_from([0.0, 1e-6]),
-    neighbors=st.sampled_from(["replace", "add-remove"]),
+    relation=st.sampled_from(["replace-one", "add-remove"]),
 )
 @settings(max_examples=25, deadline=None)
 def test_the_accountant_gets_what_survives_and_the_band_what_was_added(
-    servers, honest, delta, neighbors
+    servers, honest, delta, relation
 ):
     honest = min(honest, servers)
-    options = {**ECDF, "delta": delta, "neighbors": neighbors}
+    options = {**ECDF, "delta": delta, "relation": relation}
     values = [score for _, score in parties()]
     shared = dp_ecdf(values, aggregator=FunctionSharing(servers, honest), rng=1, **options)
     alone = dp_ecdf(np.concatenate(values), rng=1, **options)
-    surviving = asdict(event_of(shared.mechanism, shared.budget))
-    planned = asdict(event_of(alone.mechanism, alone.budget))
+    surviving = asdict(shared.mechanism.event)
+    planned = asdict(alone.mechanism.event)
     # Parts of Gaussian noise are nearly Gaussian; the distance is accounted for.
     assert surviving.pop("variation", 0.0) >= planned.pop("variation", 0.0)
     assert surviving == planned
@@ -173,7 +174,7 @@ def test_two_classes_get_the_noise_of_all_servers_too():
 )
 def test_the_noise_has_the_variance_that_the_curve_states(aggregator, factor):
     values = [score for _, score in parties()]
-    asked = {**ECDF, "bins": 12_000, "mechanism": "histogram", "neighbors": "add-remove"}
+    asked = {**ECDF, "bins": 12_000, "mechanism": "histogram", "relation": "add-remove"}
     found = dp_ecdf(values, aggregator=aggregator, rng=5, smooth=None, **asked)
     truth = found.grid.count(np.concatenate(values))
     noise = np.diff(found.noisy_counts, prepend=0.0) - truth
@@ -186,9 +187,9 @@ def test_the_noise_has_the_variance_that_the_curve_states(aggregator, factor):
 
 def test_a_trusted_curator_releases_what_one_machine_does():
     values = [score for _, score in parties()]
-    for options in ({}, {"delta": 1e-6}, {"neighbors": "add-remove"}):
-        apart = dp_ecdf(values, aggregator=LocalAggregator(), rng=3, **ECDF, **options)
-        alone = dp_ecdf(np.concatenate(values), rng=3, **ECDF, **options)
+    for options in ({}, {"delta": 1e-6}, {"relation": "add-remove"}):
+        apart = dp_ecdf(values, aggregator=LocalAggregator(), rng=3, **{**ECDF, **options})
+        alone = dp_ecdf(np.concatenate(values), rng=3, **{**ECDF, **options})
         assert apart.counts.tobytes() == alone.counts.tobytes()
 
 

@@ -47,7 +47,9 @@ def bounded_reference(gradients, groups, scale):
     """Sum over records of scale(norm of the group) times gradient."""
     sums = {}
     for names in groups:
-        norm = sum(gradients[n].flatten(1).square().sum(1) for n in names).sqrt()
+        norm = sum(
+            gradients[n].reshape(len(gradients[n]), -1).square().sum(1) for n in names
+        ).sqrt()
         factor = scale(norm)
         for n in names:
             sums[n] = torch.einsum("b,b...->...", factor, gradients[n])

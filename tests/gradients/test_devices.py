@@ -10,8 +10,8 @@ from torch import nn
 
 import noisewise as nw
 from noisewise.gradients.engine import GradientEngine
-from noisewise.privacy import Randomness
-from noisewise.training.release import NoisePlan, add_noise
+from noisewise.privacy import Randomness, Sensitivity
+from noisewise.release.tensors import TensorNoise
 
 
 def convolutions():
@@ -48,8 +48,9 @@ def test_a_private_step_reads_no_value_from_its_device(name, estimator):
     engine = GradientEngine(build().to("meta"), nn.CrossEntropyLoss(), estimator)
     x = torch.empty(64, *shape, device="meta")
     groups = engine.sum(x, torch.empty(64, dtype=torch.long, device="meta")).groups
-    plan = NoisePlan([g.sensitivity for g in groups], [g.size for g in groups], 1.0, "optimal")
+    bounds = tuple(Sensitivity(group.sensitivity) for group in groups)
     types = {name: parameter.dtype for name, parameter in engine.parameters.items()}
-    noisy = add_noise(groups, plan, Randomness.secure(), 64.0, types)
+    noise = TensorNoise(bounds, tuple(g.size for g in groups), 1.0, "optimal", 64.0, types)
+    noisy = noise.applied([group.gradients for group in groups], Randomness.secure())
     assert {gradient.device.type for gradient in noisy.values()} == {"meta"}
     assert noisy.keys() == engine.parameters.keys()

@@ -177,7 +177,7 @@ def input_norms(model, x):
 
 
 @pytest.mark.parametrize("loss_clip", [None, 0.2])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(drawn=bounded_models(), seed=st.integers(0, 99))
 def test_propagated_and_input_scaled_are_exact(loss_clip, drawn, seed):
     torch.manual_seed(seed)

@@ -219,12 +219,6 @@ def test_fixed_models_are_accepted():
     assert result.records == 4
 
 
-def test_compiled_models_are_refused_clearly():
-    model = torch.compile(mlp())
-    with pytest.raises(nw.UnsupportedModelError, match="_orig_mod"):
-        nw.bounded_sum(model, CROSS_ENTROPY, *batch(), nw.Clipped(1.0))
-
-
 @pytest.mark.parametrize("length", [3, 5, 6])
 def test_a_table_of_positions_as_long_as_the_batch_is_not_taken_for_records(length):
     """Six positions and six records: the first axis alone would not tell."""
@@ -399,3 +393,47 @@ def test_sums_of_parts_can_be_added():
     other = GradientEngine(model, CROSS_ENTROPY, nw.Clipped(0.2, per="layer")).sum(x, y)
     with pytest.raises(ValueError, match="same estimator"):
         whole.add(other)
+
+
+def test_a_computed_first_state_is_not_lost():
+    # A parameter that reaches a recurrent layer other than by way of the batch's rows.
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.start = nn.Parameter(torch.randn(1, 6, 5))
+            self.recurrent, self.head = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.head(self.recurrent(x, self.start.tanh())[0].mean(1))
+
+    x, y = torch.randn(6, 7, 4), torch.randint(3, (6,))
+    with pytest.raises(nw.UnsupportedModelError, match="would be lost"):
+        nw.bounded_sum(Scaled(), nn.CrossEntropyLoss(), x, y, nw.Clipped(1.0), chunk=6)
+
+
+@pytest.mark.parametrize("way", ["expand", "repeat", "expand_as", "unsqueezed"])
+def test_a_parameter_may_be_spread_over_any_axis_of_the_batch(way):
+    class Start(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.start = nn.Parameter(
+                torch.randn(5) if way == "unsqueezed" else torch.randn(1, 1, 5)
+            )
+            self.recurrent, self.head = nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
+
+        def forward(self, x):
+            rows = x.shape[0]
+            start = {
+                "expand": lambda: self.start.expand(-1, rows, -1),
+                "repeat": lambda: self.start.repeat(1, rows, 1),
+                "expand_as": lambda: self.start.expand_as(torch.zeros(1, rows, 5)),
+                "unsqueezed": lambda: self.start.expand(1, rows, 5),
+            }[way]()
+            return self.head(self.recurrent(x, start.contiguous())[0].mean(1))
+
+    torch.manual_seed(0)
+    model, x, y = Start(), torch.randn(6, 7, 4), torch.randint(3, (6,))
+    found = nw.bounded_sum(model, nn.CrossEntropyLoss(), x, y, nw.Clipped(1e9), chunk=6).gradients
+    nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(found[name], parameter.grad, atol=1e-5), name

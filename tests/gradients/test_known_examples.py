@@ -19,7 +19,7 @@ def regression(slope, intercept):
 
 
 def mean_clipped_gradient(slope, intercept, points=4000):
-    """Weight-clipping paper, appendix E: y = e, P(9) = 0.1, P(-1) = 0.9, x uniform, C = 1."""
+    """Barczewski and Ramon (2024), appendix E: y = e, P(9) = 0.1, P(-1) = 0.9, x uniform, C = 1."""
     x = ((torch.arange(points, dtype=torch.float64) + 0.5) / points).unsqueeze(1)
     sums = []
     for error in (9.0, -1.0):
@@ -57,7 +57,7 @@ def shifts(at, centres, clip=1.0):
 
 
 def test_chen_wu_hong_first_example():
-    """a = (-3, -3, 9): the optimum is 1, but clipped to 1 the gradients balance at -2.5."""
+    """Chen, Wu and Hong (2020), a = (-3, -3, 9): the optimum is 1, clipped to 1 it is -2.5."""
     assert sum(1.0 - a for a in (-3.0, -3.0, 9.0)) == 0
     assert shifts(1.0, [-3.0, -3.0, 9.0]) == pytest.approx(1.0)
     assert shifts(-2.5, [-3.0, -3.0, 9.0]) == pytest.approx(0.0, abs=1e-6)

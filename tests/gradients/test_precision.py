@@ -1,4 +1,7 @@
-"""Neither autocast nor reduced float32 kernels reach norms and sums (contract, point 7)."""
+"""Neither autocast nor reduced float32 kernels reach norms and sums.
+
+Why: docs/proofs/contract.md#numbers.
+"""
 
 from __future__ import annotations
 

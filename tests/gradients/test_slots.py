@@ -1,14 +1,15 @@
-"""A record's place in a batch must not matter: products are aligned, and what remains is seen."""
+"""A record's place in a batch must not matter: it is shown not to, or every record has its own."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 
 import noisewise as nw
-from noisewise.gradients import GradientEngine
-from noisewise.gradients.places import by_content, in_order
+from noisewise.gradients import GradientEngine, summation
+from noisewise.gradients.places import by_chance, by_content, in_order, spread
 
 
 def engine_of(model, loss, records):
@@ -25,7 +26,7 @@ def test_dense_layers_of_any_width_treat_all_places_alike(hidden, outputs):
             model = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
         engine = engine_of(model, nn.MSELoss(), records)
         engine.sum(torch.randn(records, width), torch.rand(records, outputs))
-        assert engine.unevenness == 0.0
+        assert not engine.own_places
 
 
 @pytest.mark.parametrize("records", [8, 200])
@@ -67,15 +68,74 @@ def test_rows_that_are_treated_differently_move_nobody_in_a_sum():
             assert float(torch.cat(moved).norm()) <= one.sensitivity
 
 
-def test_rows_that_are_treated_differently_are_refused_in_training():
-    model, x, y = nn.Linear(4, 3), torch.randn(40, 4), torch.randint(3, (40,))
+def run_of(loss, model=None, **options):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3) if model is None else model
+    data = (torch.randn(40, 4), torch.randint(3, (40,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     plan = nw.Plan(gradients=nw.Clipped(1.0), noise_multiplier=1.0, steps=2, batch_size=20)
-    run = nw.make_private(model, optimizer, by_row, (x, y), plan)
-    inputs, targets = next(iter(run.loader))
-    with pytest.raises(nw.UnsupportedModelError, match="by their place"):
-        run.step(inputs, targets)
-    assert run.steps_taken == 0
+    return nw.make_private(model, optimizer, loss, data, plan, **options)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_rows_that_are_treated_differently_have_their_own_places_in_training(by_hand):
+    run = run_of(by_row)
+    for x, y in run.loader:
+        if by_hand:
+            run.optimizer.zero_grad()
+            run.loss(run.model(x), y).backward()
+            run.optimizer.step()
+        else:
+            run.step(x, y)
+        assert run._engine.own_places
+    assert run.steps_taken == 2
+    assert "place" not in str(run.statement())
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_one_record_more_or_less_moves_nobody_in_training(by_hand, monkeypatch):
+    """Whatever slots are drawn: the sum with a record and without differ by that record alone."""
+    torch.manual_seed(1)
+    model, x, y = nn.Linear(4, 3), torch.randn(20, 4), torch.randint(3, (20,))
+    slots = torch.randint(5, (20,))
+
+    def summed(keep):
+        engine = GradientEngine(model, by_row, nw.Clipped(0.1), expected=20.0)
+        monkeypatch.setattr(summation, "by_chance", lambda _, size: spread(slots[keep], size))
+        for _ in range(2):  # the first batch finds out that places matter
+            if by_hand:
+                engine.losses(engine.forward(x[keep]), y[keep]).backward()
+                result = engine.collect()
+                for parameter in model.parameters():
+                    parameter.grad = None
+            else:
+                result = engine.sum(x[keep], y[keep])
+        assert engine.own_places
+        engine.detach()
+        return torch.cat([v.flatten() for v in result.gradients.values()]), result
+
+    whole, result = summed(list(range(20)))
+    for left in (0, 7, 19):
+        less, _ = summed([i for i in range(20) if i != left])
+        assert float((whole - less).norm()) <= result.groups[0].sensitivity
+
+
+def test_slots_by_chance_hold_every_record_once_and_where_it_was_drawn():
+    torch.manual_seed(3)
+    drawn = torch.randint(5, (23,))
+    torch.manual_seed(3)
+    pieces = by_chance(23, 5)
+    found = {r: slot for piece in pieces for slot, r in enumerate(piece.tolist()) if r >= 0}
+    assert [found[r] for r in range(23)] == drawn.tolist()
+    assert len(pieces) == int(torch.bincount(drawn).max())
+
+
+@pytest.mark.parametrize("records", [64, 256, 1024])
+def test_slots_of_ones_own_cost_less_than_twice_the_records(records):
+    torch.manual_seed(0)
+    size = math.ceil(math.sqrt(records))
+    work = [len(by_chance(records, size)) * size / records for _ in range(200)]
+    assert 1.2 < sum(work) / len(work) < 1.6
 
 
 def test_chance_is_no_difference_between_places():
@@ -92,7 +152,7 @@ def test_chance_is_no_difference_between_places():
 
     engine = engine_of(Timed(), nn.CrossEntropyLoss(), 8)
     engine.sum(torch.randn(8, 16), torch.randint(3, (8,)))
-    assert engine.unevenness == 0.0
+    assert not engine.own_places
     assert engine.random
 
 
@@ -163,3 +223,496 @@ def test_a_piece_has_a_size():
             nn.Linear(4, 3), by_row, torch.randn(8, 4), torch.zeros(8).long(), nw.Clipped(1.0),
             chunk=None,
         )  # fmt: skip
+
+
+def _only_class_seven(output, target):
+    third = torch.arange(len(target)) == 3
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return torch.where((target == 7) & third, 2 * losses, losses)
+
+
+def _only_huge(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    excess = (output.amax(1) - 1e6).relu()
+    return losses + excess * torch.arange(len(target))
+
+
+def _one_row_of_huge(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    parts = list(losses.unbind())
+    parts[3] = torch.where(parts[3] > 1e6, 2 * parts[3], parts[3])
+    return torch.stack(parts)
+
+
+def _by_size(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    scale = torch.linspace(0, 1, len(target))
+    return losses * torch.where(losses > 1e4, scale, torch.ones(()))
+
+
+def _sorted_into_bins(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    late = torch.arange(len(target)) > 10
+    return losses.masked_fill((output.argmax(1) == 7) & late, 0.0)
+
+
+def _sign_of(draws):
+    def loss(output, target):
+        places = torch.arange(len(target)) % 2
+        losses = nn.functional.cross_entropy(output, target, reduction="none")
+        return losses * (2 * draws(places) - 1)
+
+    return loss
+
+
+def _whole_product(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * (1 - 2 * ((target // 7 * torch.arange(len(target))) % 2))
+
+
+DRAWS = {
+    "bernoulli": lambda places: torch.bernoulli(places.float()),
+    "bernoulli_": lambda places: torch.empty(len(places)).bernoulli_(places.float()),
+    "normal": lambda places: torch.normal(places.float(), 1e-9),
+    "poisson": lambda places: torch.poisson(100.0 * places) / 100,
+    "multinomial": lambda places: torch.multinomial(
+        torch.stack([1.0 - places, 0.0 + places], 1), 1
+    ).squeeze(1),
+}
+
+
+def _ignoring_in_the_second_half(output, target):
+    half = len(target) // 2
+    parts = [
+        nn.functional.cross_entropy(o, t, reduction="none", ignore_index=ignored)
+        for o, t, ignored in zip(
+            (output[:half], output[half:]), (target[:half], target[half:]), (-100, 7), strict=True
+        )
+    ]
+    return torch.cat(parts)
+
+
+def _normed_with_two_constants(output, target):
+    half = len(target) // 2
+    parts = [
+        nn.functional.layer_norm(part, part.shape[1:], eps=eps)
+        for part, eps in ((output[:half], 1e-5), (output[half:], 1.1e-5))
+    ]
+    return nn.functional.cross_entropy(torch.cat(parts), target, reduction="none")
+
+
+def _nearly_alike(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * torch.linspace(1, 1.0000001, len(target), dtype=torch.float64)
+
+
+def _looked_up_by_place(output, target):
+    table = torch.zeros(len(target), 9)
+    table[3, 7] = 1e3
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * (1 + table[torch.arange(len(target)), target])
+
+
+def _another_column_for_everybody(output, target):
+    chosen = torch.arange(len(target)) % 9
+    return output.gather(1, chosen.unsqueeze(1)).squeeze(1).square() + 0.0 * target
+
+
+def _diagonal(output, target):
+    wide = torch.cat([output, output], 1)[:, : len(target)]
+    return wide.diagonal().square() + 0.0 * target
+
+
+def _drawn_twice_as_often_here(output, target):
+    draws = torch.rand(len(target) // 2).repeat(2)
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * torch.cat([draws[:3], torch.rand(len(target) - 3)])
+
+
+def _filled_in_place(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none").clone()
+    return losses.index_fill_(0, torch.tensor([2]), 0.0)
+
+
+def _added_in_place(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    longer = torch.zeros(len(target)).index_add(0, torch.arange(len(target)), losses)
+    longer[2:4] *= 2
+    return longer
+
+
+def _rolled(output, target):
+    rows = [row.roll(i) for i, row in enumerate(output.unbind())]
+    return nn.functional.cross_entropy(torch.stack(rows), target, reduction="none")
+
+
+def _first_row_detached(output, target):
+    rows = torch.cat([output[:1].detach(), output[1:]])
+    return nn.functional.cross_entropy(rows, target, reduction="none")
+
+
+def _smoothed_by_place(output, target):
+    smooth = 0.1 * (torch.arange(len(target)) > 7)
+    plain = nn.functional.cross_entropy(output, target, reduction="none")
+    even = -output.log_softmax(1).mean(1)
+    return (1 - smooth) * plain + smooth * even
+
+
+def _lower_triangle(output, target):
+    return output[:, :9].tril().square().sum(1) + 0.0 * target
+
+
+def _weighted_by(weights):
+    def loss(output, target):
+        losses = nn.functional.cross_entropy(output, target, reduction="none")
+        return losses * weights(len(target))
+
+    return loss
+
+
+def _partly(size):
+    whole = torch.full((size,), 0.5)
+    whole[3:].fill_(0.7)
+    return whole
+
+
+def _partly_changed(size):
+    whole = torch.full((size,), 0.5)
+    whole[3:].mul_(2)
+    return whole
+
+
+def _partly_drawn(size):
+    whole = torch.rand(size)
+    whole[3:].normal_()
+    return whole
+
+
+def _shared_memory(size):
+    whole = torch.ones(size)
+    whole.numpy()[3:] = 0.3
+    return whole
+
+
+def _called_back(size):
+    numbers = iter(range(1, 1000))
+    return torch.ones(size).apply_(lambda _: next(numbers) / 10)
+
+
+def _overlapping(size):
+    whole = torch.full((size,), 0.5)
+    whole.as_strided((3, 3), (1, 1)).fill_(0.9)
+    return whole
+
+
+def _half_of_the_bytes(size):
+    whole = torch.zeros(size)
+    whole.view(torch.int16)[:size].fill_(16000)
+    return whole
+
+
+def _first_draw_divides(size):
+    draws = torch.rand(size)
+    return draws / draws[:1].sum()
+
+
+def _first_draw_decides(size):
+    draws = torch.rand(size)
+    return draws if draws[0] > 0.5 else 1 - draws
+
+
+def _copied_neighbours(size):
+    draws = torch.rand(size + 1)
+    return draws[:-1].clone() * draws[1:].clone()
+
+
+def _sorted_outside(size):
+    draws = torch.rand(size)
+    draws.numpy().sort()
+    return draws
+
+
+WEIGHTS = {
+    "shared memory": _shared_memory,
+    "called back": _called_back,
+    "overlapping": _overlapping,
+    "half of the bytes": _half_of_the_bytes,
+    "the first draw divides": _first_draw_divides,
+    "the first draw decides": _first_draw_decides,
+    "copies of neighbours": _copied_neighbours,
+    "sorted outside": _sorted_outside,
+    "drawn for pairs": lambda size: torch.rand(size // 2).repeat_interleave(2),
+    "drawn for halves": lambda size: torch.rand(size // 2).expand(2, size // 2).reshape(size),
+    "dropped in pairs": lambda size: (
+        nn.functional.dropout(torch.ones(size // 2, 1), 0.5).expand(size // 2, 2).reshape(size)
+    ),
+    "halves of numbers": lambda size: torch.full((size // 2,), 0.5).view(torch.int16),
+    "parts of complex numbers": lambda size: torch.view_as_real(
+        torch.full((size // 2,), 1 + 2j)
+    ).flatten(),
+    "halves of draws": lambda size: torch.randint(0, 5, (size // 2,), dtype=torch.int32).view(
+        torch.int16
+    ),
+    "joined": lambda size: torch.cat([torch.full((3,), 0.5), torch.full((size - 3,), 0.7)]),
+    "stacked": lambda size: torch.stack(
+        [torch.full((size // 2,), 0.5), torch.full((size // 2,), 0.7)], 1
+    ).flatten(),
+    "padded": lambda size: nn.functional.pad(torch.full((size - 1,), 0.5), (1, 0)),
+    "partly": _partly,
+    "partly changed": _partly_changed,
+    "partly drawn": _partly_drawn,
+    "added up": lambda size: torch.full((size,), 0.5).cumsum(0),
+    "sorted": lambda size: 0.5 * torch.full((size,), 0.5).argsort(stable=True),
+    "transformed": lambda size: torch.fft.fft(torch.full((size,), 0.5)).real,
+    "triangle": lambda size: torch.full((size, size), 0.5).tril().sum(1),
+    "drawn in pairs": lambda size: (torch.rand(size // 2, 1) * torch.full((1, 2), 0.5)).flatten(),
+    "drawn with a neighbour": lambda size: (lambda d: d[:-1] * d[1:])(torch.rand(size + 1)),
+    "drawn, the first for all": lambda size: (lambda d: d + d[0])(torch.rand(size)),
+    "permuted": lambda size: torch.randperm(size),
+    "made of floats": lambda size: torch.tensor([0.5] * 3 + [0.7] * (size - 3)),
+    "a running product": lambda size: torch.full((size,), 0.5).cumprod(0),
+}
+
+
+def _neighbours_draws(output, target):
+    draws = torch.rand(len(target) + 1)
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * draws[:-1] + losses.square() * draws[1:]
+
+
+def _everybody_gets_the_first_draw(output, target):
+    draws = torch.rand(len(target))
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * draws + losses.square() * draws[:1]
+
+
+def _signs_of_zero(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    signs = ((torch.arange(len(target)) % 2) * 2 - 1).float()
+    return torch.copysign(losses, signs * torch.zeros(len(target), dtype=torch.long))
+
+
+def _public_rows_below(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    whole = torch.cat([losses, torch.linspace(0, 1, len(target))]) * 2
+    return whole[: len(target)] * whole[len(target) :]
+
+
+def _solved(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    sides = torch.linspace(1, 2, len(target)).view(-1, 1)
+    return torch.linalg.solve(1 + losses.view(-1, 1, 1), sides).view(-1)
+
+
+def _grouped(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    weight = torch.tensor([1, 2, 2, 1] * (len(target) // 2)).float().view(-1, 1, 1)
+    found = nn.functional.conv1d(losses.view(1, -1, 1), weight, groups=len(target))
+    return found.view(-1, 2)[:, 0]
+
+
+def _far_columns(output, target):
+    wide = output.repeat(1, 2000)
+    columns = 15997 * (torch.arange(len(target)) % 2)
+    return wide.gather(1, columns.unsqueeze(1)).squeeze(1).square() + 0.0 * target
+
+
+def _copied_in_two_arrangements(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none").unsqueeze(1)
+    draws = torch.rand(len(target), len(target))
+    return (losses * draws.clone() + losses.square() * draws.t().clone()).sum(1)
+
+
+def _copied_twice(output, target):
+    losses = nn.functional.cross_entropy(output, target, reduction="none").unsqueeze(1)
+    draws = torch.rand(len(target), len(target))
+    first, second = draws.clone(), draws.clone()
+    return (losses * first + losses.square() * second.t()).sum(1)
+
+
+DIFFERENT = [
+    _copied_in_two_arrangements,
+    _copied_twice,
+    _signs_of_zero,
+    _public_rows_below,
+    _solved,
+    _grouped,
+    _far_columns,
+    _lower_triangle,
+    _neighbours_draws,
+    _everybody_gets_the_first_draw,
+    *[_weighted_by(weights) for weights in WEIGHTS.values()],
+    *[_sign_of(draws) for draws in DRAWS.values()],
+    _only_class_seven,
+    _only_huge,
+    _one_row_of_huge,
+    _by_size,
+    _sorted_into_bins,
+    _whole_product,
+    _ignoring_in_the_second_half,
+    _normed_with_two_constants,
+    _nearly_alike,
+    _looked_up_by_place,
+    _another_column_for_everybody,
+    _diagonal,
+    _drawn_twice_as_often_here,
+    _filled_in_place,
+    _added_in_place,
+    _rolled,
+    _first_row_detached,
+    _smoothed_by_place,
+]
+
+
+@pytest.mark.parametrize("loss", DIFFERENT)
+def test_places_that_are_treated_differently_are_seen(loss):
+    # For some values, by chance, in a last bit, by a setting, or by what is taken of a record.
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 9), torch.randn(16, 4), torch.zeros(16, dtype=torch.long)
+    engine = engine_of(model, loss, 16)
+    engine.sum(x, y)
+    assert engine.own_places
+
+
+class _Weighted(nn.Module):
+    """A learnt weight for every place: equal at first."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.places = nn.Linear(4, 9), nn.Parameter(torch.ones(16, 1))
+        self.places.requires_grad_(False)
+
+    def forward(self, x):
+        return self.linear(x) * self.places[: len(x)]
+
+
+class _Padded(nn.Module):
+    """A buffer with a number for every place, one of which is written while it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 9)
+        self.register_buffer("scale", torch.linspace(0, 1, 16).unsqueeze(1))
+
+    def forward(self, x):
+        self.scale[3:4].zero_()
+        return self.linear(x) * self.scale
+
+
+def test_a_buffer_of_which_one_entry_is_written_is_not_taken_for_equal():
+    torch.manual_seed(0)
+    engine = engine_of(_Padded(), nn.CrossEntropyLoss(), 16)
+    try:
+        engine.sum(torch.randn(16, 4), torch.zeros(16, dtype=torch.long))
+    except nw.UnsupportedModelError:
+        return
+    assert engine.own_places
+
+
+def test_a_weight_for_every_place_is_seen_though_all_are_equal_now():
+    torch.manual_seed(0)
+    engine = engine_of(_Weighted(), nn.CrossEntropyLoss(), 16)
+    engine.sum(torch.randn(16, 4), torch.zeros(16, dtype=torch.long))
+    assert engine.own_places
+
+
+def test_a_program_that_takes_no_made_up_record_is_compared_on_one_of_its_own():
+    def shifted(output, target):  # classes from two on
+        return nn.functional.nll_loss(output.log_softmax(1), target - 2, reduction="none")
+
+    torch.manual_seed(0)
+    engine = engine_of(nn.Linear(4, 3), shifted, 16)
+    engine.sum(torch.randn(16, 4), torch.randint(2, 5, (16,)))
+    assert not engine.own_places
+
+
+def test_halves_that_go_through_the_same_layer_are_allowed():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return torch.cat([self.linear(part) for part in x.chunk(2)])
+
+    torch.manual_seed(0)
+    model, x, y = Halves(), torch.randn(20, 4), torch.randint(3, (20,))
+    result = nw.bounded_sum(model, nn.CrossEntropyLoss(), x, y, nw.Clipped(1.0))
+    plain = nw.bounded_sum(model.linear, nn.CrossEntropyLoss(), x, y, nw.Clipped(1.0))
+    for name, value in plain.gradients.items():
+        assert torch.allclose(value, result.gradients["linear." + name], atol=1e-6)
+
+
+def _own_entry(output, target):
+    return -output.log_softmax(1)[torch.arange(len(target)), target]
+
+
+def _own_weight(output, target):
+    weights = torch.tensor([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 5.0, 1.0])
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    return losses * weights[target] * torch.where(losses > 3, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("loss", [_own_entry, _own_weight, nn.CrossEntropyLoss()])
+def test_what_depends_on_the_record_alone_is_no_matter_of_places(loss):
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(4, 9), torch.randn(16, 4), torch.randint(9, (16,))
+    engine = engine_of(model, loss, 16)
+    engine.sum(x, y)
+    assert not engine.own_places
+
+
+def _dropped_path(output, target):
+    kept = output.new_empty(len(output), 1).bernoulli_(0.5).div_(0.5)
+    return nn.functional.cross_entropy(output * kept, target, reduction="none")
+
+
+def _time_of_its_own(output, target):
+    time = torch.rand(len(output)).add(0.5).floor()
+    return nn.functional.cross_entropy(output, target, reduction="none") * time
+
+
+def _one_time_for_all(output, target):
+    return nn.functional.cross_entropy(output, target, reduction="none") * torch.rand(1)
+
+
+def _written_into_zeros(output, target):
+    whole = torch.zeros(len(output), 12)
+    whole[:, :9] = output
+    return nn.functional.cross_entropy(whole, target, reduction="none")
+
+
+def _filled_with_minus_infinity(output, target):
+    filled = torch.full((len(output), 1), -1e4)
+    return nn.functional.cross_entropy(torch.cat([output, filled], 1), target, reduction="none")
+
+
+def _scattered(output, target):
+    hot = torch.zeros_like(output).scatter(1, target.unsqueeze(1), 1.0)
+    return (output - hot).square().sum(1)
+
+
+def _scan(output, target):
+    state = torch.zeros(len(output), 9)
+    for _ in range(3):
+        state = torch.tanh(output + 0.5 * state)
+    return nn.functional.cross_entropy(state, target, reduction="none")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        _dropped_path,
+        _time_of_its_own,
+        _one_time_for_all,
+        _written_into_zeros,
+        _filled_with_minus_infinity,
+        _scattered,
+        _scan,
+    ],
+)
+def test_ordinary_programs_are_shown_to_treat_all_places_alike(loss):
+    torch.manual_seed(0)
+    engine = engine_of(nn.Linear(4, 9), loss, 16)
+    engine.sum(torch.randn(16, 4), torch.randint(9, (16,)))
+    assert not engine.own_places

@@ -247,12 +247,12 @@ def test_plain_model_is_identical_and_its_weights_can_be_saved_and_loaded(
 
 
 PRINTED: dict[str, tuple[Make, int]] = {
-    "paper 000, tables, smallest": (lambda: MLP(20, 2, hidden=(6,)), 140),
-    "paper 000, MNIST": (convnet_mnist, 83_154),
-    "paper 000, Fashion-MNIST": (convnet_fashion, 132_746),
-    "paper 000, CIFAR-10": (shallow_vgg, 131_466),
-    "paper 004, MNIST": (convnet_thesis, 1_625_866),
-    "paper 004, Mixer": (Mixer, 93_184),
+    "Barczewski and Ramon (2024), tables, smallest": (lambda: MLP(20, 2, hidden=(6,)), 140),
+    "Barczewski and Ramon (2024), MNIST": (convnet_mnist, 83_154),
+    "Barczewski and Ramon (2024), Fashion-MNIST": (convnet_fashion, 132_746),
+    "Barczewski and Ramon (2024), CIFAR-10": (shallow_vgg, 131_466),
+    "Barczewski (2025), MNIST": (convnet_thesis, 1_625_866),
+    "Barczewski (2025), Mixer": (Mixer, 93_184),
     "utility measurements": (tempered_cnn, 18_842),
     "step benchmarks": (benchmark_cnn, 356_810),
 }
@@ -286,7 +286,7 @@ def wide_resnet_parameters(depth: int, widening: int) -> int:
 
 def test_wide_resnets_have_the_parameters_of_their_definition() -> None:
     assert wide_resnet_parameters(16, 4) == 2_747_530
-    # What paper 004 prints for 16-4 is the number of 40-4.
+    # What Barczewski (2025) prints for 16-4 is the number of 40-4.
     assert wide_resnet_parameters(40, 4) == 8_944_266
     # Widening one: the first stage keeps its width and needs no shortcut layer.
     assert count(wide_resnet(10, 1)) == wide_resnet_parameters(10, 1)

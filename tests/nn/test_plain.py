@@ -151,6 +151,8 @@ def test_every_exported_layer_has_a_plain_form_and_an_example() -> None:
         if isinstance(getattr(lipschitz, name), type)
         and issubclass(getattr(lipschitz, name), nn.Module)
     }
+    # Features are computed once, beforehand: what is exported is the model behind them.
+    layers -= {"PatchFeatures"}
     without = {name for name in layers if getattr(lipschitz, name) not in exportable()}
     assert not without, f"no plain form: {without}"
     assert layers == set(EXAMPLES)

@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from noisewise import privacy
 from noisewise.privacy import Gaussian, Laplace, PoissonGaussian, Pure, ZeroConcentrated, accounting
+from noisewise.privacy.accountants import pld
 from noisewise.privacy.independent import estimate_epsilon
 
 noises = st.floats(0.5, 30)
@@ -108,7 +109,7 @@ def test_opposite_records_are_the_worst_pair_under_replace_one(rate, gamma, firs
 def test_renyi_divergence_under_replace_one_matches_quadrature_and_the_full_batch():
     from scipy.integrate import quad
 
-    from noisewise.privacy._rdp import replace_one_divergence
+    from noisewise.privacy.events.poisson_gaussian import replace_one_divergence
 
     for noise, rate, order in [(1.0, 0.1, 2.5), (0.7, 0.3, 8.0), (3.0, 0.01, 32.0)]:
 
@@ -170,7 +171,7 @@ def test_delta_and_epsilon_are_inverse():
 
 def test_a_hundred_thousand_steps_cost_at_most_a_few_times_one_step():
     def seconds(count):
-        accounting._pld._one.cache_clear()
+        pld._one.cache_clear()
         start = time.perf_counter()
         privacy.epsilon(noise_multiplier=0.6, sample_rate=1e-3, steps=count, delta=1e-5)
         return time.perf_counter() - start
@@ -281,3 +282,20 @@ def test_noise_on_a_grid_costs_its_distance_from_real_noise():
             [Gaussian(1.0, 3), many[1]], delta=1e-5, accountant=accountant
         )
         assert accounting.epsilon_of(many, delta=1e-5, accountant=accountant) > plain
+
+
+@pytest.mark.parametrize("releases", [10_000, 100_001, 200_000])
+@pytest.mark.parametrize("delta", [1e-12, 1e-11, 1e-10, 1e-9, 1e-8])
+def test_very_many_releases_at_a_tiny_delta_are_not_stated_too_low(releases, delta):
+    # All of them together are one Gaussian of which everything is known. The FFT, raised to a
+    # power, rounds by more than such a delta.
+    shift = 0.632
+    event = PoissonGaussian(math.sqrt(releases) / shift, 1.0, releases)
+    if delta < 2e-15 * releases:
+        with pytest.raises(ValueError, match="rdp"):
+            privacy.epsilon_of(event, delta=delta)
+        return
+    epsilon = privacy.epsilon_of(event, delta=delta)
+    spent = norm.cdf(shift / 2 - epsilon / shift)
+    spent -= math.exp(epsilon + norm.logcdf(-shift / 2 - epsilon / shift))
+    assert spent <= delta

@@ -13,7 +13,7 @@ from noisewise.privacy import (
     ZeroConcentrated,
     split_noise,
 )
-from noisewise.privacy.events import as_history, event_from_dict, event_to_dict, simplify
+from noisewise.privacy.events import as_history, event_from_dict, simplify
 
 positive = st.floats(1e-3, 1e3)
 counts = st.integers(1, 10**6)
@@ -28,14 +28,14 @@ events = st.one_of(
 
 @given(events)
 def test_an_event_survives_json(event):
-    assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event
+    assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
 
 
 @given(st.lists(events, max_size=6))
 def test_merging_keeps_every_release(history):
     merged = simplify(history + history)
     assert sum(event.count for event in merged) == 2 * sum(event.count for event in history)
-    assert len(merged) == len({event_to_dict(e)["kind"] + repr(e) for e in simplify(history)})
+    assert len(merged) == len({e.to_dict()["kind"] + repr(e) for e in simplify(history)})
 
 
 @pytest.mark.parametrize(

@@ -409,7 +409,9 @@ def jacobian() -> Case:
     return between(lambda self, h: h + vmap(jacrev(torch.tanh))(h).sum(2))
 
 
-@innocent("gradient penalty per record", "autograd.grad of the sum of outputs by the input")
+@innocent(
+    "gradient penalty per record", "autograd.grad of the sum of outputs by the input", hard=True
+)
 def penalty() -> Case:
     class Penalised(Between):
         def forward(self, x):

@@ -4,14 +4,17 @@ Each program keeps records apart while it is watched. Then a switch is turned, a
 a way that leaves as little trace as possible: the same functions, shapes and whole numbers.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import handle_torch_function
 from torch.utils.checkpoint import checkpoint
 
 import noisewise as nw
-from noisewise.gradients import GradientEngine
+from noisewise.gradients import GradientEngine, WatchedWarning
 from separation.test_doors import RECORDS, WIDTH, Hidden, batch, cross_entropy
 
 
@@ -59,6 +62,21 @@ class Output(Switched):
         output = self.last(torch.tanh(self.first(x)))
         plain, mixed = output * 1.0, output - output.mean(0) * 5
         return mixed if self.on else plain
+
+
+class Box:
+    """An object beside the output, as caches of transformers are."""
+
+
+class Boxed(Switched):
+    """What the loss returns comes out of an object, by no torch function."""
+
+    def forward(self, x):
+        output, box = self.last(torch.tanh(self.first(x))), Box()
+        losses = output.square().sum(1)
+        plain, mixed = losses * 1.0, losses * losses.detach().mean().sub(1.0).mul(50)
+        box.losses = mixed if self.on else plain
+        return output, box
 
 
 class Loss:
@@ -176,6 +194,62 @@ def test_which_tensor_goes_on_is_part_of_the_path(kind):
 
 def test_which_value_a_loss_returns_is_part_of_the_path():
     assert refused_or_apart(lambda: (Switched(lambda m, h: h), Loss()), turned)
+
+
+def test_which_tensor_an_object_holds_is_part_of_the_path():
+    assert refused_or_apart(lambda: (Boxed(), lambda output, target: output[1].losses), turned)
+
+
+def test_an_object_beside_the_output_is_bound():
+    class Cache(Switched):
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x))), Box()
+
+    engine = GradientEngine(
+        Cache(), lambda output, target: cross_entropy(output[0], target), nw.Clipped(1.0), chunk=8
+    )
+    engine.sum(*batch())
+    assert [len(wiring.paths) for wiring in engine._wirings.values()] == [1]
+
+
+class Handed(Switched):
+    """A function of one's own that torch calls, below the mode that notes the path."""
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+
+        def distance(a, b):
+            return (a - (b.flip(0) * 20 if self.on else b)).square().sum(1)
+
+        gaps = nn.functional.triplet_margin_with_distance_loss(
+            h, h.detach(), -h, distance_function=distance, reduction="none"
+        )
+        return self.last(h + gaps.unsqueeze(1))
+
+
+def test_what_a_function_does_that_is_handed_to_torch_is_watched():
+    assert refused_or_apart(lambda: (Handed(), cross_entropy), turned)
+
+
+def test_whole_numbers_of_equal_hash_are_different_numbers():
+    def rolled(model, h):
+        return h + 3 * h.detach().roll((2**61 - 1) * model.on, 0)
+
+    assert hash(2**61 - 1) == hash(0)
+    assert refused_or_apart(lambda: (Switched(rolled), cross_entropy), turned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(Hooked, "hook"), (Unpacked, "saved_tensors_hooks"), (None, "Returned")]
+)
+def test_what_is_watched_at_every_step_is_said_with_its_reason(kind, reason):
+    model = Switched(FORWARD["an autograd function"]) if kind is None else kind()
+    engine = GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=RECORDS)
+    with pytest.warns(WatchedWarning, match=reason):
+        engine.sum(*batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        engine.sum(*batch())
 
 
 class Cached(Switched):
@@ -346,3 +420,42 @@ def test_a_recurrent_layer_that_turns_its_axes_is_watched_again():
     model.layer.batch_first = False
     with pytest.raises(nw.UnsupportedModelError):
         engine.sum(x, y)
+
+
+SWITCH = {"on": 0}
+
+
+def overriding(values):
+    """Called as torch's functions are: what it does is below the mode that notes the path."""
+    rows = values.detach()
+    return values + 3 * (rows.flip(0) if SWITCH["on"] else rows)
+
+
+class Overriding(Switched):
+    def forward(self, x):
+        SWITCH["on"] = self.on
+        h = torch.tanh(self.first(x))
+        return self.last(handle_torch_function(overriding, (h,), h))
+
+
+def test_what_is_called_as_if_it_were_torchs_is_watched():
+    assert refused_or_apart(lambda: (Overriding(), cross_entropy), turned)
+
+
+class Posing(int):
+    """A number that poses as zero in arithmetic."""
+
+    def __mul__(self, other):
+        return 0
+
+    __rmul__ = __mul__
+
+    def __ge__(self, other):
+        return True
+
+
+def test_a_number_that_poses_as_another_is_watched():
+    def rolled(model, h):
+        return h + 3 * h.detach().roll(Posing(model.on), 0)
+
+    assert refused_or_apart(lambda: (Switched(rolled), cross_entropy), turned)

@@ -340,3 +340,28 @@ def test_memory_that_no_operation_filled_is_not_public(name):
 def test_constants_of_python_are_public():
     proof = proof_of(lambda h: h * torch.tensor([0.5] * WIDTH) + torch.as_tensor(2.0))
     assert proof.proven, str(proof)
+
+
+def test_slopes_that_torch_writes_to_a_copy_keep_what_they_held():
+    class Slopes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(WIDTH, 3)
+
+        def forward(self, x):
+            slopes = x.flip(0).t().contiguous().t()
+            torch._C._nn.rrelu_with_noise(x, slopes, 0.1, 0.3, True)
+            return self.last(x + slopes)
+
+    with pytest.raises(nw.UnsupportedModelError):
+        nw.bounded_sum(Slopes(), cross_entropy, *batch(), nw.Clipped(1.0), chunk=RECORDS)
+
+
+def test_a_seed_given_to_the_generator_itself_is_noticed():
+    def seeded(output, target):
+        torch.default_generator.manual_seed(12345)
+        return cross_entropy(output, target) * torch.rand(len(target))
+
+    model = nn.Linear(WIDTH, 3)
+    with pytest.raises(nw.UnsupportedModelError, match="seed"):
+        nw.bounded_sum(model, seeded, *batch(), nw.Clipped(1.0), chunk=RECORDS)

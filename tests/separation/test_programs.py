@@ -94,7 +94,7 @@ def test_what_is_hard_to_see_is_proven_or_refused_in_words(name):
 @quiet
 @pytest.mark.slow
 def test_nine_of_ten_refusals_name_a_line_of_the_program():
-    named = [name for name in ARMED if "programs_" in str(proof_of(MIXING[name]))]
+    named = [name for name in ARMED if "separation/program" in str(proof_of(MIXING[name]))]
     assert len(named) >= 0.9 * len(ARMED), sorted(set(ARMED) - set(named))
 
 

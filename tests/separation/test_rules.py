@@ -45,8 +45,8 @@ def moved(value, own):
 class Prober:
     """Compares a rule with brute force whenever an operation is met in a new shape."""
 
-    def __init__(self, seed=0, limit=4):
-        self.draw, self.limit = random.Random(seed), limit
+    def __init__(self, seed=0, limit=4, layouts=3):
+        self.draw, self.limit, self.layouts = random.Random(seed), limit, layouts
         self.seen, self.tried, self.wrong = collections.Counter(), collections.Counter(), set()
 
     def probe(self, func, args, kwargs):
@@ -61,7 +61,7 @@ class Prober:
             return
         self.seen[name] += 1
         self.seen[key] += 1
-        for _ in range(3):
+        for _ in range(self.layouts):
             self._once(operation, func, name, flat, structure, places)
 
     def _once(self, operation, func, name, flat, structure, places):
@@ -168,7 +168,7 @@ def test_no_rule_says_too_little(monkeypatch):
 
 @pytest.mark.slow
 def test_no_rule_says_too_little_in_any_program(monkeypatch):
-    prober = Prober(seed=1, limit=12)
+    prober = Prober(seed=1, limit=24, layouts=6)
     collected(prober, monkeypatch, INNOCENT)
     assert prober.wrong == set()
     assert sum(prober.tried.values()) >= 5000

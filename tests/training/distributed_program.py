@@ -17,9 +17,9 @@ from dividing_records import division
 from making_runs import plan, small_model, start, table, weights
 
 from noisewise.errors import BudgetExceededError
-from noisewise.training import Callback, Distributed, StepError, fit
-from noisewise.training.private_run import PrivateRun
-from noisewise.training.release import digest_of
+from noisewise.release import digest_of
+from noisewise.release.steps import Step
+from noisewise.training import Callback, Distributed, fit
 
 STEPS = 12
 
@@ -77,22 +77,21 @@ def sharded(folder):
     for _, (x, y) in zip(range(STEPS // 2), run.loader, strict=False):
         run.step(x, y)
     run.save(folder / "sharded.safetensors")
-    try:
-        run.model(table()[0])
-        refused = False
-    except StepError:
-        refused = True
+    run.model(table()[0])  # gathered and opened, then thought better of
+    run.discard()
+    parts = all(hasattr(p, "full_tensor") for p in run.plain_model.parameters())
     run.close()
     run = begin(resume=folder / "sharded.safetensors")
-    for x, y in run.loader:
-        run.step(x, y)
+    for x, y in run.loader:  # the second half in a loop by hand
+        run.loss(run.model(x), y).backward()
+        run.optimizer.step()
     run.close()
     state = run.plain_model.state_dict()
     return {
         "weights": {name: value.full_tensor() for name, value in state.items()},
         "local": {name: tuple(value.to_local().shape) for name, value in state.items()},
         "moments": run.optimizer.state_dict()["state"][0]["exp_avg"].to_local().shape[0],
-        "loop refused": refused,
+        "in parts after a loop": parts,
     }
 
 
@@ -205,15 +204,15 @@ def diverted(folder):
     def begin(**options):
         return start(the_plan=plan(steps=STEPS), ledger=folder / "diverted.ledger", **options)
 
-    released, original = [], PrivateRun._charge
+    released, original = [], Step.pay
 
-    def watched(self, step, mean=None):
-        paid = original(self, step, mean)
+    def watched(self, mean=None):
+        paid = original(self, mean)
         if paid:
-            released.append((step, digest_of(mean)))
+            released.append((self.number, digest_of(mean)))
         return paid
 
-    PrivateRun._charge = watched
+    Step.pay = watched
     try:
         run = begin()
         for x, y in run.loader.take(3):
@@ -228,7 +227,7 @@ def diverted(folder):
             run.step(x, y)
         run.close()
     finally:
-        PrivateRun._charge = original
+        Step.pay = original
     return {"weights": weights(run.plain_model), "released": released, "next": run.next_step}
 
 

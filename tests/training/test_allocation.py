@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noisewise.privacy import split_noise
+from noisewise.release.allocation import ALLOCATIONS
 from noisewise.training import deviations
-from noisewise.training.allocation import ALLOCATIONS
 
 positive = st.floats(1e-3, 1e3)
 groups = st.lists(st.tuples(positive, st.integers(1, 10**6)), min_size=1, max_size=8)

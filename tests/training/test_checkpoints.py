@@ -14,8 +14,8 @@ from torch import nn
 
 from noisewise.errors import LedgerError
 from noisewise.privacy import Ledger, Randomness
+from noisewise.release.steps import LedgerSteps
 from noisewise.training import CheckpointError, checkpoints, fit
-from noisewise.training.account import LedgerAccount
 
 STEPS = 24
 
@@ -102,14 +102,14 @@ def suicide(owner, name, nth, before):
 
 
 MOMENTS = {
-    "before the first charge": (LedgerAccount, "charge", 1, True),
-    "after a charge, before its noise": (LedgerAccount, "charge", 8, False),
+    "before the first charge": (LedgerSteps, "charge", 1, True),
+    "after a charge, before its noise": (LedgerSteps, "charge", 8, False),
     "after the noise was drawn": (Randomness, "normal_for", 11, False),
     "in the middle of the optimizer": (torch.optim.Adam, "step", 14, False),
     "before the checkpoint is renamed": (os, "replace", 4, True),
     "after the checkpoint is renamed": (os, "replace", 6, False),
     "while a checkpoint is synced": (os, "fsync", 20, True),
-    "at the last step": (LedgerAccount, "charge", STEPS, False),
+    "at the last step": (LedgerSteps, "charge", STEPS, False),
 }
 
 

@@ -17,9 +17,9 @@ from torch.utils.data import TensorDataset
 
 from noisewise.errors import LedgerError, LedgerRolledBackError
 from noisewise.privacy import Ledger, PoissonGaussian
+from noisewise.release import digest_of
+from noisewise.release.steps import Step
 from noisewise.training import Callback, checkpoints, fit
-from noisewise.training.private_run import PrivateRun
-from noisewise.training.release import digest_of
 
 STEPS = 12
 
@@ -28,15 +28,15 @@ STEPS = 12
 def released(monkeypatch):
     """For every number of a noise, the different means that were released with it."""
     found = defaultdict(set)
-    original = PrivateRun._charge
+    original = Step.pay
 
-    def watched(self, step, mean=None):
-        paid = original(self, step, mean)
+    def watched(self, mean=None):
+        paid = original(self, mean)
         if paid and mean is not None:
-            found[step].add(digest_of(mean))
+            found[self.number].add(digest_of(mean))
         return paid
 
-    monkeypatch.setattr(PrivateRun, "_charge", watched)
+    monkeypatch.setattr(Step, "pay", watched)
     return found
 
 

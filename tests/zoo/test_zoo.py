@@ -101,7 +101,7 @@ def test_removing_a_record_moves_no_sum_by_more_than_its_sensitivity(name):
     assert largest_removal(bounded, model, x, y, expected) <= 1.0
 
 
-@pytest.mark.parametrize("name", each(PROVABLE))
+@pytest.mark.parametrize("name", each(PROVABLE, [name for name in CORE if name != "Swin"]))
 def test_three_private_steps_later_the_sums_are_still_exact(name):
     model, loss, x, y = built(name, records=2 * RECORDS)
     learnt = [p for p in model.parameters() if p.requires_grad]

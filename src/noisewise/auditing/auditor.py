@@ -34,7 +34,6 @@ from noisewise.auditing.result import AuditResult
 from noisewise.auditing.scores import Scores
 from noisewise.errors import RelationError
 from noisewise.privacy import _validate
-from noisewise.privacy.events import PoissonGaussian
 from noisewise.privacy.statement import Statement
 
 __all__ = ["ATTACKS", "METHODS", "audit"]
@@ -165,14 +164,12 @@ def _claimed_settings(attack: str | None, claimed: Statement | float | None) -> 
         return {}
     if attack == "stepwise-canaries":
         return {"noise_multiplier": claimed.noise_multiplier}
-    if attack == "run-canaries" and len(claimed.history) == 1:
-        event = claimed.history[0]
-        if isinstance(event, PoissonGaussian):
-            return {
-                "noise_multiplier": event.noise_multiplier,
-                "sample_rate": event.sample_rate,
-                "steps": event.count,
-            }
+    if attack == "run-canaries" and claimed.sample_rate is not None:
+        return {
+            "noise_multiplier": claimed.noise_multiplier,
+            "sample_rate": claimed.sample_rate,
+            "steps": claimed.steps,
+        }
     return {}
 
 

@@ -27,7 +27,6 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from noisewise.auditing.scores import OBSERVED
 from noisewise.privacy import _validate
-from noisewise.privacy.events import Gaussian, PoissonGaussian
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement
 
@@ -82,15 +81,15 @@ class NoiseModel:
         ValueError
             If the claim is not about one kind of Gaussian noise.
         """
-        event = statement.history[0] if len(statement.history) == 1 else None
-        if isinstance(event, PoissonGaussian):
-            return cls(event.sample_rate, event.count, observed, statement.relation)
-        if isinstance(event, Gaussian):
-            return cls(1.0, event.count, observed, statement.relation)
-        raise ValueError(
-            "the claim is not about one kind of Gaussian noise on a sum, so its noise cannot be "
-            "bounded; use method='clopper-pearson' or 'one-run', which assume nothing about it"
-        )
+        history = statement.history
+        rate = history[0].gaussian_rate if len(history) == 1 else None
+        if rate is None:
+            raise ValueError(
+                "the claim is not about one kind of Gaussian noise on a sum, so its noise cannot "
+                "be bounded; use method='clopper-pearson' or 'one-run', which assume nothing about "
+                "it"
+            )
+        return cls(rate, statement.steps, observed, statement.relation)
 
     def noise_upper_bound(self, false_positive: float, false_negative: float) -> float | None:
         """Largest noise multiplier that allows an attack with rates this small.

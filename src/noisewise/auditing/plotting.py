@@ -14,9 +14,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from noisewise.auditing.result import AuditResult
 
-__all__ = ["draw"]
+__all__ = ["draw", "pictures"]
 
 _IN, _OUT, _CLAIM, _BOUND = "#c1440e", "#2b6a99", "#444444", "#7a3e9d"
 
@@ -37,6 +39,18 @@ def draw(result: AuditResult, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     return path
+
+
+def pictures(result: AuditResult) -> tuple[Figure, Figure]:
+    """Return scores and ROC curve as two pictures, large enough for a report."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 13, "lines.linewidth": 2.5}):
+        first, second = (Figure(figsize=(5.6, 5.0), layout="constrained") for _ in range(2))
+        _distributions(first.subplots(), result)
+        _roc(second.subplots(), result)
+    return first, second
 
 
 def _distributions(axes: Any, result: AuditResult) -> None:

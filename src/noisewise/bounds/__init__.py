@@ -14,6 +14,7 @@ from noisewise.bounds.losses import (
 )
 from noisewise.bounds.propagation import Propagation, propagate
 from noisewise.bounds.registry import refuse_type, register, registered, rule_for
+from noisewise.bounds.robustness import certified_radius, robust_accuracy
 
 __all__ = [
     "Call",
@@ -26,6 +27,7 @@ __all__ = [
     "LossRule",
     "Propagation",
     "Signal",
+    "certified_radius",
     "certify",
     "loss_rule_for",
     "per_record",
@@ -35,6 +37,7 @@ __all__ = [
     "register_loss",
     "registered",
     "registered_losses",
+    "robust_accuracy",
     "rule_for",
     "trace",
 ]

@@ -1,4 +1,4 @@
-"""Smaller bounds that hold as well (section 5 of the soundness notes, items 4 to 7).
+"""Smaller bounds that hold as well (docs/proofs/layers.md#improvements).
 
 Each is a valid bound by itself and is used only as a minimum with the plain one.
 
@@ -69,6 +69,13 @@ class Head:
         bias = wide(self.bias)
         slack = 1e-15 * bias.shape[0] * float(bias.abs().sum())
         return total(vector_norm(bias - bias.mean()), slack)
+
+    def gaps(self) -> Tensor:
+        """Distances between all rows, ||w_j - w_y||, rounded up."""
+        matrix = wide(self.matrix.detach())
+        slack = 1e-15 * float(matrix.abs().amax(dim=0).sum()) * matrix.shape[1]
+        rows = [torch.linalg.vector_norm(matrix - row, dim=1) for row in matrix]
+        return torch.stack(rows) * (1 + 1e-12) + slack
 
     def widest_gap(self) -> float:
         """Largest distance between two rows, max ||w_j - w_y||."""

@@ -11,8 +11,8 @@ is at most ``call.norm``:
 
 Norms are Euclidean, over all entries of one record. Nothing here sees data: a
 rule may use the module's configuration, its (released) weights and shapes.
-Notation and table: section 4 of the soundness notes; Algorithm 1 of the
-weight-clipping paper with the corrections U4 to U8 and U20.
+Notation, table and proofs: docs/proofs/layers.md. It is Algorithm 1 of Barczewski and Ramon (2024)
+with the corrections of docs/proofs/published.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class LayerRule(Generic[M]):
     effective : tuple of str
         Those of them that the layer maps to an effective weight before use. The
         bound then is on the gradient of the effective weight, which is what gets
-        noise; the gradient of the raw parameter has no bound (U19).
+        noise; the gradient of the raw parameter has no bound
+        (docs/proofs/layers.md#effective).
     aligned : bool
         The output is the input, and the cotangent that leaves is a multiple between 0
         and 1 of the one that arrives.
@@ -176,6 +177,13 @@ class LayerRule(Generic[M]):
     def lipschitz_of(self, call: Call[M], index: int) -> float:
         """Bound on the Jacobian's norm with respect to input number `index`."""
         return self.lipschitz(call)
+
+    def jump(self, call: Call[M]) -> str:
+        """Why the layer is no Lipschitz function for use on inputs that are moved; empty if it is.
+
+        A bounded Jacobian almost everywhere is enough for gradients, and not enough for that.
+        """
+        return ""
 
     def cotangent(self, call: Call[M], index: int, arriving: float) -> float:
         """Bound on the cotangent that leaves through input `index`, given the arriving one."""

@@ -1,10 +1,11 @@
-"""Bounds carried through a model: norms forward, cotangents backward (Clipless, Algorithm 1).
+"""Bounds carried through a model: norms forward, cotangents backward (Béthune et al. 2024).
 
-Forward, every node gets a bound on the norm of a record's tensor. Backward, starting from
-the loss constant, every node gets a bound on the norm of the cotangent of its output: the
-sum over all nodes that read it, which gives residual branches L_a + L_b and not L_a * L_b
-(U8). A parameter's gradient is at most the sum over its uses of factor times cotangent, so
-tied weights are covered. Nothing depends on data; every operation rounds up.
+Forward, every node gets a bound on the norm of a record's tensor. Backward, starting from the
+loss constant, every node gets a bound on the norm of the cotangent of its output: the sum over
+all nodes that read it, which gives residual branches L_a + L_b and not L_a * L_b
+(docs/proofs/layers.md#residual). A parameter's gradient is at most the sum over its uses of
+factor times cotangent, so tied weights are covered. Nothing depends on data; every operation
+rounds up.
 """
 
 from __future__ import annotations

@@ -1,75 +1,47 @@
-"""The ``noisewise`` command. Each subcommand is a small module; this one joins them."""
+"""The ``noisewise`` command. Each subcommand is a small module, joined in ``commands``.
+
+Only what is asked for is imported: the version needs nothing but this file.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-
-import typer
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from noisewise._version import __version__
-from noisewise.cli.audit import audit
-from noisewise.cli.bench import app as bench
-from noisewise.cli.budget import budget
-from noisewise.cli.certify import certify
-from noisewise.cli.collect import collect
-from noisewise.cli.contribute import contribute
-from noisewise.cli.datasets import app as datasets
-from noisewise.cli.debug import debug
-from noisewise.cli.evaluate import evaluate
-from noisewise.cli.prove import prove
-from noisewise.cli.serve import serve
-from noisewise.cli.train import train
-from noisewise.cli.verify import verify
-from noisewise.errors import NoisewiseError
+
+if TYPE_CHECKING:
+    from noisewise.cli.commands import app
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
-    name="noisewise",
-    help="Learn from private data, with an epsilon that is true.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(train)
-app.command()(budget)
-app.command()(verify)
-app.command()(certify)
-app.command()(prove)
-app.command()(evaluate)
-app.command()(audit)
-app.command()(debug)
-app.command()(serve)
-app.command()(contribute)
-app.command()(collect)
-app.add_typer(datasets, name="datasets")
-app.add_typer(bench, name="bench")
 
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        from noisewise.cli.commands import app
 
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
-    ),
-) -> None:
-    """Join the subcommands; typer needs a function to hang options on."""
+        return app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def main() -> None:
     """Run the command; refusals become one clear sentence and exit code 2."""
+    if sys.argv[1:] == ["--version"]:
+        print(__version__)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    from noisewise.cli.commands import app
+    from noisewise.errors import NoisewiseError
+
     try:
         app()
     except (NoisewiseError, ValueError) as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]Error:[/] {_escape(str(error))}")
+        console = Console(stderr=True, highlight=False)
+        console.print(f"[bold red]Error:[/] {escape(str(error))}")
         sys.exit(2)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -58,12 +58,15 @@ def audit(
     ] = "run",
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
     plot: Annotated[Path | None, typer.Option(help="Draw scores and ROC curve here.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Bound epsilon from below. Exit code 1 if the claim is refuted, 0 if not."""
     from noisewise.auditing import NoiseModel
     from noisewise.auditing import audit as run
 
+    if report is not None and not report.absolute().parent.is_dir():
+        raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")
     claim = _claim(epsilon, delta, statement)
     noise: NoiseModel | None = None
     if gaussian:
@@ -89,6 +92,10 @@ def audit(
     )
     if plot is not None:
         result.plot(plot)
+    if report is not None:
+        from noisewise.cli.audit_report import write_report
+
+        write_report(result, report, source=Path(target).name)
     if as_json:
         typer.echo(result.to_json())
     else:
@@ -96,6 +103,8 @@ def audit(
         Console(highlight=False, soft_wrap=True).print(str(result), style=colour, markup=False)
         if plot is not None:
             typer.echo(f"  plot          {plot}")
+        if report is not None:
+            typer.echo(f"  report        {report}")
     raise typer.Exit(1 if result.passed is False else 0)
 
 

@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from noisewise.privacy.accountants import ACCOUNTANTS
+
 __all__ = ["Budget", "budget", "default_delta"]
 
 
@@ -31,6 +33,8 @@ class Budget:
     epochs: float
     accountant: str
     relation: str
+    unit_rows: int | None = None
+    group_bound: float | None = None
 
 
 def default_delta(records: int) -> float:
@@ -58,27 +62,35 @@ def budget(
         float | None, typer.Option(help="Default: 1/(10 records), rounded down to a power of ten.")
     ] = None,
     relation: Annotated[str, typer.Option(help="add-remove or replace-one.")] = "add-remove",
-    accountant: Annotated[str, typer.Option(help="pld (tight) or rdp.")] = "pld",
+    unit_rows: Annotated[
+        int | None,
+        typer.Option(help="For units (patients) of up to so many records, each drawn by itself."),
+    ] = None,
+    accountant: Annotated[
+        str, typer.Option(help="; ".join(f"{a.name}: {a.words}" for a in ACCOUNTANTS.values()))
+    ] = "pld",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture of epsilon over steps, e.g. out.png.")
     ] = None,
 ) -> None:
-    r"""Tell what training costs, how much noise it needs, or how long it may last.
+    """Tell what training costs, how much noise it needs, or how long it may last.
 
     Give two of --epsilon, --noise and --steps (or --epochs); the third is found.
 
-    \b
-    noisewise budget --noise 1.0 --epochs 20 --batch-size 256 --records 50000
+    Example: noisewise budget --noise 1.0 --epochs 20 --batch-size 256 --records 50000
     noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000
     noisewise budget --epsilon 3 --noise 1.0 --batch-size 256 --records 50000
+    noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000 --unit-rows 8
     """
     rate = _rate(sample_rate, batch_size, records)
     if delta is None:
         if records is None:
             raise ValueError("give --delta, or --records from which it is chosen")
         delta = default_delta(records)
-    answer = solve(epsilon, noise, _steps(steps, epochs, rate), rate, delta, relation, accountant)
+    answer = solve(
+        epsilon, noise, _steps(steps, epochs, rate), rate, delta, relation, accountant, unit_rows
+    )
     if plot is not None:
         draw(answer, plot)
     if as_json:
@@ -95,6 +107,7 @@ def solve(
     delta: float,
     relation: str,
     accountant: str,
+    unit_rows: int | None = None,
 ) -> Budget:
     """Find the one of epsilon, noise and steps that is missing."""
     from noisewise.privacy import accounting
@@ -106,6 +119,7 @@ def solve(
         "sample_rate": sample_rate,
         "accountant": accountant,
         "relation": relation,
+        "unit_rows": unit_rows,
     }
     if epsilon is None:
         question = "What does this training cost?"
@@ -127,7 +141,26 @@ def solve(
         epochs=steps * sample_rate,
         accountant=accountant,
         relation=relation,
+        unit_rows=unit_rows,
+        group_bound=_group_bound(noise, steps, common),
     )
+
+
+def _group_bound(noise: float, steps: int, common: dict[str, Any]) -> float | None:
+    """What group privacy would say of the statement for one record: a bad bound."""
+    from noisewise.privacy import PoissonGaussian, group_privacy_of
+
+    rows = common["unit_rows"]
+    if rows is None or not steps:
+        return None
+    bound = group_privacy_of(
+        PoissonGaussian(noise, common["sample_rate"], steps),
+        size=rows,
+        delta=common["delta"],
+        relation=common["relation"],
+        accountant=common["accountant"],
+    )
+    return bound if math.isfinite(bound) else None
 
 
 def draw(answer: Budget, path: Path) -> None:
@@ -146,7 +179,7 @@ def draw(answer: Budget, path: Path) -> None:
         raise ValueError(f"no folder at {str(path.parent)!r} for the plot {path.name!r}")
     points = sorted({max(1, round(answer.steps * share / 40)) for share in range(1, 49)})
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for name, style in (("pld", "-"), ("rdp", "--")):
+    for name, style in zip(ACCOUNTANTS, ("-", "--", ":", "-."), strict=False):
         costs = [
             accounting.epsilon(
                 noise_multiplier=answer.noise_multiplier,
@@ -155,6 +188,7 @@ def draw(answer: Budget, path: Path) -> None:
                 delta=answer.delta,
                 accountant=name,
                 relation=answer.relation,
+                unit_rows=answer.unit_rows,
             )
             for count in points
         ]
@@ -221,6 +255,10 @@ def _show(answer: Budget, plot: Path | None) -> None:
         "accountant": answer.accountant,
         "sampling": "Poisson: other samplers need another analysis",
     }
+    if answer.unit_rows is not None:
+        rows["rows of a unit"] = f"at most {answer.unit_rows}, each drawn by itself"
+        told = "nothing" if answer.group_bound is None else round_up(answer.group_bound)
+        rows["group privacy"] = f"{told}: the bad bound from a statement for one record"
     for name, value in rows.items():
         table.add_row(name, value)
     console = Console(highlight=False)

@@ -53,12 +53,11 @@ def collect(
         bool, typer.Option("--progress", help="Only show who has contributed and what is spent.")
     ] = False,
 ) -> None:
-    r"""Ask for a private curve of the records of all parties.
+    """Ask for a private curve of the records of all parties.
 
     The same question gives the same answer again, at no cost, also after a crash.
 
-    \b
-    noisewise collect --config analyst.toml --curve roc --epsilon 0.5 --plot roc.png
+    Example: noisewise collect --config analyst.toml --curve roc --epsilon 0.5 --plot roc.png
     """
     from noisewise.federated.network.collection import RemoteAggregator, progress_of
     from noisewise.federated.network.settings import ClientSettings
@@ -82,7 +81,12 @@ def collect(
     if table is not None:
         _frame(found, curve).to_csv(table, index=False)
     if report is not None:
-        _write_report(found, curve, numbers, promise, taken, settings, report)
+        from noisewise.cli.collect_report import write_report
+
+        if promise is None:
+            write_report(found, curve, _rows(numbers), None, taken, settings, report, NOT_PRIVATE)
+        else:
+            write_report(found, curve, _rows(numbers), promise, taken, settings, report)
     if statement is not None and promise is not None:
         statement.write_text(promise.to_json() + "\n", "utf-8")
     if as_json:
@@ -99,7 +103,6 @@ def _ask(
     aggregator: Any, settings: ClientSettings, curve: str, epsilon: float, delta: float, groups: int
 ) -> Any:
     from noisewise import federated
-    from noisewise.federated.network.collection import NOBODY
     from noisewise.federated.network.measurement import curve_domain
     from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, RocQuestion
     from noisewise.privacy.randomness import resolve
@@ -109,15 +112,14 @@ def _ask(
         raise ValueError(
             f"study {study.name!r} has no curve {curve!r}; it has: {', '.join(study.curves)}"
         )
-    neighbors = study.relation.name
     if curve == "hosmer-lemeshow":
         return federated.hosmer_lemeshow(
-            [NOBODY], aggregator, epsilon=epsilon, delta=delta, groups=groups, bins=study.bins,
-            neighbors=neighbors,
+            None, aggregator, epsilon=epsilon, delta=delta, groups=groups, bins=study.bins,
+            relation=study.relation,
         )  # fmt: skip
     kinds = {"ecdf": EcdfQuestion, "histogram": HistogramQuestion, "roc": RocQuestion}
-    question = kinds[curve](curve_domain(study, curve), epsilon, delta, neighbors)
-    return question.answer(aggregator.ask(question, [NOBODY], resolve(None)))
+    question = kinds[curve](curve_domain(study, curve), epsilon, delta, study.relation)
+    return question.answer(aggregator.ask(question, (), resolve(None)))
 
 
 def _numbers(found: Any, curve: str, wanted: list[float]) -> dict[str, Any]:
@@ -153,7 +155,7 @@ def _frame(found: Any, curve: str) -> pd.DataFrame:
         columns = {"low": found.edges[:-1], "high": found.edges[1:], "count": found.counts}
         frame: pd.DataFrame = pd.DataFrame(columns)
         return frame
-    whole: pd.DataFrame = (found.test if curve == "hosmer-lemeshow" else found).to_frame()
+    whole: pd.DataFrame = found.to_frame()
     return whole
 
 
@@ -161,7 +163,7 @@ def _axes(found: Any, curve: str, axes: Axes) -> None:
     if curve != "hosmer-lemeshow":
         found.plot(axes)
         return
-    frame = found.test.to_frame()
+    frame = found.to_frame()
     middle = (frame["low"] + frame["high"]) / 2
     axes.bar(
         middle, frame["observed_1"] - frame["expected_1"], width=0.8 * np.diff([*frame["low"], 1.0])
@@ -180,48 +182,6 @@ def _draw(found: Any, curve: str, path: Path) -> None:
     _axes(found, curve, axes)
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def _write_report(
-    found: Any,
-    curve: str,
-    numbers: dict[str, Any],
-    promise: Statement | None,
-    taken: list[Taken],
-    settings: ClientSettings,
-    path: Path,
-) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from noisewise.privacy.statement import round_up
-    from noisewise.reports.page import Page
-
-    study = settings.study
-    lead = f"Study {study.name}, round {study.round}: {taken[0].contributions} contributions."
-    if promise is not None:
-        lead += (
-            f" (epsilon {round_up(promise.epsilon)}, delta {promise.delta:g})-differentially "
-            f"private ({promise.relation.sentence})."
-        )
-    page = Page(f"Federated {curve}", lead)
-    if promise is None:
-        page.warning(NOT_PRIVATE)
-    page.table(("measure", "value"), _rows(numbers))
-    figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
-    _axes(found, curve, axes)
-    page.figures((figure, f"Federated {curve} of {taken[0].contributions} parties"))
-    page.heading("Releases").table(
-        ("release", "contributions", "records"),
-        [(t.name, t.contributions, "private" if t.records is None else t.records) for t in taken],
-    )
-    page.heading("Fingerprint of the study").code(study.fingerprint)
-    if promise is not None:
-        page.heading("Privacy statement").code(str(promise))
-        page.paragraph("Check its JSON form with: noisewise verify statement.json")
-    page.write(path)
 
 
 def _rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:

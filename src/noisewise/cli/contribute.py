@@ -14,7 +14,13 @@ __all__ = ["contribute", "read_records"]
 
 
 def contribute(
-    data: Annotated[Path, typer.Option(help="A .csv or .parquet file, one row a record.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A .csv or .parquet file, a folder of parquet files, or the URL of a database; "
+            "one row a record."
+        ),
+    ],
     column: Annotated[str, typer.Option(help="Column of the values, scores or probabilities.")],
     config: Annotated[Path, typer.Option(help="The party's configuration file (TOML).")],
     label: Annotated[
@@ -23,6 +29,15 @@ def contribute(
     pos_label: Annotated[
         str | None, typer.Option(help="The positive label, if labels are not 0/1 or -1/1.")
     ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="A SELECT; files are the table called data.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Name of a table of the database, instead of a query.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="How the file is written, and its public classes.")
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -30,21 +45,22 @@ def contribute(
         ),
     ] = False,
 ) -> None:
-    r"""Share this party's records with the servers of a study, then go offline.
+    """Share this party's records with the servers of a study, then go offline.
 
     Records become shares on this machine; every server gets one of them, and one alone says
     nothing. (In a study with route "masks" this command runs until the round is over: its sums,
     with its part of the noise, leave under masks that cancel with those of the others.) If it is
     interrupted, run it again: it goes on where it was.
 
-    \b
-    noisewise contribute --data mine.parquet --column score --label y --config north.toml
+    Example: noisewise contribute --data mine.parquet --column score --label y --config north.toml
+
+    Example: noisewise contribute --data duckdb:///scores.db --table visits --column age
     """
     from noisewise.federated.network import contribution
     from noisewise.federated.network.settings import ClientSettings
 
     settings = ClientSettings.read(config)
-    records = read_records(data, column, label, pos_label)
+    records = read_records(data, column, label, pos_label, schema, query=query, table=table)
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "
@@ -52,13 +68,31 @@ def contribute(
     )
 
 
-def read_records(path: Path, column: str, label: str | None, pos_label: str | None) -> Records:
-    """Return the records of a file; missing values and wrong types are refused."""
-    from noisewise.cli.evaluate import read_predictions
+def read_records(
+    where: str | Path,
+    column: str,
+    label: str | None,
+    pos_label: str | None,
+    schema: Path | None = None,
+    *,
+    query: str | None = None,
+    table: str | None = None,
+) -> Records:
+    """Return the records of a file or table; missing values and wrong types are refused.
+
+    Of a table, only these columns are read; shares are made of every record, on this machine.
+    """
+    from noisewise.cli.evaluate import is_engine, positive_of, read_predictions
     from noisewise.federated.domain import Records
 
+    if is_engine(str(where), query, table):
+        from noisewise.ecdf.sources import column_of, open_source, open_table
+
+        source = open_source(open_table(where, query=query, table=table))
+        wanted = positive_of(source, label, pos_label) if label else None
+        return Records(*column_of(source, column, label, wanted).arrays())
     labels, values, positive = read_predictions(
-        path, label or column, column, pos_label if label else None
+        Path(where), label or column, column, pos_label if label else None, schema
     )
     if label is None:
         return Records.of(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,30 +12,65 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from noisewise.ecdf.evaluation import Evaluation
-    from noisewise.privacy.statement import Statement
 
-__all__ = ["evaluate", "read_predictions"]
+__all__ = ["evaluate", "is_engine", "positive_of", "read_predictions", "read_table", "read_units"]
 
 
 def evaluate(
-    predictions: Annotated[Path, typer.Argument(help="A .csv or .parquet file, one row a record.")],
-    label: Annotated[str, typer.Option(help="Column of the true labels.")],
-    score: Annotated[str, typer.Option(help="Column of the scores or probabilities.")],
+    predictions: Annotated[
+        str,
+        typer.Argument(
+            help="A .csv or .parquet file, a folder of parquet files, or the URL of a database; "
+            "one row a record."
+        ),
+    ],
     epsilon: Annotated[float, typer.Option(help="Privacy budget of the whole report.")],
+    label: Annotated[str | None, typer.Option(help="Column of the true labels.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="Column of the scores, probabilities or predictions.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Instead of both: a folder of noisewise train; its held-out rows."),
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="How the file is written, and its public classes.")
+    ] = None,
+    regression: Annotated[
+        bool, typer.Option("--regression", help="Labels are numbers: release R2, MAE and RMSE.")
+    ] = False,
+    query: Annotated[
+        str | None, typer.Option(help="A SELECT; files are the table called data.")
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Name of a table of the database, instead of a query.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="0 for pure differential privacy.")] = 0.0,
     pos_label: Annotated[
         str | None, typer.Option(help="The positive label, if labels are not 0/1 or -1/1.")
     ] = None,
-    lower: Annotated[float, typer.Option(help="Public lower bound of the scores.")] = 0.0,
-    upper: Annotated[float, typer.Option(help="Public upper bound of the scores.")] = 1.0,
+    lower: Annotated[
+        float | None, typer.Option(help="Public lower bound of the scores; default 0.")
+    ] = None,
+    upper: Annotated[
+        float | None, typer.Option(help="Public upper bound of the scores; default 1.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Score from which a record counts as positive.")
+    ] = 0.5,
     bins: Annotated[int, typer.Option(help="Thresholds of the curves.")] = 1024,
     groups: Annotated[int, typer.Option(help="Groups of the calibration.")] = 10,
-    neighbors: Annotated[
-        str, typer.Option(help="replace (number of rows is public) or add-remove.")
-    ] = "replace",
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Column that says whose row it is: protect a patient, not a visit."),
+    ] = None,
+    max_per_unit: Annotated[
+        int, typer.Option(help="Rows of a unit that count, at most; a public number.")
+    ] = 1,
+    relation: Annotated[
+        str, typer.Option(help="add-remove, or replace-one (number of rows is public).")
+    ] = "add-remove",
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     statement: Annotated[
         Path | None, typer.Option(help="Write the privacy statement as JSON.")
@@ -46,52 +82,105 @@ def evaluate(
     show_true: Annotated[
         bool, typer.Option(help="Draw the true curves too. The report is then NOT private.")
     ] = False,
+    preflight: Annotated[
+        bool, typer.Option(help="Look at the records first; local, and not private.")
+    ] = True,
     seed: Annotated[
         int | None, typer.Option(help="Reproducible noise, for trying out: NOT secret.")
     ] = None,
 ) -> None:
-    r"""Release ROC, AUC, calibration and score quantiles within one privacy budget.
+    """Release ROC, AUC, calibration and score quantiles within one privacy budget.
 
-    \b
-    noisewise evaluate predictions.parquet --label y --score p --epsilon 1 --report eval.html
+    Example: noisewise evaluate scores.csv --label y --score p --epsilon 1
+
+    Example: noisewise evaluate patients.csv --model model --epsilon 0.5
+
+    Example: noisewise evaluate duckdb:///scores.db --query "select y, p from t" --epsilon 1
+
+    Databases and folders are asked for grouped counts; their records stay where they are.
     """
+    from noisewise.cli.predictions import finite, look_at_predictions, of_model
     from noisewise.ecdf.evaluation import private_evaluation
+    from noisewise.privacy.ledger import Ledger
 
     for path in (report, statement):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
-    y, values, positive = read_predictions(predictions, label, score, pos_label)
-    found = private_evaluation(
-        y,
-        values,
-        epsilon=epsilon,
-        delta=delta,
-        bounds=(lower, upper),
-        bins=bins,
-        groups=groups,
-        pos_label=positive,
-        neighbors=neighbors,
-        rng=seed,
-    )
+    if unit is not None and (model is not None or regression):
+        raise ValueError(
+            "--unit needs the rows of a file with --label and --score, of two classes; with "
+            "--model or --regression nothing is known of whole units yet"
+        )
+    table_of_engine: Any = None
+    if is_engine(predictions, query, table):
+        if show_true or unit is not None or model is not None or regression or schema is not None:
+            raise ValueError(
+                "--show-true, --unit, --model, --regression and --schema need every record, and "
+                "those of a database or folder are not read: export them to a .parquet file"
+            )
+        table_of_engine, y, values, positive = read_table(
+            predictions, query, table, label, score, pos_label
+        )
+    elif model is not None:
+        if label is not None or score is not None:
+            raise ValueError("--model brings labels and scores: leave --label and --score out")
+        y, values, positive, span = of_model(Path(predictions), model)
+        regression = span is not None
+        lower, upper = (lower, upper) if span is None else span
+    elif label is None or score is None:
+        raise ValueError("give --label and --score, the columns of the file, or --model FOLDER")
+    else:
+        y, values, positive = read_predictions(
+            Path(predictions), label, score, pos_label, schema, regression
+        )
+    if regression:
+        if lower is None or upper is None:
+            raise ValueError(
+                "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
+            )
+        _evaluate_regression(
+            y, values, (lower, upper), epsilon, relation, ledger, seed, statement, as_json
+        )
+        return
+    if preflight and table_of_engine is None:
+        look = look_at_predictions(y, values, positive, lower, upper, epsilon)
+        typer.echo(str(look), err=True)
+        look.require()
+    lower, upper = 0.0 if lower is None else lower, 1.0 if upper is None else upper
+    with contextlib.ExitStack() as held:
+        found = private_evaluation(
+            y,
+            values,
+            epsilon=epsilon,
+            delta=delta,
+            bounds=(lower, upper),
+            bins=bins,
+            groups=groups,
+            pos_label=positive,
+            relation=relation,
+            units=None if unit is None else read_units(Path(predictions), unit, schema),
+            max_per_unit=max_per_unit,
+            ledger=None if ledger is None else held.enter_context(Ledger.open(ledger)),
+            seed=seed,
+            data=table_of_engine,
+        )
     promise = found.statement()
-    if ledger is not None:
-        charge(ledger, promise, f"noisewise evaluate {predictions.name}")
     errors = Console(stderr=True, highlight=False)
     if show_true:
         errors.print(
             "[bold red]NOT PRIVATE:[/] --show-true draws the true curves. No epsilon holds for "
             "this report: do not share it."
         )
-    summary = found.summary()
+    summary = found.summary(threshold=threshold)
     truth = (y, values, positive) if show_true else None
     if report is not None:
         from noisewise.cli.evaluation_report import write_report
 
-        write_report(found, summary, report, source=predictions.name, truth=truth)
+        write_report(found, summary, report, source=_title(predictions), truth=truth)
     if statement is not None:
         statement.write_text(promise.to_json() + "\n", "utf-8")
     if as_json:
-        typer.echo(json.dumps({**summary, "statement": promise.to_dict()}, indent=2))
+        typer.echo(json.dumps(finite({**summary, "statement": promise.to_dict()}), indent=2))
         return
     _show(summary, found)
     for path in (report, statement):
@@ -100,21 +189,19 @@ def evaluate(
 
 
 def read_predictions(
-    path: Path, label: str, score: str, pos_label: str | None
+    path: Path,
+    label: str,
+    score: str,
+    pos_label: str | None,
+    schema: Path | None = None,
+    regression: bool = False,
 ) -> tuple[Any, Any, Any]:
     """Return labels, scores and the positive label in the type of the labels."""
     import pandas as pd
 
-    if not path.is_file():
-        raise ValueError(f"no file at {str(path)!r}")
-    readers: dict[str, Any] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise ValueError(f"{path.name!r}: only .csv and .parquet files can be read")
-    try:
-        frame: pd.DataFrame = reader(path)
-    except (OSError, ValueError) as error:  # what pandas and pyarrow raise for broken files
-        raise ValueError(f"cannot read {str(path)!r}: {error}") from error
+    from noisewise.cli.predictions import read_columns
+
+    frame = read_columns(path, label, score, schema)
     for option, column in (("--label", label), ("--score", score)):
         if column not in frame.columns:
             known = ", ".join(map(repr, frame.columns[:20]))
@@ -122,11 +209,16 @@ def read_predictions(
     missing = {name: int(frame[name].isna().sum()) for name in (label, score)}
     for name, count in missing.items():
         if count:
-            raise ValueError(f"column {name!r} has missing values; drop or impute them first")
+            raise ValueError(
+                f"column {name!r} has missing values: leave such rows out, or put a public "
+                "constant there; a rule that looks at one row at a time costs no privacy"
+            )
     if not pd.api.types.is_numeric_dtype(frame[score]):
         raise ValueError(f"column {score!r} must hold numbers, got {frame[score].dtype}")
     labels = frame[label]
     positive: Any = pos_label
+    if regression and not pd.api.types.is_numeric_dtype(labels):
+        raise ValueError(f"column {label!r} must hold numbers, got {labels.dtype}")
     if pos_label is None and not pd.api.types.is_numeric_dtype(labels):
         raise ValueError(
             f"column {label!r} does not hold numbers: say which label is positive, for example "
@@ -142,18 +234,103 @@ def read_predictions(
     return labels.to_numpy(), frame[score].to_numpy(), positive
 
 
-def charge(path: Path, promise: Statement, note: str) -> None:
-    """Charge all releases of a statement to a ledger, or none of them."""
-    from noisewise.errors import RelationError
-    from noisewise.privacy.ledger import Ledger
+def is_engine(where: str, query: str | None, table: str | None) -> bool:
+    """Whether an engine counts: a database, a folder, or any file with a query."""
+    from noisewise.ecdf.sources.places import is_url
 
-    with Ledger.open(path) as book:
-        if book.relation != promise.relation:
-            raise RelationError(
-                f"the ledger {path.name!r} counts under {book.relation}, this release is under "
-                f"{promise.relation}: choose --neighbors to match"
-            )
-        book.charge(promise.history, note=note)
+    return query is not None or table is not None or is_url(where) or Path(where).is_dir()
+
+
+def read_table(
+    where: str,
+    query: str | None,
+    table: str | None,
+    label: str | None,
+    score: str | None,
+    pos_label: str | None,
+) -> tuple[Any, str, str, Any]:
+    """Return a table, names of its columns, and the positive label in the type of the labels."""
+    from noisewise.ecdf.sources import open_source, open_table
+
+    source = open_source(open_table(where, query=query, table=table))
+    if label is None and score is None and len(source.columns) == 2:
+        label, score = source.columns
+    if label is None or score is None:
+        known = ", ".join(map(repr, source.columns[:20]))
+        raise ValueError(
+            f"say which columns to use, --label and --score, or select two of them: {known}"
+        )
+    return source, label, score, positive_of(source, label, pos_label)
+
+
+def positive_of(source: Any, label: str, pos_label: str | None) -> Any:
+    """Return the positive label in the type of a column of a table."""
+    if pos_label is None or label not in source.columns or not source.is_numeric(label):
+        return pos_label
+    if source.is_boolean(label) and pos_label.lower() in ("true", "false"):
+        return pos_label.lower() == "true"
+    try:
+        return float(pos_label)
+    except ValueError as error:
+        raise ValueError(
+            f"--pos-label {pos_label!r} is not a number, but column {label!r} holds numbers"
+        ) from error
+
+
+def _title(where: str) -> str:
+    """Return a name for the report, without the user and password of a URL."""
+    from noisewise.ecdf.sources.places import is_url, shown
+
+    return shown(where) if is_url(where) else Path(where).name
+
+
+def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
+    """Return whose rows they are, under the column's name; the identifiers are never shown."""
+    from noisewise.cli.predictions import read_columns
+    from noisewise.release import Units
+
+    frame = read_columns(path, "", "", schema)
+    if column not in frame.columns:
+        known = ", ".join(map(repr, frame.columns[:20]))
+        raise ValueError(f"--unit {column!r} is not a column of {path.name!r}: {known}")
+    if bool(frame[column].isna().any()):
+        raise ValueError(
+            f"column {column!r} has missing identifiers: whose rows those are is unknown, so "
+            "nobody's can be bounded. Drop these rows, or give each an identifier of its own."
+        )
+    return Units(frame[column], name=f"one {column} (all rows with one identifier)")
+
+
+def _evaluate_regression(
+    y: Any,
+    predicted: Any,
+    bounds: tuple[float, float],
+    epsilon: float,
+    relation: str,
+    ledger: Path | None,
+    seed: int | None,
+    statement: Path | None,
+    as_json: bool,
+) -> None:
+    from noisewise.ecdf.prediction_errors import private_regression_errors
+    from noisewise.privacy.statement import round_up
+
+    found = private_regression_errors(
+        y, predicted, bounds=bounds, epsilon=epsilon, relation=relation, ledger=ledger, seed=seed
+    )
+    promise = found.statement()
+    if statement is not None:
+        statement.write_text(promise.to_json() + "\n", "utf-8")
+    if as_json:
+        typer.echo(json.dumps({**found.summary(), "statement": promise.to_dict()}, indent=2))
+        return
+    title = f"epsilon {round_up(promise.epsilon)}, {promise.relation}"
+    table = Table("measure", "private value", title=title, title_justify="left")
+    for name, value in found.summary().items():
+        table.add_row(
+            name.replace("_", " "), "lost in the noise" if value is None else f"{value:.4g}"
+        )
+    Console(highlight=False).print(table)
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:

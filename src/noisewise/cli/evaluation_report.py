@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.curve_charts import precision_chart, roc_chart
 from noisewise.ecdf.evaluation import Evaluation
 from noisewise.ecdf.labelled import as_labelled
-from noisewise.ecdf.precision_recall import average_precision, precision_recall
-from noisewise.privacy.statement import round_up
-from noisewise.reports.page import Page
+from noisewise.reports.chart import Chart
+from noisewise.reports.page import Page, promised, seeded
 
 __all__ = ["rows_of", "write_report"]
 
@@ -45,12 +45,10 @@ def write_report(
     import matplotlib.pyplot as plt
 
     promise = found.statement()
-    lead = (
-        f"{source}: the private numbers below come from releases that together are "
-        f"(epsilon {round_up(promise.epsilon)}, delta {promise.delta:g})-differentially private "
-        f"({promise.relation.sentence})."
+    page = Page(
+        "Private evaluation",
+        f"How well the predictions of {source} separate and how far they can be believed.",
     )
-    page = Page("Private evaluation", lead)
     rows = None
     if truth is not None:
         page.warning(
@@ -58,43 +56,74 @@ def write_report(
             "file. Do not share it."
         )
         rows = as_labelled(*truth)
-    page.heading("Summary")
-    page.table(("measure", "private value", "95 % interval"), rows_of(summary))
-    page.heading("Ranking")
-    size: dict[str, Any] = {"figsize": (4.8, 4.6), "layout": "constrained"}
-    roc_figure, axes = plt.subplots(**size)
-    if np.isnan(found.roc.auc):
-        axes.text(0.5, 0.5, "a class has no (private) records", ha="center")
-    else:
-        found.roc.plot(axes)
-    curve_figure, other = plt.subplots(**size)
-    precision, recall, _ = precision_recall(found.roc)
-    other.plot(recall, precision, label=f"private, AP {average_precision(found.roc):.3f}")
-    other.set(xlabel="recall", ylabel="precision", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-    if rows is not None:
-        _true_ranking(rows, axes, other)
-    axes.legend(loc="lower right", fontsize="small")
-    other.legend(loc="lower left", fontsize="small")
-    page.figures(
-        (roc_figure, "ROC curve; the region holds the true curve with probability 95 %"),
-        (curve_figure, "Precision and recall; at low recall few records and much noise"),
+    page.answer(
+        promised(promise),
+        _quality(summary),
+        mood="bad" if rows is not None else "unsure" if seeded(promise) else "good",
+        steps=_steps(rows, seeded(promise)),
     )
-    if found.calibration is not None:
-        _calibration(page, found, rows, size)
+    page.heading("Ranking")
+    if np.isnan(found.roc.auc):
+        page.paragraph("A class has no (private) records: there is no curve to draw.")
     else:
-        page.paragraph("Scores are not probabilities (bounds other than 0 and 1): no calibration.")
-    page.heading("Privacy statement").code(str(promise))
-    page.paragraph("Check the JSON form of this statement with: noisewise verify statement.json")
-    return page.write(path)
+        page.charts(
+            (
+                _with_truth(roc_chart(found.roc), rows, "roc"),
+                "ROC curve. The region holds the true curve with probability 95 %. Moving the "
+                "threshold reads released numbers and costs no privacy.",
+            ),
+            (
+                _with_truth(precision_chart(found.roc), rows, "precision"),
+                "Precision over recall; at low recall there are few records and much noise.",
+            ),
+        )
+    size: dict[str, Any] = {"figsize": (5.2, 4.6), "layout": "constrained"}
+    with plt.rc_context({"font.size": 13, "lines.linewidth": 2.5}):
+        if found.calibration is not None:
+            _calibration(page, found, rows, size)
+        else:
+            page.paragraph(
+                "Scores are not probabilities (bounds other than 0 and 1): no calibration."
+            )
+    page.heading("All numbers")
+    page.table(("measure", "private value", "95 % interval"), rows_of(summary))
+    return page.statement(promise).reproduce().write(path)
 
 
-def _true_ranking(rows: Any, axes: Any, other: Any) -> None:
+def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
+    low, high = summary["auc_interval"]
+    texts = [
+        f"The true area lies between {low:.3f} and {high:.3f} (95 %).",
+        "1 is perfect, 0.5 is guessing.",
+    ]
+    if "ece" in summary:
+        texts.append(f"Predicted probabilities are off by {summary['ece']:.1%} on average.")
+    return "How good it is", f"AUC {summary['auc']:.3f}", texts
+
+
+def _steps(rows: Any, trial: bool) -> list[str]:
+    if rows is not None:
+        return ["Look, then delete this page.", "Make one without --show-true to share."]
+    if trial:
+        return ["Look, and try settings.", "Then run it once, without --seed, to share it."]
+    return [
+        "Choose a threshold with the slider below: it costs nothing.",
+        "Share this page together with statement.json.",
+        "Every further question to these records adds to epsilon: keep a --ledger.",
+    ]
+
+
+def _with_truth(chart: Chart, rows: Any, kind: str) -> Chart:
+    """Add the true curve, if it was asked for."""
+    if rows is None:
+        return chart
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    fpr, tpr, _ = roc_curve(rows[:, 0], rows[:, 1])
-    axes.plot(fpr, tpr, **TRUE)
+    if kind == "roc":
+        fpr, tpr, _ = roc_curve(rows[:, 0], rows[:, 1])
+        return chart.line("true (NOT private)", fpr, tpr, "dashed")
     precision, recall, _ = precision_recall_curve(rows[:, 0], rows[:, 1])
-    other.plot(recall, precision, **TRUE)
+    return chart.line("true (NOT private)", recall[::-1], precision[::-1], "dashed")
 
 
 def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any]) -> None:
@@ -121,7 +150,11 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
     other.plot(found.quantiles(share), share)
     other.set(xlabel="score", ylabel="share of records below", ylim=(-0.01, 1.01))
     page.figures(
-        (figure, "Reliability; bars are two standard errors of the noise"),
+        (
+            figure,
+            "Reliability: what happened over what was predicted. Bars are two standard errors of "
+            "the noise",
+        ),
         (prediction_histogram(calibration), "Where the predictions lie, by calibration group"),
         (scores, "Distribution of the scores"),
     )
@@ -152,6 +185,9 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("AUC", f"{summary['auc']:.4f}", interval("auc_interval")),
         ("positives", f"{summary['positives']:.0f}", ""),
         ("negatives", f"{summary['negatives']:.0f}", ""),
+        ("base rate", f"{summary['base_rate']:.4f}", ""),
+        (f"recall at {summary['threshold']:g}", f"{summary['recall']:.4f}", ""),
+        (f"precision at {summary['threshold']:g}", f"{summary['precision']:.4f}", ""),
     ]
     for q, value in summary["score_quantiles"].items():
         rows.append((f"score quantile {q}", f"{value:.4f}", ""))

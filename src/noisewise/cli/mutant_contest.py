@@ -1,9 +1,9 @@
 """What each tool says of training with known bugs, and how often correct training is accused.
 
-Every tool sees the same trainings. Ours and the tests of paper 002 are two columns of one
-check. The audits get the scores of one canary with and without it; jax-privacy's auditor judges
-exactly these scores too. Opacus' own validator looks at the model, which is all that it can do
-with training code that is not its own.
+Every tool sees the same trainings. Ours and the tests of *Finding private bugs* (Anonymous
+2023) are two columns of one check. The audits get the scores of one canary with and without it;
+jax-privacy's auditor judges exactly these scores too. Opacus' own validator looks at the model,
+which is all that it can do with training code that is not its own.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _paper(store: Store, bug: str, effort: str, tests: set[str]) -> bool:
 
 TOOLS = (
     Tool("noisewise debug", lambda s, b, e: bool(_checked(s, b, e)["verdict"] == "bug")),
-    Tool("paper 002, T1 to T4", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3", "T4"})),
-    Tool("paper 002, T1 to T3", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3"})),
+    Tool("Anonymous (2023), T1 to T4", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3", "T4"})),
+    Tool("Anonymous (2023), T1 to T3", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3"})),
     Tool(
         "noisewise audit, gradient canary",
         lambda s, b, e: bool(s.get(f"audit: {b}", lambda: _audits(b))[0]),

@@ -15,13 +15,12 @@ def serve(
     config: Annotated[Path, typer.Option(help="The server's configuration file (TOML).")],
     verbose: Annotated[bool, typer.Option(help="Log every release.")] = False,
 ) -> None:
-    r"""Run an aggregation server until it is stopped.
+    """Run an aggregation server until it is stopped.
 
     It keeps parties' shares, which say nothing alone, and answers analysts with noisy sums. All
     of its state is in the folder that the configuration names; it may be killed at any moment.
 
-    \b
-    noisewise serve --config alpha.toml
+    Example: noisewise serve --config alpha.toml
     """
     from noisewise.federated.network.serving import run_server
     from noisewise.federated.network.settings import ServerSettings

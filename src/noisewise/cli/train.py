@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +21,18 @@ def train(
         float | None, typer.Option(help="Default: 1/(10 n), down to a power of ten.")
     ] = None,
     schema: Annotated[
-        Path | None, typer.Option(help="JSON of the public ranges and categories, for a file.")
+        Path | None, typer.Option(help="Public ranges and categories of a file: .toml or .json.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Label column, if not the schema's.")] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(help="Column that says who a row belongs to: protect all rows of one."),
+    ] = None,
     gradients: Annotated[
         str,
         typer.Option(
-            help="auto, clipped, layerwise, automatic, factored, input-scaled or propagated."
+            help="How one record's influence is bounded: auto, clipped, layerwise, automatic, "
+            "factored, input-scaled or propagated."
         ),
     ] = "auto",
     hidden: Annotated[
@@ -40,35 +46,69 @@ def train(
     test: Annotated[
         float, typer.Option(help="Part held out for measuring, if none is published.")
     ] = 0.2,
+    evaluate: Annotated[
+        float,
+        typer.Option(
+            help="Part of epsilon for measuring the model privately on held-out records, so that "
+            "model and measures may be published under one statement. 0: measured without noise."
+        ),
+    ] = 0.0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for model, statement and ledger.")
     ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Charge this ledger, beside other analyses; needs --out.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that was stopped in --out.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     compare: Annotated[
         bool, typer.Option(help="Train also without privacy and with flat clipping.")
     ] = False,
+    preflight: Annotated[
+        bool, typer.Option(help="Look at the records first; local, and not private.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     seed: Annotated[
         int | None, typer.Option(help="Reproducible noise, for trying out: NOT secret.")
     ] = None,
 ) -> None:
-    r"""Train a private model on a table or on pictures.
+    """Train a private model on a table or on pictures.
 
-    \b
-    noisewise train adult --epsilon 1 --gradients factored --report run.html
+    A run with --out can be stopped (Ctrl-C) and resumed; every step is paid once.
+
+    Example: noisewise train adult --epsilon 1 --report run.html
     """
+    from noisewise.cli.predictions import finite
     from noisewise.cli.training_job import Comparison, read_data, train_plain, train_private
+    from noisewise.cli.training_quality import (
+        evaluation_events,
+        local_measures,
+        private_measures,
+    )
+    from noisewise.cli.training_run import begin
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
+    from noisewise.release import compose
 
-    for path in (report, out):
+    for path in (report, out, ledger):
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
-    if not 0 < test < 1:
-        raise ValueError(f"--test must lie between 0 and 1, got {test}")
-    console = Console(highlight=False)
-    records = read_data(data, schema, target, test, 0 if seed is None else seed)
+    for name, part in (("--test", test), ("--evaluate", evaluate)):
+        if not 0 <= part < 1 or (name == "--test" and not part):
+            raise ValueError(f"{name} must lie between 0 and 1, got {part}")
+    if out is None and (ledger is not None or resume):
+        raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
+    console = Console(highlight=False, stderr=as_json)
+    records = read_data(data, schema, target, test, 0 if seed is None else seed, unit)
+    if evaluate and records.units is not None:
+        raise ValueError(
+            "--evaluate measures rows, and this run protects units: leave it out, and measure with "
+            "noisewise evaluate --unit, from a budget of its own"
+        )
     console.print(
-        f"{records.name}: {len(records.y_train):,} records to learn from, "
+        f"{records.name}: {len(records.y_train):,} {records.words} to learn from, "
         f"{len(records.y_test):,} to measure with"
     )
     settings: dict[str, Any] = {
@@ -80,57 +120,136 @@ def train(
         "sample_rate": sample_rate,
         "learning_rate": "auto" if learning_rate is None else learning_rate,
         "random_state": seed,
+        "preflight": preflight,
         "verbose": True,
     }
+    kept = None
+    if out is not None:
+        said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
+        kept = begin(out, ledger, resume, f"train {records.name}", said)
     watched: list[Any] = []
 
-    def more(x: Any, y: Any) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if report is not None:
-            from noisewise.analysis.clipping_bias import BiasCallback
+    def watch(x: Any, y: Any) -> dict[str, Any]:
+        if report is None:
+            return {}
+        from noisewise.analysis.clipping_bias import BiasCallback
 
-            watched.append(BiasCallback(x, y, every=max(1, steps // 12), chunk=256))
-            options["callbacks"] = list(watched)
-        if out is not None:
-            options["ledger"] = out / f"ledger-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-        return options
+        watched.append(BiasCallback(x, y, every=max(1, steps // 12), chunk=256))
+        return {"callbacks": list(watched)}
 
-    if out is not None:
-        out.mkdir(exist_ok=True)
-    trained = train_private(records, settings, more)
-    statement = trained.model.statement_
+    measured: Any = None
+    share = evaluate * epsilon
+    events = evaluation_events(records, share) if evaluate else ()
+    with contextlib.ExitStack() as held:
+        try:
+            trained, account = train_private(records, settings, watch, kept, events, held)
+            model = trained.model
+            if evaluate:
+                measured = private_measures(records, model, share, account, seed)
+                parts = [model.statement_, measured.statement()]
+                model.statement_ = compose(parts, model.statement_.delta)
+        except KeyboardInterrupt:
+            _stopped(kept, data)
+            raise typer.Exit(130) from None
+    statement = model.statement_
     rows = [Comparison(f"private, {gradients}", statement.epsilon, trained.score, trained.seconds)]
     if compare:
         if gradients not in ("auto", "clipped"):
-            flat = train_private(records, {**settings, "gradients": "clipped"})
+            flat, _ = train_private(records, {**settings, "gradients": "clipped"})
             promise = flat.model.statement_.epsilon
             rows.append(Comparison("private, flat clipping", promise, flat.score, flat.seconds))
-        plain = train_plain(records, trained.model)
+        plain = train_plain(records, model)
         rows.append(Comparison("not private", None, plain.score, plain.seconds))
-    measure = "R2" if records.regression else "accuracy"
-    table = Table("model", f"{measure} on held-out records", "epsilon", "seconds")
-    for row in rows:
-        promised = "none" if row.epsilon is None else round_up(row.epsilon)
-        table.add_row(row.name, f"{row.score:.4f}", promised, f"{row.seconds:.1f}")
-    console.print(table)
-    console.print(
-        f"The {measure} above was measured without noise: to publish it, use noisewise evaluate."
-    )
+    local = local_measures(records, model)
+    if out is not None and kept is not None:
+        save_estimator(model, out)
+        (out / "statement.json").write_text(statement.to_json() + "\n", "utf-8")
+        if measured is not None:
+            (out / "evaluation.json").write_text(
+                json.dumps(finite(measured.summary()), indent=2) + "\n", "utf-8"
+            )
+        kept.finished()
+    if report is not None:
+        from noisewise.cli.training_report import write_training_report
+
+        write_training_report(report, records, trained, rows, watched[0].series)
+    if as_json:
+        content = {
+            "statement": statement.to_dict(),
+            "evaluation": None if measured is None else measured.summary(),
+            "not_private": local,
+            "out": None if out is None else str(out),
+            "report": None if report is None else str(report),
+        }
+        typer.echo(json.dumps(finite(content), indent=2, default=str))
+        return
+    _show(console, rows, local, measured, "R2" if records.regression else "accuracy")
     if compare and seed is None and len(rows) > 2:
         console.print(
             "Two private models were trained on the same records. Publishing both costs the sum "
             "of their budgets."
         )
     console.print(str(statement))
-    if out is not None:
-        save_estimator(trained.model, out)
-        (out / "statement.json").write_text(statement.to_json() + "\n", "utf-8")
+    if kept is not None:
+        _show_ledger(console, kept.ledger, round_up)
         console.print(f"written: {out}/ (model, statement, ledger)")
     if report is not None:
-        from noisewise.cli.training_report import write_training_report
-
-        write_training_report(report, records, trained, rows, watched[0].series)
         console.print(f"written: {report}")
+
+
+def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, word: str) -> None:
+    from noisewise.privacy.statement import round_up
+
+    table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
+    for row in rows:
+        promised = "none" if row.epsilon is None else round_up(row.epsilon)
+        table.add_row(row.name, f"{row.score:.4f}", promised, f"{row.seconds:.1f}")
+    console.print(table)
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
+    console.print(f"On held-out records, without noise and NOT private: {shown}.")
+    if measured is None:
+        console.print(
+            "To publish how good the model is, train with --evaluate 0.2 (one budget, one "
+            "statement) or use noisewise evaluate."
+        )
+        return
+    table = Table("private measure", "value")
+    for name, value in measured.summary().items():
+        table.add_row(name.replace("_", " "), _text(value))
+    console.print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return " to ".join(map(_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
+    from noisewise.privacy import Ledger
+
+    with Ledger.open(path) as book:
+        delta = book.delta
+        budget = "" if book.budget is None else f" of {book.budget[0]:g}"
+        spent = round_up(book.spent())
+    console.print(
+        f"{path.name} now holds epsilon {spent}{budget} at delta {delta:g}, all analyses together: "
+        f"noisewise ledger show {path.name}"
+    )
+
+
+def _stopped(kept: Any, data: str) -> None:
+    console = Console(stderr=True, highlight=False)
+    if kept is None:
+        console.print("Stopped. Nothing was kept and nothing was released.")
+        return
+    console.print(
+        f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. Go on where it "
+        f"stopped, with the same options and --resume: noisewise train {data} ... --out "
+        f"{kept.folder} --resume"
+    )
 
 
 def _sizes(text: str) -> Any:

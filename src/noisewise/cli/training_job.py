@@ -6,8 +6,9 @@ estimator, and beside it, if asked, flat clipping and training without privacy.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from noisewise import datasets
-from noisewise.datasets import Images, Schema, Table
+from noisewise.cli.training_run import Kept
+from noisewise.datasets import Images, Schema, Table, read_table
 from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.estimators.network import apply_network, build_network, weights_of
+from noisewise.privacy.events import Event
+from noisewise.privacy.units import unit_codes
+from noisewise.release import LedgerAccount
 
-__all__ = ["Comparison", "Data", "Trained", "read_data", "train_plain", "train_private"]
+__all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,19 @@ class Data:
     schema: Schema | None
     classes: tuple[Any, ...] | None
     pictures: bool = False
+    units: Any = None
+
+    @property
+    def words(self) -> str:
+        """What a row is called."""
+        return "records" if self.units is None else "rows of units"
+
+    @property
+    def protected(self) -> int:
+        """How many records, or units, there are to learn from."""
+        if self.units is None:
+            return len(self.y_train)
+        return int(unit_codes(self.units).max(initial=-1)) + 1
 
     @property
     def regression(self) -> bool:
@@ -42,13 +60,25 @@ class Data:
         return self.classes is None
 
 
-def read_data(source: str, schema: Path | None, target: str | None, test: float, seed: int) -> Data:
-    """Find a registered dataset, or read a file with its schema."""
+def read_data(
+    source: str,
+    schema: Path | None,
+    target: str | None,
+    test: float,
+    seed: int,
+    unit: str | None = None,
+) -> Data:
+    """Find a registered dataset, or read a file with its schema.
+
+    `unit` names the column of identifiers; the schema may do so, too.
+    """
     path = Path(source)
     if path.suffix.lower() in (".csv", ".parquet") or path.exists():
-        return _from_file(path, schema, target, test, seed)
+        return _from_file(path, schema, target, test, seed, unit)
     found = datasets.load(source)
     if isinstance(found, Images):
+        if unit is not None:
+            raise ValueError("pictures have no columns, so --unit names nothing")
         return Data(
             source,
             found.x_train,
@@ -60,39 +90,66 @@ def read_data(source: str, schema: Path | None, target: str | None, test: float,
             pictures=True,
         )
     assert isinstance(found, Table)
-    public = found.schema if schema is None else Schema.from_json(schema.read_text("utf-8"))
+    public = found.schema if schema is None else Schema.read(schema)
     if public is None:
         raise ValueError(f"the dataset {source!r} has no schema: it is text, or give --schema")
     if {"train", "test"} <= set(found.splits):
-        return _table(source, public, found.split("train"), found.split("test"))
-    return _table(source, public, *_split(found.frame, test, seed))
+        return _table(source, public, found.split("train"), found.split("test"), unit)
+    return _table(source, public, *split(found.frame, test, seed, unit or public.unit), unit)
 
 
-def _from_file(path: Path, schema: Path | None, target: str | None, test: float, seed: int) -> Data:
+def _from_file(
+    path: Path,
+    schema: Path | None,
+    target: str | None,
+    test: float,
+    seed: int,
+    unit: str | None,
+) -> Data:
     if not path.is_file():
         raise ValueError(f"no file at {str(path)!r}, and no dataset of that name")
     if schema is None:
         raise ValueError(
-            "a file needs --schema schema.json with public ranges and categories of its columns; "
-            "noisewise datasets schema --help shows how to write one"
+            f"a file needs --schema {path.stem}.toml with public ranges and categories of its "
+            f"columns. Begin one with: noisewise schema draft {path} --target COLUMN"
         )
-    public = Schema.from_json(schema.read_text("utf-8"))
+    public = Schema.read(schema)
     if target is not None and target != public.target:
         raise ValueError(f"--target {target} is not the schema's target {public.target!r}")
-    frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    return _table(path.name, public, *_split(frame, test, seed))
+    frame = read_table(path, public)
+    return _table(path.name, public, *split(frame, test, seed, unit or public.unit), unit)
 
 
-def _split(frame: pd.DataFrame, test: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each row goes to the test part by a coin of its own, so rows stay independent."""
-    drawn = np.random.default_rng(seed).random(len(frame)) < test
+def split(
+    frame: pd.DataFrame, test: float, seed: int, unit: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each row goes to the test part by a hash of what it holds, or of whose it is.
+
+    So where a row goes depends on that row alone: a row more or less moves no other one. Copies,
+    and all rows of a unit, stay on one side.
+    """
+    held = frame[[unit]] if unit in frame.columns else frame
+    texts = held.astype("string").fillna("\x00")
+    hashes = pd.util.hash_pandas_object(texts, index=False, hash_key=f"{seed % 10**16:016d}")
+    drawn = hashes.to_numpy(np.uint64) < np.uint64(int(test * 2**64))
     return frame[~drawn].reset_index(drop=True), frame[drawn].reset_index(drop=True)
 
 
-def _table(name: str, schema: Schema, train: pd.DataFrame, test: pd.DataFrame) -> Data:
+def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+    if name not in frame.columns:
+        raise ValueError(f"the table has no column {name!r} for --unit")
+    return frame[name]
+
+
+def _table(
+    name: str, schema: Schema, train: pd.DataFrame, test: pd.DataFrame, unit: str | None = None
+) -> Data:
     if schema.target is None:
         raise ValueError("the schema names no target column")
     target = schema.target
+    unit = schema.unit if unit is None else unit
+    if unit is not None:
+        schema = replace(schema, unit=unit)  # refuses one that is encoded or predicted
     return Data(
         name,
         train.drop(columns=[target]),
@@ -101,6 +158,7 @@ def _table(name: str, schema: Schema, train: pd.DataFrame, test: pd.DataFrame) -
         test[target].to_numpy(),
         schema,
         schema.classes,
+        units=None if unit is None else _column(train, unit),
     )
 
 
@@ -125,9 +183,33 @@ class Comparison:
 
 
 def train_private(
-    data: Data, settings: dict[str, Any], more: Callable[[Any, Any], dict[str, Any]] | None = None
-) -> Trained:
-    """Fit the estimator for this kind of data."""
+    data: Data,
+    settings: dict[str, Any],
+    more: Callable[[Any, Any], dict[str, Any]] | None = None,
+    kept: Kept | None = None,
+    beside: tuple[Event, ...] = (),
+    held: contextlib.ExitStack | None = None,
+) -> tuple[Trained, LedgerAccount | None]:
+    """Fit the estimator for this kind of data; a run that is kept charges its ledger.
+
+    Parameters
+    ----------
+    data : Data
+    settings : dict
+        Of the estimator.
+    more : callable, optional
+        Further options of ``fit``, given inputs and targets.
+    kept : Kept, optional
+        Where the run is kept.
+    beside : tuple of events
+        What will be released beside the fit, from the same budget.
+    held : ExitStack, optional
+        Closes the ledger of a run that is kept.
+
+    Returns
+    -------
+    Trained, and the account of the ledger for what is released next.
+    """
     import time
 
     common = dict(settings)
@@ -140,11 +222,20 @@ def train_private(
         model = PrivateRegressor(**common)
     else:
         model = PrivateClassifier(classes=list(data.classes or ()), **common)
-    model._more_options = more
+    model._released_later = beside
+    account = None
+    if kept is not None and held is not None:
+        book, account = held.enter_context(kept.open(model, data.protected, data.units is not None))
+        model._release_account, model._run_name = account, kept.name
+        model._more_options = lambda x, y: {**(more(x, y) if more else {}), **kept.options(book)}
+    else:
+        model._more_options = more
     started = time.perf_counter()
-    model.fit(data.x_train, data.y_train)
+    model.fit(data.x_train, data.y_train, units=data.units)
     seconds = time.perf_counter() - started
-    return Trained(model, seconds, float(model.score(data.x_test, data.y_test)))
+    # The account and what watched the training hold records and files; the model holds neither.
+    model._more_options = model._release_account = None
+    return Trained(model, seconds, float(model.score(data.x_test, data.y_test))), account
 
 
 def train_plain(data: Data, like: Any) -> Trained:

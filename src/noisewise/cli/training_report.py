@@ -1,4 +1,4 @@
-"""The HTML report of ``noisewise train``: one file, no network, no scripts."""
+"""The HTML report of ``noisewise train``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.training_job import Comparison, Data, Trained
-from noisewise.privacy import PoissonGaussian
+from noisewise.cli.training_quality import local_measures
 from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
-from noisewise.reports.page import Page
+from noisewise.reports.chart import Chart
+from noisewise.reports.page import Page, promised, seeded
 
 __all__ = ["write_training_report"]
 
-_SIZE: dict[str, Any] = {"figsize": (4.8, 4.2), "layout": "constrained"}
+_SIZE: dict[str, Any] = {"figsize": (5.2, 4.6), "layout": "constrained"}
+_LARGE: Any = {"font.size": 13, "lines.linewidth": 2.5}
 
 
 def write_training_report(
@@ -25,18 +28,40 @@ def write_training_report(
     import matplotlib
 
     matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     statement = trained.model.statement_
     page = Page(
         f"Private training on {data.name}",
-        f"{len(data.y_train):,} records, (epsilon {round_up(statement.epsilon)}, delta "
-        f"{statement.delta:g})-differentially private ({statement.relation.sentence}).",
+        f"{len(data.y_train):,} records to learn from, {len(data.y_test):,} to measure with.",
+    )
+    measure = "R2" if data.regression else "accuracy"
+    local = local_measures(data, trained.model)
+    page.answer(
+        promised(statement),
+        (
+            "How good it is",
+            _headline(local, measure, rows[0].score),
+            [
+                ", ".join(f"{name} {value:.3g}" for name, value in local.items()) + ".",
+                _beside(rows, measure),
+                "Measured on held-out records without noise: for your eyes only.",
+            ],
+        ),
+        mood="unsure" if seeded(statement) else "good",
+        steps=[
+            "Train once more without --seed before anything is published."
+            if seeded(statement)
+            else "Publish the weights and statement.json: both are covered by epsilon.",
+            "Keep this page inside. To publish how good the model is: noisewise evaluate.",
+            "Anybody can check the promise: noisewise verify statement.json.",
+        ],
     )
     page.warning(
         "The weights and the privacy statement may be published. The measurements below were taken "
         "on private records without noise and are covered by no epsilon: keep this page inside. To "
         "publish how good the model is, use noisewise evaluate."
     )
-    measure = "R2" if data.regression else "accuracy"
     page.heading("Result")
     page.table(
         ("model", f"{measure} on held-out records", "epsilon", "seconds"),
@@ -51,7 +76,7 @@ def write_training_report(
         ],
     )
     page.heading("Privacy over training")
-    page.figures(
+    page.charts(
         (_epsilon_curve(statement), "Epsilon spent after each step"),
         (_bias_curve(series), "What bounding does to the gradient of a sample of records"),
     )
@@ -70,60 +95,61 @@ def write_training_report(
             for group in series.measurements[-1].groups
         ],
     )
-    if data.regression:
-        page.heading("Predictions").figures((_scatter(data, trained), "Held-out records"))
-    else:
-        confusion, others = _quality(data, trained)
-        page.heading("Quality on held-out records")
-        page.figures((confusion, "Confusion matrix: rows are true classes"), *others)
-    page.heading("Privacy statement").code(str(statement))
-    page.paragraph("Check its JSON form with: noisewise verify statement.json")
-    return page.write(path)
+    with plt.rc_context(_LARGE):
+        if data.regression:
+            page.heading("Predictions").figures((_scatter(data, trained), "Held-out records"))
+        else:
+            confusion, others = _quality(data, trained)
+            page.heading("Quality on held-out records")
+            page.figures((confusion, "Confusion matrix: rows are true classes"), *others)
+    return page.statement(statement).reproduce().write(path)
 
 
-def _epsilon_curve(statement: Any) -> Any:
+def _headline(local: dict[str, float], measure: str, score: float) -> str:
+    """Return the number that says most: where one class is rare, accuracy says little."""
+    return f"AUC {local['AUC']:.3f}" if "AUC" in local else f"{measure} {score:.3f}"
+
+
+def _beside(rows: list[Comparison], measure: str) -> str:
+    """Say what privacy cost, if that was measured."""
+    plain = [row.score for row in rows if row.epsilon is None]
+    if not plain:
+        return "Run with --compare to see what privacy costs."
+    return f"The same network without privacy: {measure} {plain[0]:.3f}."
+
+
+def _epsilon_curve(statement: Any) -> Chart:
     """Epsilon as a function of the number of steps, from the statement alone."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(**_SIZE)
-    event = next((e for e in statement.history if isinstance(e, PoissonGaussian)), None)
-    if event is None:
-        axes.text(0.5, 0.5, "one release", ha="center", transform=axes.transAxes)
-        return figure
+    chart = Chart(
+        "step", "epsilon", f"Epsilon grows with the steps to {round_up(statement.epsilon)}"
+    )
+    event = max(statement.history, key=lambda event: event.count)
     counts = sorted({max(1, round(event.count * part)) for part in np.linspace(0, 1, 13)})
     values = [
         epsilon_of(
-            [
-                PoissonGaussian(
-                    noise_multiplier=event.noise_multiplier,
-                    sample_rate=event.sample_rate,
-                    count=count,
-                )
-            ],
+            with_count(event, count),
             delta=statement.delta,
             relation=statement.relation,
+            accountant=statement.accountant,
         )
         for count in counts
     ]
-    axes.plot(counts, values, marker="o", markersize=3, color="#2b6a99")
-    axes.set(xlabel="step", ylabel=f"epsilon at delta {statement.delta:g}", ylim=(0, None))
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    chart.x_range, chart.y_range = (0.0, float(counts[-1])), (0.0, 1.05 * max(values))
+    return chart.line("epsilon", counts, values)
 
 
-def _bias_curve(series: Any) -> Any:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(**_SIZE)
+def _bias_curve(series: Any) -> Chart:
     steps = [m.step for m in series.measurements]
-    axes.plot(steps, [m.cosine for m in series.measurements], label="cosine to the true gradient")
+    chart = Chart(
+        "step",
+        "share",
+        "Cosine between the bounded and the true gradient, and share of clipped records, over the "
+        "steps",
+        y_range=(min(0.0, *(m.cosine for m in series.measurements)), 1.0),
+    )
+    chart.line("cosine to the true gradient", steps, [m.cosine for m in series.measurements])
     clipped = [m.clipped_fraction for m in series.measurements]
-    axes.plot(steps, clipped, label="share of clipped records", linestyle="--")
-    axes.axhline(0, color="0.8", linewidth=0.8)
-    axes.set(xlabel="step", ylim=(-1.05, 1.05))
-    axes.legend(fontsize="small", loc="lower left")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    return chart.line("share of clipped records", steps, clipped, "dashed")
 
 
 def _quality(data: Data, trained: Trained) -> tuple[Any, list[tuple[Any, str]]]:
@@ -148,7 +174,7 @@ def _quality(data: Data, trained: Trained) -> tuple[Any, list[tuple[Any, str]]]:
         ax=axes,
         colorbar=False,
         xticks_rotation=45 if max(map(len, names)) > 3 else "horizontal",
-        text_kw={"fontsize": 8 if len(names) <= 10 else 5},
+        text_kw={"fontsize": 14 if len(names) <= 4 else 9 if len(names) <= 10 else 6},
     )
     scores = np.log(np.maximum(probabilities, 1e-300))
     return first, training_figures(scores, codes, held_out="held-out records")

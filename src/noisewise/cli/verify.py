@@ -82,9 +82,10 @@ def _plain(claim: Statement, outcome: Verification, signed_by: Signer | None) ->
 
 def _show(claim: Statement, outcome: Verification, signed_by: Signer | None) -> None:
     from noisewise.privacy.statement import round_up
+    from noisewise.privacy.verification import other_accountant
 
     console = Console(highlight=False)
-    other = "rdp" if claim.accountant == "pld" else "pld"
+    other = other_accountant(claim.accountant)
     table = Table("epsilon", "derived by", title=f"delta {claim.delta:g}, {claim.relation}")
     rows = [
         (outcome.stated, "the statement itself"),

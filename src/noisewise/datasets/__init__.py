@@ -14,9 +14,13 @@ from noisewise.datasets.columns import (
     Numeric,
     Ordinal,
 )
+from noisewise.datasets.columns_by_rule import Date, Identifier, YesNo
 from noisewise.datasets.content import Images, Table, content_hash
 from noisewise.datasets.download import Transfer
+from noisewise.datasets.drafting import draft_schema
+from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.loading import load, load_images, load_table
+from noisewise.datasets.reading import read_table
 from noisewise.datasets.registry import DatasetInfo, info, list_datasets
 from noisewise.datasets.schema import Schema
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport
@@ -29,7 +33,10 @@ __all__ = [
     "Column",
     "ColumnReport",
     "DatasetInfo",
+    "Date",
     "Drop",
+    "FileFormat",
+    "Identifier",
     "Images",
     "Numeric",
     "Ordinal",
@@ -38,11 +45,14 @@ __all__ = [
     "SchemaReport",
     "Table",
     "Transfer",
+    "YesNo",
     "content_hash",
+    "draft_schema",
     "info",
     "list_datasets",
     "load",
     "load_images",
     "load_table",
+    "read_table",
     "schema_for",
 ]

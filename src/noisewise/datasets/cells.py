@@ -27,6 +27,7 @@ __all__ = [
     "categories",
     "codes",
     "count_codes",
+    "folded",
     "lookup",
     "numbers",
     "one_hot",
@@ -79,7 +80,9 @@ def lookup(
     return np.append(table, MISSING)[inverse]
 
 
-def codes(name: str, cells: pd.Series[Any], values: tuple[Value, ...]) -> npt.NDArray[np.int64]:
+def codes(
+    name: str, cells: pd.Series[Any], values: tuple[Value, ...], ignore_case: bool = False
+) -> npt.NDArray[np.int64]:
     """Index of each cell in `values`, or UNKNOWN or MISSING."""
     numeric = pd.api.types.is_numeric_dtype(cells.dtype)
     text = isinstance(cells.dtype, pd.StringDtype)
@@ -92,8 +95,14 @@ def codes(name: str, cells: pd.Series[Any], values: tuple[Value, ...]) -> npt.ND
             f"{'text' if numeric else 'numbers'} ({values[0]!r}, ...): no cell could match; "
             "convert the column with astype, or declare the categories as they are stored"
         )
-    index = {value: place for place, value in enumerate(values)}
-    return lookup(name, cells, lambda value: index.get(plain(value), UNKNOWN))  # type: ignore[call-overload]
+    form = folded if ignore_case else plain
+    index = {form(value): place for place, value in enumerate(values)}
+    return lookup(name, cells, lambda value: index.get(form(value), UNKNOWN))
+
+
+def folded(value: Hashable) -> Hashable:
+    """One form for texts that differ in capital letters or blanks around them."""
+    return value.strip().casefold() if isinstance(value, str) else plain(value)
 
 
 def plain(value: Hashable) -> Hashable:

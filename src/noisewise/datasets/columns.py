@@ -28,6 +28,7 @@ from noisewise.datasets.cells import (
     categories,
     codes,
     count_codes,
+    folded,
     lookup,
     numbers,
     one_hot,
@@ -89,6 +90,8 @@ class Numeric(Column):
     missing : {"zero", "indicator"}
         A missing value becomes 0 (the middle of the range if the schema is symmetric),
         and with "indicator" a second number says so.
+    fill : float, optional
+        A public number that stands for missing values, instead of an indicator.
 
     Examples
     --------
@@ -100,6 +103,7 @@ class Numeric(Column):
     high: float
     transform: str | None = None
     missing: str = "zero"
+    fill: float | None = None
     kind: ClassVar[str] = "numeric"
 
     def __post_init__(self) -> None:
@@ -116,6 +120,18 @@ class Numeric(Column):
             )
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
+        if self.fill is not None:
+            # With an indicator beside it the block would be longer than 1, and gain nothing: the
+            # weight of the indicator can stand for any number.
+            if self.missing == "indicator":
+                raise SchemaError(
+                    'fill and missing = "indicator" exclude each other: an indicator learns by '
+                    "itself what to put in place of a missing value; remove one of them"
+                )
+            fill = _validate.finite("fill", self.fill)
+            if not low <= fill <= high:
+                raise SchemaError(f"fill must lie in the range {low:g} to {high:g}, got {fill:g}")
+            object.__setattr__(self, "fill", fill)
         start, stop = self._ends
         if not (math.isfinite(stop - start) and stop > start):
             raise SchemaError(f"the range {low:g}..{high:g} is too wide or too narrow for floats")
@@ -140,7 +156,11 @@ class Numeric(Column):
 
     def encode(self, name: str, cells: pd.Series[Any], symmetric: bool) -> Floats:
         """Clamp, transform and scale; see the class."""
-        values = numbers(name, cells)
+        return self._scale(numbers(name, cells), symmetric)
+
+    def _scale(self, values: Floats, symmetric: bool) -> Floats:
+        if self.fill is not None:
+            values = np.where(np.isnan(values), self.fill, values)
         absent = np.isnan(values)
         start, stop = self._ends
         inside = self._apply(np.clip(np.where(absent, self.low, values), self.low, self.high))
@@ -184,17 +204,27 @@ class Categorical(Column):
         Whether unknown values get a number of their own; else they become all zeros.
     missing : bool
         Whether missing values get a number of their own; else they count as unknown.
+    ignore_case : bool
+        Whether "Paris", "paris" and " PARIS " are the same text.
     """
 
     values: tuple[Value, ...]
     other: bool = True
     missing: bool = False
+    ignore_case: bool = False
     kind: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", categories(self.values))
         _flag("other", self.other)
         _flag("missing", self.missing)
+        _flag("ignore_case", self.ignore_case)
+        if self.ignore_case and len({folded(value) for value in self.values}) < len(self.values):
+            raise SchemaError("two categories are equal but for capital letters or blanks")
+
+    def codes(self, name: str, cells: pd.Series[Any]) -> npt.NDArray[np.int64]:
+        """Return the place of each cell in the list, or UNKNOWN or MISSING."""
+        return codes(name, cells, self.values, self.ignore_case)
 
     def describe(self) -> str:
         """Return the first categories and their number."""
@@ -208,11 +238,11 @@ class Categorical(Column):
 
     def encode(self, name: str, cells: pd.Series[Any], symmetric: bool) -> Floats:
         """Return a block with at most one 1 per row."""
-        return one_hot(codes(name, cells, self.values), len(self.values), self.other, self.missing)
+        return one_hot(self.codes(name, cells), len(self.values), self.other, self.missing)
 
     def count(self, name: str, cells: pd.Series[Any]) -> Counts:
         """Count unknown and missing values."""
-        return count_codes(codes(name, cells, self.values))
+        return count_codes(self.codes(name, cells))
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,36 @@ A_TO_D = (
         ),
     ),
     DatasetInfo(
+        name="cifar10",
+        title="CIFAR-10",
+        kind="images",
+        rows=60000,
+        columns=0,
+        target="y_train",
+        classes=10,
+        licence="none stated; cite the report",
+        citation=(
+            "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, "
+            "technical report, 2009"
+        ),
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        filename="cifar10.npz",
+        size=184381002,
+        sha256="0690208241212107886e632ad2afff6fcf4554133ebc9542cceeafdbafae537c",
+        content="f1d1599404e3186fc17926698a36335d3cec7111fb1bfed97ba76274e6878a62",
+        sources=(
+            archive(
+                "cifar10",
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                *(f"data_batch_{number}.bin" for number in range(1, 6)),
+                "test_batch.bin",
+            ),
+        ),
+        shape=(32, 32, 3),
+        splits=(("train", 0, 50000), ("test", 50000, 60000)),
+        notes=("The download is 162 MB.",),
+    ),
+    DatasetInfo(
         name="cifar10_small",
         title="CIFAR-10, first training batch and first 2000 test images",
         kind="images",

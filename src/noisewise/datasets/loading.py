@@ -22,10 +22,9 @@ __all__ = ["load", "load_images", "load_table"]
 def load(name: str, *, download: bool = True, transfer: Transfer | None = None) -> Table | Images:
     """Load one of the datasets of :func:`list_datasets`.
 
-    The prepared file is looked for in ``$NOISEWISE_DATA``, in ``shared/data`` beside a
-    checkout, in the user's cache and in the package, in this order; else the public
-    source is downloaded, parsed and put into the cache. Whatever the way, the values
-    are those of the pinned checksum.
+    The prepared file is looked for in ``$NOISEWISE_DATA``, in the user's cache and in the
+    package, in this order; else the public source is downloaded, parsed and put into the
+    cache. Whatever the way, the values are those of the pinned checksum.
 
     Parameters
     ----------

@@ -275,6 +275,17 @@ def read_cifar_batch(content: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray
     return np.ascontiguousarray(images), records[:, 0].copy()
 
 
+def _cifar10(raw: Raw) -> dict[str, npt.NDArray[np.uint8]]:
+    batches = [read_cifar_batch(raw[f"data_batch_{number}.bin"]) for number in range(1, 6)]
+    x_test, y_test = read_cifar_batch(raw["test_batch.bin"])
+    return {
+        "x_train": np.concatenate([images for images, _ in batches]),
+        "y_train": np.concatenate([labels for _, labels in batches]),
+        "x_test": x_test,
+        "y_test": y_test,
+    }
+
+
 def _cifar10_small(raw: Raw) -> dict[str, npt.NDArray[np.uint8]]:
     x_train, y_train = read_cifar_batch(raw["data_batch_1.bin"])
     x_test, y_test = read_cifar_batch(raw["test_batch.bin"])
@@ -291,6 +302,7 @@ LAYOUTS: dict[str, Callable[[Raw], Content]] = {
     "bank": _bank,
     "california": _california,
     "california-raw": _california_raw,
+    "cifar10": _cifar10,
     "cifar10-small": _cifar10_small,
     "default-credit": _default_credit,
     "diabetes": _diabetes,

@@ -1,8 +1,7 @@
 """Where a prepared file is looked for, in order, and what to do in each place.
 
-1. the folder that ``NOISEWISE_DATA`` names; 2. ``shared/data`` beside a checkout;
-3. the user's cache; 4. the package itself (Adult only). Downloads come after these and
-end in the cache.
+1. the folder that ``NOISEWISE_DATA`` names; 2. the user's cache; 3. the package itself
+(Adult only). Downloads come after these and end in the cache.
 """
 
 from __future__ import annotations
@@ -61,11 +60,6 @@ def places() -> tuple[Place, ...]:
             Path(named).expanduser() if named else None,
             f"set {VARIABLE} to a folder that holds the file",
         ),
-        Place(
-            "checkout",
-            _beside_checkout(Path(__file__).resolve()),
-            "put the file into shared/data beside the checkout",
-        ),
         Place("cache", cache_folder(), "put the file there, or allow the download"),
         Place(
             "package",
@@ -81,18 +75,6 @@ def find(info: DatasetInfo) -> tuple[Place, Path] | None:
         path = place.path(info)
         if path is not None:
             return place, path
-    return None
-
-
-def _beside_checkout(module: Path) -> Path | None:
-    """Nearest ``shared/data`` at or above the root of the source tree, if this is one."""
-    # .../root/src/noisewise/datasets/places.py; an installed package has no pyproject there.
-    root = module.parents[3]
-    if module.parents[2].name != "src" or not (root / "pyproject.toml").is_file():
-        return None
-    for ancestor in (root, *root.parents[:3]):
-        if (ancestor / "shared" / "data").is_dir():
-            return ancestor / "shared" / "data"
     return None
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,9 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from noisewise.datasets import schema_json
+from noisewise.datasets import schema_json, schema_toml
 from noisewise.datasets.cells import SchemaError, Value, categories, codes, numbers
-from noisewise.datasets.columns import Column, Drop, Numeric
+from noisewise.datasets.columns import Categorical, Column, Drop, Numeric
+from noisewise.datasets.columns_by_rule import YesNo
+from noisewise.datasets.file_format import FileFormat
+from noisewise.datasets.labels import class_names, labels_of
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport
 from noisewise.errors import UnsoundError
 from noisewise.privacy import _validate
@@ -39,8 +44,9 @@ class Schema:
     Parameters
     ----------
     columns : mapping of str to column
-        One of `Numeric`, `Categorical`, `Binary`, `Ordinal`, `CodeRanges` or `Drop` for
-        each column but the target. Their order is the order of the encoded numbers.
+        One of `Numeric`, `Categorical`, `Binary`, `YesNo`, `Ordinal`, `Date`, `CodeRanges`,
+        `Identifier` or `Drop` for each column but the target. Their order is the order of the
+        encoded numbers.
     target : str, optional
         Name of the label column.
     classes : sequence, optional
@@ -53,6 +59,12 @@ class Schema:
         Where the ranges and categories come from; goes into privacy statements.
     sound, reason : bool, str
         False, with the reason, if the schema was taken from the private data itself.
+    unit : str, optional
+        The column that says whose row it is, such as a patient's number.
+    target_rule : YesNo or Categorical, optional
+        How labels are read as one of the two or more `classes`.
+    file : FileFormat
+        How text files hold such a table.
 
     Examples
     --------
@@ -75,6 +87,9 @@ class Schema:
     source: str = "declared by the user"
     sound: bool = True
     reason: str = ""
+    unit: str | None = None
+    target_rule: YesNo | Categorical | None = None
+    file: FileFormat = field(default_factory=FileFormat)
     _names: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -101,6 +116,22 @@ class Schema:
             )
         if self.target_range is not None and self.target_range.missing != "zero":
             raise SchemaError("a target cannot have an indicator of missingness")
+        if self.target_rule is not None and (
+            not isinstance(self.target_rule, (YesNo, Categorical))
+            or len(self.classes or ()) != len(class_names(self.target_rule))
+        ):
+            raise SchemaError("target_rule must be YesNo() or Categorical([...]) of the classes")
+        if not isinstance(self.file, FileFormat):
+            raise SchemaError(f"file must be a FileFormat, got {self.file!r}")
+        if self.unit is not None and not isinstance(self.unit, str):
+            raise SchemaError(f"unit must be the name of a column, got {self.unit!r}")
+        if self.unit is not None and (
+            self.unit == self.target or not isinstance(columns.get(self.unit, Drop()), Drop)
+        ):
+            raise SchemaError(
+                f"column {self.unit!r} names the unit, so it cannot be learnt from; declare it "
+                "Identifier()"
+            )
         if not self.sound and not self.reason:
             raise SchemaError("a schema that is not sound needs a reason")
         names = [name for key, column in columns.items() for name in column.features(key)]
@@ -219,7 +250,7 @@ class Schema:
         self._present(frame, [self.target])
         cells = frame[self.target]
         if self.classes is not None:
-            found = codes(self.target, cells, self.classes)
+            found = self._class_numbers(cells)
             if (found < 0).any():
                 raise SchemaError(
                     f"labels in {self.target!r} are not among the public classes "
@@ -232,6 +263,24 @@ class Schema:
             raise SchemaError(f"the target {self.target!r} has missing values; remove these rows")
         encoded = self.target_range.encode(self.target, cells, self._symmetric)
         return encoded[:, 0].astype(np.float32)
+
+    def units(self, frame: pd.DataFrame) -> pd.Series | None:
+        """Return who each row belongs to; None if every row is a unit."""
+        self._present(frame, [] if self.unit is None else [self.unit])
+        return None if self.unit is None else frame[self.unit]
+
+    def _class_numbers(self, cells: pd.Series[Any]) -> npt.NDArray[np.int64]:
+        assert self.target is not None
+        assert self.classes is not None
+        if self.target_rule is not None:
+            return self.target_rule.codes(self.target, cells)
+        return codes(self.target, cells, self.classes)
+
+    def labels(self, y: Any) -> npt.NDArray[Any]:
+        """Return labels in the words of the public classes; what is none stays as it is."""
+        if self.target_rule is None:
+            return np.asarray(y)
+        return labels_of(self.target_rule, self.target or "the target", y)
 
     def decode_target(self, encoded: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return class numbers to classes, or scaled numbers to the units of the target."""
@@ -261,11 +310,34 @@ class Schema:
         self._known(names)
         return replace(self, columns={**self.columns, **dict.fromkeys(names, Drop(reason))})
 
-    # Files
-
     def to_json(self) -> str:
         """Return the schema as JSON text, with a version."""
         return json.dumps(schema_json.to_dict(self), indent=2, ensure_ascii=False)
+
+    def to_toml(self) -> str:
+        """Return the schema as TOML, one line a column, to be read and changed by people."""
+        return schema_toml.to_text(self)
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "the schema") -> Schema:
+        """Read a schema that a person finished; all problems are told at once."""
+        return cls(**schema_toml.from_text(text, where))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Schema:
+        """Read a schema from its file, ``.toml`` or ``.json``."""
+        place = Path(path)
+        try:
+            text = place.read_text("utf-8-sig")
+        except FileNotFoundError:
+            raise SchemaError(
+                f"no schema at {str(place)!r}; `noisewise schema draft TABLE.csv` begins one"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchemaError(f"{str(place)!r} cannot be read as text: {error}") from None
+        if place.suffix.lower() == ".json":
+            return cls.from_json(text)
+        return cls.from_toml(text, place.name)
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
@@ -321,7 +393,7 @@ class Schema:
         twice = frame.columns[frame.columns.duplicated()]
         if len(twice):
             raise SchemaError(f"the table has two columns named {twice[0]!r}; rename one")
-        known = {*self.columns, self.target}
+        known = {*self.columns, self.target, self.unit}
         surplus = [name for name in frame.columns if name not in known]
         if surplus and extra == "error":
             listed = ", ".join(map(repr, surplus[:10])) + (", ..." if len(surplus) > 10 else "")

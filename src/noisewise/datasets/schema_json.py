@@ -16,6 +16,8 @@ from noisewise.datasets.columns import (
     Numeric,
     Ordinal,
 )
+from noisewise.datasets.columns_by_rule import Date, Identifier, YesNo
+from noisewise.datasets.file_format import FileFormat
 
 if TYPE_CHECKING:
     from noisewise.datasets.schema import Schema
@@ -24,13 +26,25 @@ __all__ = ["VERSION", "from_text", "to_dict"]
 
 VERSION = 1
 _KINDS: dict[str, type[Column]] = {
-    kind.kind: kind for kind in (Binary, Categorical, CodeRanges, Drop, Numeric, Ordinal)
-}
+    kind.kind: kind
+    for kind in (
+        Binary, Categorical, CodeRanges, Date, Drop, Identifier, Numeric, Ordinal, YesNo,
+    )
+}  # fmt: skip
 _KEYS = ("columns", "target", "classes", "target_range", "scale", "source", "sound", "reason")
+#: Keys of columns and of the whole that are left out where they say nothing.
+_LATER = {"fill": None, "ignore_case": False}
+_MORE = ("unit", "target_rule", "file")
 
 
 def to_dict(schema: Schema) -> dict[str, Any]:
     """Return plain lists, numbers and text."""
+    rule = schema.target_rule
+    more = {
+        "unit": schema.unit,
+        "target_rule": None if rule is None else _column(rule),
+        "file": schema.file.written() or None,
+    }
     return {
         "noisewise_schema": VERSION,
         "target": schema.target,
@@ -40,6 +54,7 @@ def to_dict(schema: Schema) -> dict[str, Any]:
         "source": schema.source,
         "sound": schema.sound,
         "reason": schema.reason,
+        **{key: value for key, value in more.items() if value is not None},
         "columns": [{"name": name, **_column(col)} for name, col in schema.columns.items()],
     }
 
@@ -58,8 +73,8 @@ def from_text(text: str) -> dict[str, Any]:
             f"schema version {version!r} is not known to this release, which reads {VERSION}; "
             "update noisewise or write the schema again"
         )
-    if set(stored) != set(_KEYS):
-        wrong = ", ".join(sorted(set(stored) ^ set(_KEYS)))
+    if set(stored) - set(_MORE) != set(_KEYS):
+        wrong = ", ".join(sorted((set(stored) - set(_MORE)) ^ set(_KEYS)))
         raise SchemaError(f"a schema in JSON has the keys {', '.join(_KEYS)}; wrong: {wrong}")
     if not isinstance(stored["sound"], bool):
         raise SchemaError('"sound" must be true or false')
@@ -79,11 +94,23 @@ def from_text(text: str) -> dict[str, Any]:
         if not isinstance(target_range, Numeric):
             raise SchemaError("target_range must be of kind numeric")
         stored["target_range"] = target_range
+    if stored.get("target_rule") is not None:
+        stored["target_rule"] = _read_column(stored["target_rule"], "target_rule")
+    if "file" in stored:
+        if not isinstance(stored["file"], dict):
+            raise SchemaError("file must be an object")
+        try:
+            stored["file"] = FileFormat(**{k: _tuples(v) for k, v in stored["file"].items()})
+        except TypeError as error:
+            raise SchemaError(f"file: {error}") from error
     return stored
 
 
 def _column(column: Column) -> dict[str, Any]:
     values = {item.name: getattr(column, item.name) for item in fields(column)}  # type: ignore[arg-type]
+    for key, plain in _LATER.items():
+        if key in values and values[key] == plain:
+            del values[key]  # so that files read the same as before there was such a key
     return {"kind": column.kind, **{key: _lists(value) for key, value in values.items()}}
 
 

@@ -1,7 +1,8 @@
 """Find bugs in any DP training code, from the checkpoints that it returns.
 
-``check(train, model_fn, loss_fn, example=(x, y))`` runs the tests of paper 002 and eleven
-sharper ones on synthetic data and says, in a sentence each, what is wrong.
+``check(train, model_fn, loss_fn, example=(x, y))`` runs the tests of *Finding private bugs*
+(Anonymous 2023) and eleven sharper ones on synthetic data and says, in a sentence each, what is
+wrong.
 """
 
 from noisewise.debugging.checking import TESTS, PrivacyBugError, assert_private, check

@@ -58,9 +58,25 @@ class Effort:
 
 
 QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9)
-DEFAULT = Effort(9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 80, 250), 11, 6, 20, 14)
+# Late steps are multiples of the intervals at which something else is often done, and one more.
+DEFAULT = Effort(
+    9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 64, 100, 101, 250), 11, 6, 20, 14
+)
 THOROUGH = Effort(
-    40_000, 120, 400_000, 800, 80, 10, 5, 10, 3, (3, 8, 25, 80, 250, 600), 16, 16, 120, 40
+    40_000,
+    120,
+    400_000,
+    800,
+    80,
+    10,
+    5,
+    10,
+    3,
+    (3, 8, 25, 64, 65, 100, 101, 250, 251, 600),
+    16,
+    16,
+    120,
+    40,
 )
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.

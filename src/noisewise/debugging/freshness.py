@@ -10,6 +10,7 @@ from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.noise_readings import SCALE, Measurement, measure, reading
+from noisewise.debugging.recurrence import same_numbers
 from noisewise.debugging.statistics import LEVEL, correlation, variance_ratio
 
 __all__ = ["freshness", "invariance"]
@@ -26,6 +27,10 @@ def freshness(bench: Bench) -> TestResult:
     for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
         p_values.append(p_value)
         findings += [finding] if finding else []
+    if not findings:
+        for finding, p_value in same_numbers(bench, measured):
+            p_values.append(p_value)
+            findings += [finding] if finding else []
     summary = "tensors and seeds independent" if not findings else findings[0].sentence
     if "steps" in bench.box.accepted and not bench.known.incomplete and _steady(bench):
         finding, p_value, seen = _between_steps(bench, measured)
@@ -216,7 +221,7 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
             "noise-and-signal-disagree-over-steps",
             (
                 "gradients of earlier steps are used again without their noise, or noise is "
-                "correlated between steps"
+                "correlated between steps; runs at sigma = 0 and at tiny C tell which"
             ),
         )
     sentence = f"{why}: {seen}."

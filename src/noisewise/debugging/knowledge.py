@@ -132,13 +132,21 @@ class Knowledge:
         return np.asarray(np.diff([0.0, *self.growth])[::-1], dtype=np.float64)
 
     @property
+    def steady(self) -> bool:
+        """Whether steps count alike, or as some momentum says; else weights may be averaged."""
+        if self.growth is None or self.memory != Memory():
+            return True
+        return bool(np.allclose(self.growth, [1.0, 2.0, 3.0], rtol=0.03))
+
+    @property
     def memory(self) -> Memory:
         """What comes back of a step in later ones: momentum, or an average of weights."""
         if self.growth is None:
             return Memory()
         first, second, third = np.diff([0.0, *self.growth])
         echo, later = second - first, third - second
-        if abs(echo) < 0.02:
+        if echo < 0.02:
+            # What falls back after a step is no momentum.
             return Memory()
         kept = later / echo
         if abs(kept - echo) < 0.05:

@@ -7,6 +7,7 @@ step. Here single steps of long runs are read (`walk`):
 * at steps up to hundreds, how loud the noise is and how much records count, each over what it
   was at the first step. A learning-rate schedule changes both alike; only their ratio matters,
   and it may fall no lower than the schedule of sigma that was declared;
+* over stretches of a long run, whether their noise comes back (`recurrence`);
 * at every one of the first steps of a sampled training, who was in the batch, what a record
   weighed, and whether noise repeats.
 """
@@ -14,16 +15,18 @@ step. Here single steps of long runs are read (`walk`):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
-from noisewise.debugging.bench import Bench
+from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Memory
+from noisewise.debugging.recurrence import stretches
 from noisewise.debugging.sampling_laws import Case, sizes_and_chances, whole_counts
-from noisewise.debugging.statistics import LEVEL, Vector, binomial, correlation
+from noisewise.debugging.statistics import LEVEL, Vector, binomial, correlation, loud_places
+from noisewise.debugging.trainer import Data
 from noisewise.debugging.walk import Walk, loud_walk, silent_walk
 
 __all__ = ["late_steps"]
@@ -45,11 +48,21 @@ class Look:
     p_value: float
     #: How much less noise is left to the error of what is known about momentum.
     slack: float = 0.0
+    #: The multiplier where noise and contributions come from the same runs; read on suspicion.
+    together: float = 0.0
 
     @property
     def multiplier(self) -> float:
         """The effective noise multiplier over the one that was promised for this step."""
         return self.noise / max(self.signal * self.promised, 1e-12)
+
+    @property
+    def accused(self) -> bool:
+        """Whether there is too little noise, in each way of looking at it."""
+        least = 1 - _SCALE - self.slack
+        low = self.p_value < LEVEL and self.multiplier <= least
+        # Two records also turn towards each other or away, which moves this one a little.
+        return low and self.together <= least - 0.1
 
 
 def late_steps(bench: Bench) -> TestResult:
@@ -65,7 +78,7 @@ def late_steps(bench: Bench) -> TestResult:
     if measured is not None and measured.absent:
         return TestResult("E10", _TITLE, "skipped", "there is no noise to look at (see E1)")
     case = Case()
-    looks, memory = _looks(bench, case)
+    looks, memory, noisy = _looks(bench, case)
     if looks:
         last = looks[-1]
         case.seen.append(
@@ -76,8 +89,15 @@ def late_steps(bench: Bench) -> TestResult:
         if not case.findings:
             _multiplier_findings(case, looks)
     elif not case.findings:
-        why = "momentum and a changing learning rate cannot be told apart at any late step"
+        why = (
+            "what is returned mixes the steps: momentum under a changing learning rate, or an "
+            "average of weights that no constant decay explains"
+        )
         return TestResult("E10", _TITLE, "skipped", why)
+    if not case.findings and not bench.known.unbounded:
+        for finding, p_value in stretches(noisy, memory, bench.effort.late_steps[-1] // 2):
+            case.p_values.append(p_value)
+            case.findings += [finding] if finding else []
     if not case.findings:
         _trace(bench, case, memory)
     status = "failed" if case.findings else "passed"
@@ -85,7 +105,7 @@ def late_steps(bench: Bench) -> TestResult:
     return TestResult("E10", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
 
 
-def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory]:
+def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     one, other = (bench.records.draw(1, seed=seed) for seed in (5, 15))
     seeds = range(6000, 6000 + max(2, min(20, -(-900 // bench.dimension))))
     noisy = [loud_walk(bench, one, 1, seed) for seed in seeds]
@@ -110,7 +130,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory]:
     first, unit = loudness(1), weight(1)
     base = float(np.mean(first**2))
     if base == 0.0 or unit == 0.0:
-        return [], memory
+        return [], memory, noisy
     looks = []
     for step in bench.effort.late_steps:
         found = _memory(bench, case, noisy, step)
@@ -125,17 +145,42 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory]:
         promised = _promised(bench, step)
         expected = max((signal * promised) ** 2, 1e-300)
         # Both variances are estimated: their ratio follows Fisher's law.
-        p_value = float(stats.f.cdf(noise**2 / expected, now.size, first.size))
+        p_value = float(
+            stats.f.cdf(noise**2 / expected, max(1, loud_places(now)), loud_places(first))
+        )
         case.p_values.append(p_value)
         # An error of a hundredth in a momentum that was not declared adds up over the steps.
         declared = memory == Memory(bench.momentum, bench.momentum)
         slack = 0.0 if declared else min(0.4, 0.01 / (1 - memory.kept))
-        looks.append(Look(step, noise, signal, promised, p_value, slack))
+        look = Look(step, noise, signal, promised, p_value, slack)
+        if look.accused and noise > 0.02:
+            look = replace(look, together=_together(bench, one, other, memory, look))
+        looks.append(look)
         if noise == 0.0 and signal < 1e-6:
             # A learning rate that is zero by schedule; E11 tells it from early stopping.
             looks.pop()
             break
-    return looks, memory
+    return looks, memory, noisy
+
+
+def _together(bench: Bench, one: Data, other: Data, memory: Memory, look: Look) -> float:
+    """Return noise over contributions, over that of step 1, from pairs of runs with one seed.
+
+    A clipping norm that follows a noisy statistic takes another way without noise. Two runs
+    with the same noise take the same way: what differs is what their records contribute.
+    """
+    lr = bench.rate(bench.usable_clip * SIGMA * bench.dimension**0.5, 1e-3)
+    pair = [
+        Walk(bench, data, bench.usable_clip, SIGMA, 1, lr, 6500, memory) for data in (one, other)
+    ]
+
+    def ratio(step: int) -> float:
+        here, there = (walk.fresh(step) for walk in pair)
+        apart = float(np.linalg.norm(here - there))
+        return float(np.linalg.norm(here)) / apart if apart > 0 else 0.0
+
+    first = ratio(1)
+    return ratio(look.step) / first / look.promised if first > 0 and look.promised > 0 else 0.0
 
 
 def _promised(bench: Bench, step: int) -> float:
@@ -159,6 +204,9 @@ def _memory(bench: Bench, case: Case, walks: list[Walk], step: int) -> Memory | 
     for candidate in candidates:
         if abs(seen - candidate.correlation(step)) < _error(here.size):
             return candidate
+    if not bench.known.steady:
+        # What is returned mixes the steps in a way of its own, as means of all weights do.
+        return None
     first = np.concatenate([walk.moved(1) for walk in walks])
     if float(np.mean(here**2)) < 0.05 * float(np.mean(first**2)):
         # Next to no noise: what is alike at both steps is what records contribute.
@@ -181,7 +229,8 @@ def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
         "E10",
         "randomness",
         f"the noise of step {later} repeats that of step {step} (correlation {value:.2f}): the "
-        "generator is seeded again, or noise is drawn from a pool.",
+        "generator is seeded again, or noise is drawn from a pool. The distances between steps "
+        "that are alike tell: all are for a seed, every k-th for a pool of k.",
         {"correlation": value},
         p_value,
     )
@@ -190,7 +239,7 @@ def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
 def _multiplier_findings(case: Case, looks: list[Look]) -> None:
     good = 1
     for look in looks:
-        if look.p_value >= LEVEL or look.multiplier > 1 - _SCALE - look.slack:
+        if not look.accused:
             good = look.step
             continue
         where = f"at step {look.step} (step {good} was still right)"
@@ -248,7 +297,7 @@ def _trace(bench: Bench, case: Case, memory: Memory) -> None:
         # What a record weighs tells the learning rate and the divisor of that step.
         weight = quiet.get(step, 1.0) / quiet.get(1, 1.0)
         ratio = sizes[step] / sizes[1] / weight / _promised(bench, step)
-        count = rows[step].size
+        count = max(1, loud_places(rows[step]))
         p_value = float(stats.f.cdf(ratio**2, count, count))
         if not quiet:
             # Without the weights a public schedule of the learning rate is no offence.
@@ -270,7 +319,8 @@ def _trace(bench: Bench, case: Case, memory: Memory) -> None:
                 )
             )
     if not case.findings:
-        _repeated_noise(case, rows)
+        guessed = memory not in (Memory(), Memory(bench.momentum, bench.momentum))
+        _repeated_noise(case, rows, guessed=guessed or not bench.known.steady)
 
 
 def _carries_over(walks: list[Walk], memory: Memory, step: int) -> bool:
@@ -351,7 +401,8 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
             return
 
 
-def _repeated_noise(case: Case, rows: dict[int, Vector]) -> None:
+def _repeated_noise(case: Case, rows: dict[int, Vector], *, guessed: bool) -> None:
+    """Compare the noise of all pairs of steps; `guessed` says that momentum was not declared."""
     sizes = {step: float(np.mean(row**2)) for step, row in rows.items()}
     usual = float(np.median(list(sizes.values())))
     # A step without noise shows what records contribute, which is alike at all steps.
@@ -360,6 +411,8 @@ def _repeated_noise(case: Case, rows: dict[int, Vector]) -> None:
         for later in steps[i + 1 :]:
             value, p_value = correlation(rows[step], rows[later])
             case.p_values.append(p_value)
-            if p_value < LEVEL and abs(value) > 0.2:
+            # What a guessed momentum leaves of a step in the next one is not a repetition.
+            rest = 2 * _error(rows[step].size) if guessed and later == step + 1 else 0.0
+            if p_value < LEVEL and abs(value) > 0.2 + rest:
                 case.findings.append(_repeats(step, later, value, p_value))
                 return

@@ -1,4 +1,4 @@
-"""T1 to T4: the tests of "Finding private bugs" (paper 002), from loss changes and distances.
+"""T1 to T4: the tests of "Finding private bugs" (Anonymous 2023), from losses and distances.
 
 T1 and T2 are section 3.1, T3 is section 3.2 with the heuristics of appendix B, T4 is
 appendix C. Where the paper leaves room, the sharper form is used: T2 looks at the slope on

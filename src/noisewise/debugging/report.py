@@ -1,78 +1,107 @@
-"""A self-contained HTML page: findings, tests, and the figures of paper 002 for this code."""
+"""A self-contained HTML page: findings, tests, and the figures of Anonymous (2023)."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from noisewise.debugging.findings import Findings
 from noisewise.debugging.statistics import LEVEL
+from noisewise.reports.page import Page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["write"]
 
-_STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;width:100%}td,th{padding:.35rem .6rem;text-align:left;
-vertical-align:top;border-bottom:1px solid #ddd}.failed{color:#b00020;font-weight:600}
-.passed{color:#1b7f3b}.skipped{color:#8a6d00}.explained{color:#00688b}
-.bug{border-left:4px solid #b00020;padding:.2rem 1rem;margin:1rem 0;background:#fff5f5}
-img{max-width:100%}code{background:#f3f3f3;padding:0 .2rem}
-"""
+_NEXT = {
+    "private so far": [
+        "Write down what was not seen: it is listed below.",
+        "Put the check into your tests: the fixture assert_private.",
+        "Audit the claimed epsilon: noisewise audit.",
+    ],
+    "bug": [
+        "Begin with the first finding: it is the likeliest cause of the others.",
+        "Each name has a page with a broken and a repaired program: docs, Every finding.",
+        "Until it is repaired, the printed epsilon of this training means nothing.",
+    ],
+    "not judged": [
+        "Answer the questions below: each says what was missing.",
+        "An adapter tells how to run code as it stands: docs, Any stack.",
+    ],
+}
 
 
 def write(findings: Findings, path: Path) -> Path:
     """Write the page and return its path."""
-    parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>DP training check</title>"
-    ]
-    parts.append(f"<style>{_STYLE}</style><h1>Check of a DP training</h1>")
-    verdict = {
-        "private so far": f"Private so far: {', '.join(findings.ran)} found no bug, no proof",
-        "bug": f"{len(findings.bugs)} bug(s) found",
-        "not judged": "Not judged: too little could be tested",
+    large, mood, sentence = {
+        "private so far": (
+            "private so far",
+            "good",
+            f"{', '.join(findings.ran)} found no bug. That is no proof.",
+        ),
+        "bug": (
+            f"{len(findings.bugs)} bug{'s' if len(findings.bugs) > 1 else ''} found",
+            "bad",
+            f"The likeliest cause: {(findings.bugs or [''])[0]}.",
+        ),
+        "not judged": ("not judged", "unsure", "Too little could be tested."),
     }[findings.verdict]
-    colour = {"private so far": "passed", "bug": "failed", "not judged": "skipped"}
-    parts.append(f"<p class='{colour[findings.verdict]}'>{verdict}</p>")
-    parts += [
-        f"<p>{html.escape(aspect)}: {html.escape(why)}</p>"
-        for aspect, why in findings.unanswered.items()
-    ]
+    page = Page("Check of a DP training", "What the training does to synthetic records.")
+    page.answer(
+        ("Does it do what its epsilon promises?", large, sentence),
+        (
+            "How sure is this",
+            f"{findings.runs} runs",
+            [
+                f"{findings.seconds:.1f} s, {findings.comparisons} p-values, each at level "
+                f"{LEVEL:g}.",
+                "Correct code is accused by chance with probability below "
+                f"{findings.false_alarm_probability:.0e}.",
+            ],
+        ),
+        mood=mood,  # type: ignore[arg-type]
+        steps=_NEXT[findings.verdict],
+    )
+    if findings.findings:
+        page.heading("Findings")
     for finding in findings.findings:
         evidence = "; ".join(f"{k}: {_short(v)}" for k, v in finding.evidence.items())
         adjusted = findings.adjusted(finding.p_value)
         level = f", p = {adjusted:.1e} after correction" if finding.p_value > 0 else ""
-        parts.append(
-            f"<div class='bug'><h3><code>{html.escape(finding.name)}</code></h3>"
-            f"<p>{html.escape(finding.sentence)}</p><p><small>{finding.test}, component: "
-            f"{html.escape(finding.component)}{level}. {html.escape(evidence)}</small></p></div>"
+        page.finding(
+            finding.name,
+            finding.sentence,
+            f"{finding.test}, component: {finding.component}{level}. {evidence}",
         )
-    parts.append("<h2>Tests</h2><table><tr><th>test</th><th>result</th><th>what was seen</th></tr>")
-    for result in findings.results:
-        title = f"{html.escape(result.title)}: " if result.title != result.test else ""
-        parts.append(
-            f"<tr><td>{result.test}</td><td class='{result.status}'>{result.status}</td>"
-            f"<td>{title}{html.escape(result.summary)}</td></tr>"
-        )
-    parts.append("</table>")
-    parts += [f"<p>Note: {html.escape(note)}</p>" for note in findings.notes]
-    picture = _figures(findings)
-    if picture:
-        parts.append("<h2>The paper's figures for this code</h2>")
-        parts.append(f"<img alt='loss change and distances' src='data:image/png;base64,{picture}'>")
-    parts.append(
-        f"<p><small>{findings.runs} runs of the training on synthetic data, {findings.seconds:.1f} "
-        f"s. {findings.comparisons} p-values, each at level {LEVEL:g}: correct code is accused by "
-        f"chance with probability below {findings.false_alarm_probability:.0e}. A test that was "
-        "skipped proves nothing, and no test proves the absence of all bugs.</small></p></html>"
+    if findings.unanswered:
+        page.heading("Questions without an answer")
+        page.table(("question", "why"), findings.unanswered.items(), words=True)
+    pictures = _figures(findings)
+    if pictures:
+        page.heading("What clipping and noise do").figures(*pictures)
+    page.heading("Tests").table(
+        ("test", "result", "what was seen"),
+        [
+            (
+                result.test,
+                result.status,
+                (f"{result.title}: " if result.title != result.test else "") + result.summary,
+            )
+            for result in findings.results
+        ],
+        words=True,
+        marked=1,
     )
-    path.write_text("\n".join(parts), encoding="utf-8")
-    return path
+    for note in findings.notes:
+        page.paragraph(f"Note: {note}")
+    page.paragraph(
+        "A test that was skipped proves nothing, and no test proves the absence of all bugs."
+    )
+    return page.reproduce().write(path)
 
 
 def _short(value: Any) -> str:
@@ -85,36 +114,35 @@ def _short(value: Any) -> str:
     return str(value)
 
 
-def _figures(findings: Findings) -> str:
+def _figures(findings: Findings) -> list[tuple[Figure, str]]:
+    """Return a picture for each test that kept what it needs, with a caption."""
     figures = {r.test: r.figure for r in findings.results if r.figure}
-    drawers: dict[str, Callable[[Any, Any], None]] = {
-        "T1": _against_clip,
-        "T2": _against_batch,
-        "T3": _distances,
-        "T4": _law,
+    drawers: dict[str, tuple[Callable[[Any, Any], None], str]] = {
+        "T1": (_against_clip, "Does a smaller C shorten the step? Without clipping it would not"),
+        "T2": (_against_batch, "Is every record clipped, or only their mean?"),
+        "T3": (_distances, "Does the noise grow with C?"),
+        "T4": (_law, "Is the noise what it should be, in size and shape?"),
     }
-    drawn = [test for test in drawers if test in figures]
-    if not drawn:
-        return ""
-    # A figure of its own, so that the user's pyplot state is left alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    import matplotlib
+
+    # Figures of their own, so that the user's pyplot state is left alone.
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(drawn), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(drawn), squeeze=False)[0]
-    for axis, test in zip(axes, drawn, strict=True):
-        drawers[test](axis, figures[test])
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return base64.b64encode(buffer.getvalue()).decode("ascii")
+    found = []
+    with matplotlib.rc_context({"font.size": 13, "lines.linewidth": 2.5}):
+        for test, (draw, caption) in drawers.items():
+            if test in figures:
+                figure = Figure(figsize=(5.6, 4.8), layout="constrained")
+                draw(figure.subplots(), figures[test])
+                found.append((figure, f"{test} of Anonymous (2023): {caption}"))
+    return found
 
 
 def _against_clip(axis: Any, data: Any) -> None:
     axis.semilogx(data["clip"], data["change"], "o-", label="this code")
     axis.axhline(float(data["change"][-1]), color="grey", ls=":", label="no clipping would be flat")
     axis.set(title="T1: loss change against C", xlabel="clipping norm C", ylabel="change of loss")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=11)
 
 
 def _against_batch(axis: Any, data: Any) -> None:
@@ -124,7 +152,7 @@ def _against_batch(axis: Any, data: Any) -> None:
     axis.loglog(sizes, values[0] / sizes, ":", color="green", label="per record: slope -1")
     axis.loglog(sizes, np.full(len(sizes), values[0]), ":", color="red", label="per batch: slope 0")
     axis.set(title="T2: loss change against B", xlabel="batch size B", ylabel="|change of loss|")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=11)
 
 
 def _distances(axis: Any, data: Any) -> None:
@@ -137,7 +165,7 @@ def _distances(axis: Any, data: Any) -> None:
         xlabel="clipping norm C",
         ylabel="mean distance between seeds",
     )
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=11)
 
 
 def _law(axis: Any, data: Any) -> None:
@@ -146,4 +174,4 @@ def _law(axis: Any, data: Any) -> None:
     grid = np.linspace(-4, 4, 200)
     axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color="green", label="N(0, 1)")
     axis.set(title="T4: noise over lr C σ / B", xlabel="standardised noise", ylabel="density")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=11)

@@ -19,7 +19,7 @@ import numpy as np
 from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.statistics import Vector
-from noisewise.debugging.trainer import Data, TrainingFailedError
+from noisewise.debugging.trainer import Data, StateDict, TrainingFailedError
 
 __all__ = ["Walk", "loud_walk", "silent_walk"]
 
@@ -39,6 +39,7 @@ class Walk:
     lr: float
     seed: int = 0
     memory: Memory = field(default_factory=Memory)
+    init: StateDict | None = None
     _places: dict[int, Vector] = field(default_factory=dict)
 
     def place(self, steps: int) -> Vector:
@@ -54,6 +55,7 @@ class Walk:
                 seed=self.seed,
                 steps=steps,
                 lr=self.lr,
+                init=self.init,
             )
             if not np.isfinite(found).all():
                 raise TrainingFailedError(f"weights are not finite after {steps} steps")

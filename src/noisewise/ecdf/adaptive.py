@@ -24,6 +24,8 @@ at the cost of that 64th: errors are larger by 1.6 %.
 The rule balances mean squares over all thresholds. An error of interpolation is concentrated
 on blocks with large atoms, so that the largest error of a curve can be larger; confidence
 bands allow for any shape inside a block.
+
+Proof: docs/proofs/curves.md#adaptive.
 """
 
 from __future__ import annotations
@@ -31,19 +33,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
-from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
-from noisewise.privacy.discrete import discrete_laplace, exact_scale
+from noisewise.privacy.discrete import exact_scale
+from noisewise.privacy.events import Pure
 from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.release import (
+    Account,
+    Envelope,
+    IntegerNoise,
+    MemoryAccount,
+    Query,
+    ThisProcess,
+    release,
+)
 
 __all__ = ["Choice", "bend", "bend_sensitivity_squared", "choose_width", "propose_width"]
 
@@ -116,9 +128,9 @@ def propose_width(
 
     Examples
     --------
-    >>> propose_width(2**15, 10**6, 1.0, Relation("replace"))
+    >>> propose_width(2**15, 10**6, 1.0, Relation("replace-one"))
     16
-    >>> propose_width(2**15, 10**9, 1.0, Relation("replace"))
+    >>> propose_width(2**15, 10**9, 1.0, Relation("replace-one"))
     1
     """
 
@@ -141,7 +153,11 @@ def propose_width(
 
 
 def choose_width(
-    counts: IntArray, relation: Relation, budget: Budget, source: Randomness
+    counts: IntArray,
+    relation: Relation,
+    budget: Budget,
+    source: Randomness,
+    account: Account | None = None,
 ) -> Choice:
     """Look, and decide whether blocks of bins are measured or all bins.
 
@@ -153,14 +169,22 @@ def choose_width(
         Of the whole curve; the budget is pure.
     source : Randomness
         Where noise comes from.
+    account : Account, optional
+        In which all looks together are set aside; by default in memory.
     """
+    account = Envelope(MemoryAccount(), budget.epsilon, source) if account is None else account
     bins, look = counts.size, LOOK * budget.epsilon
     looks: dict[str, float] = {}
 
     def noisy(value: int, change: int, part: float, what: str) -> int:
         scale = exact_scale(change / part * (1 + 1e-12))
-        looks[what] = float(change / scale)
-        return noising.add(value, int(discrete_laplace((), scale, source)))
+        cost = Fraction(change) / scale
+        looks[what] = float(cost)
+        bound = Sensitivity(change, "l1", relation)
+        event = Pure(math.nextafter(float(cost), math.inf))
+        noise = IntegerNoise("laplace", scale, bound, event, "discrete Laplace noise")
+        query = Query.of(lambda held: held, bound, what)
+        return int(release(query, noise, ThisProcess(value), account, rng=source).value)
 
     def take(value: int, what: str) -> int:
         nonlocal look

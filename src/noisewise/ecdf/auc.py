@@ -57,7 +57,7 @@ def area_under(x: FloatArray, y: FloatArray) -> float:
 
 
 def delong_variance(negatives: FloatArray, positives: FloatArray) -> float:
-    """Variance of the area over independent samples (DeLong 1988), from monotone counts."""
+    """Variance of the area over independent samples (DeLong et al. 1988), from monotone counts."""
     n, m = max(float(negatives[-1]), 1.0), max(float(positives[-1]), 1.0)
     fall = np.clip(np.diff(negatives, prepend=0.0), 0.0, None) / n
     rise = np.clip(np.diff(positives, prepend=0.0), 0.0, None) / m

@@ -19,6 +19,8 @@ coordinate's total variation distance is at most
 
 m independent coordinates cost at most m times as much, and passing through the
 comparison twice costs (1 + e^epsilon) times that in delta.
+
+Proof: docs/proofs/curves.md#discrete.
 """
 
 from __future__ import annotations

@@ -11,39 +11,58 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.curve import PrivateECDF
-from noisewise.ecdf.estimate import dp_ecdf
+from noisewise.ecdf.estimate import curve_mechanism, dp_ecdf
 from noisewise.ecdf.group_sums import (
     UNIT,
     Family,
     GroupSums,
+    Held,
+    SummedFamily,
     checked_cuts,
+    group_mechanism,
     group_of,
     release_sums,
     separate,
     to_units,
 )
-from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.promise import compose
+from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
+from noisewise.ecdf.sources.tables import Column
 from noisewise.privacy import _validate
+from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    Account,
+    LedgerOrPath,
+    StatedNumber,
+    StatedTuple,
+    compose,
+    per_unit,
+    together,
+)
+from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from noisewise.ecdf.options import CalibrationOptions
 
 __all__ = [
+    "CalibrationCurve",
     "PrivateCalibration",
-    "as_predictions",
     "dp_calibration_curve",
     "dp_expected_calibration_error",
     "private_calibration",
@@ -54,18 +73,8 @@ __all__ = [
 COUNT_SHARE, RESIDUAL_SHARE, PLACE_SHARE = 0.3, 0.6, 0.1
 # Part of the whole budget for the cut points of quantile groups.
 CUT_SHARE = 0.25
-
-
-def as_predictions(y: Any, p: Any, pos_label: Any = None) -> tuple[FloatArray, FloatArray]:
-    """Return labels as 0.0 and 1.0, and predicted probabilities, checked."""
-    rows = as_labelled(y, p, pos_label, name="p")
-    labels, predictions = rows[:, 0], rows[:, 1]
-    if np.any((predictions < 0) | (predictions > 1)):
-        raise ValueError(
-            "p must hold probabilities in [0, 1]; turn scores into probabilities by a public "
-            "rule first, for example 1 / (1 + exp(-score))"
-        )
-    return labels, predictions
+# What is summed of the records of a table, beside their number.
+CALIBRATION = ("residual", "place")
 
 
 def quantile_cuts(curve: PrivateECDF, groups: int) -> FloatArray:
@@ -218,18 +227,12 @@ class PrivateCalibration:
 
     def statement(self) -> Statement:
         """Return what was promised."""
-        sums = self.sums.statement("calibration", self._assumptions())
         if self.curve is None:
-            return sums
-        return compose([self.curve.statement(), sums], self.budget.delta)
-
-    def _assumptions(self) -> list[str]:
-        said = ["cut points are public or come from the private curve"]
-        if self.records is not None:
-            said.append("the number of records is public")
-        return said
+            return self.sums.statement()
+        return compose([self.curve.statement(), self.sums.statement()], self.budget.delta)
 
 
+@one_vocabulary
 def private_calibration(
     y: Any,
     p: Any,
@@ -241,15 +244,19 @@ def private_calibration(
     cuts: Any = None,
     bins: int = 2**10,
     pos_label: Any = None,
-    neighbors: str = "replace",
-    rng: Randomness | int | None = None,
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
+    data: Any = None,
 ) -> PrivateCalibration:
     """Release the calibration of predicted probabilities with differential privacy.
 
     Parameters
     ----------
     y, p : array
-        Labels and predicted probabilities of the positive class.
+        Labels and predicted probabilities of the positive class. With `data`, names of columns.
     epsilon, delta : float
         The whole budget. `delta` is used by the cut points of quantile groups only.
     n_bins : int
@@ -261,45 +268,86 @@ def private_calibration(
         Public cut points inside (0, 1) instead of a strategy.
     bins : int
         Grid of the curve from which quantile cuts are read.
-    pos_label, neighbors, rng
+    pos_label, relation, units, max_per_unit, ledger, seed, data
         See :func:`noisewise.ecdf.private_roc`.
     """
-    relation, budget, source = Relation.of(neighbors), Budget(epsilon, delta), resolve(rng)
+    relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
+    bounded = per_unit(units, max_per_unit, source)
+    most = ONE_ROW if bounded is None else bounded.contribution
     n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
     _validate.choice("strategy", strategy, ("uniform", "quantile"))
-    labels, predictions = as_predictions(y, p, pos_label)
-    records = public_count(labels.size, relation)
+    labels, predictions = as_predictions(y, p, pos_label, data, units)
+    held = Held.of(bounded, units, labels.size)
+    points = None if cuts is None else checked_cuts(cuts)
+    if points is None and strategy == "uniform":
+        points = np.arange(1, n_bins) / n_bins
+    scores: Any = curve_records(predictions, bins) if points is None else predictions
+    if isinstance(predictions, Column) and points is not None:
+        records = public_count(predictions.number(points, CALIBRATION), relation)
+    else:
+        records = public_count(len(scores), relation, held)
     curve = None
     rest = budget.epsilon
-    if cuts is not None:
-        points = checked_cuts(cuts)
-    elif strategy == "uniform":
-        points = np.arange(1, n_bins) / n_bins
-    else:
-        curve = dp_ecdf(
-            predictions,
-            bounds=(0.0, 1.0),
-            epsilon=budget.epsilon * CUT_SHARE,
-            delta=delta,
-            bins=bins,
-            neighbors=neighbors,
-            rng=source,
+    with account_of(ledger, relation, budget, most) as account:
+        if points is None:
+            rest = budget.epsilon * (1 - CUT_SHARE)
+            cut_budget = Budget(budget.epsilon * CUT_SHARE, delta)
+            first = curve_mechanism(bins, relation, cut_budget, most).event
+            account = together(account, (first, calibration_event(rest, relation)), source)
+            curve = dp_ecdf(
+                scores,
+                bounds=(0.0, 1.0),
+                epsilon=cut_budget.epsilon,
+                delta=delta,
+                bins=bins,
+                relation=relation,
+                units=units,
+                max_per_unit=max_per_unit,
+                ledger=account,
+                seed=source,
+            )
+            points = quantile_cuts(curve, n_bins)
+        sums = measure_calibration(
+            labels, predictions, points, rest, relation, source, account, held
         )
-        points = quantile_cuts(curve, n_bins)
-        rest = budget.epsilon * (1 - CUT_SHARE)
-    sums = measure_calibration(labels, predictions, points, rest, relation, source)
     return PrivateCalibration(sums, curve, budget, records)
 
 
 def measure_calibration(
     labels: FloatArray,
-    predictions: FloatArray,
+    predictions: FloatArray | Column,
     cuts: FloatArray,
     epsilon: float,
     relation: Relation,
     rng: Randomness,
+    account: Account | None = None,
+    held: Held | None = None,
+    *,
+    clip: bool = False,
 ) -> GroupSums:
-    """Release count, residual and place of the predictions in each group."""
+    """Release count, residual and place of the predictions in each group.
+
+    With the predictions of a table, `clip` moves those outside [0, 1] to the nearest end.
+    """
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "relation": relation,
+        "rng": rng,
+        "account": account,
+        "what": "calibration",
+    }
+    if isinstance(predictions, Column):
+        summed = predictions.sums(cuts, CALIBRATION, clip=clip)
+        return release_sums(
+            None,
+            [
+                SummedFamily(("count",), UNIT * summed["count"][:, None], UNIT, COUNT_SHARE),
+                SummedFamily(("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE),
+                SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE),
+            ],
+            cuts,
+            **options,
+        )
     group = group_of(predictions, cuts)
     edges = np.concatenate([[0.0], cuts, [1.0]])
     half = np.diff(edges) / 2
@@ -310,24 +358,28 @@ def measure_calibration(
         Family(("residual",), to_units(labels - predictions)[:, None], UNIT, RESIDUAL_SHARE),
         Family(("place",), to_units(place)[:, None], UNIT, PLACE_SHARE),
     ]
-    return release_sums(group, families, cuts, epsilon=epsilon, relation=relation, rng=rng)
+    return release_sums(group, families, cuts, **options, held=held)
 
 
-def public_count(records: int, relation: Relation) -> int | None:
-    """Return the number of records if it is public, or raise if there are none."""
-    if not relation.count_is_public:
-        return None
-    if records == 0:
-        raise ValueError(
-            "y and p are empty: nothing can be calibrated. If the number of records is private, "
-            "use neighbors='add-remove'."
-        )
-    return records
+def calibration_event(epsilon: float, relation: Relation) -> Event:
+    """Return what :func:`measure_calibration` costs, whatever the groups are."""
+    shares = (COUNT_SHARE, RESIDUAL_SHARE, PLACE_SHARE)
+    return group_mechanism(1, (1, 1, 1), (UNIT, UNIT, UNIT), shares, epsilon, relation).event
 
 
+class _Curve(NamedTuple):
+    prob_true: FloatArray
+    prob_pred: FloatArray
+
+
+class CalibrationCurve(StatedTuple, _Curve):
+    """As of ``sklearn.calibration.calibration_curve``, with ``statement()``."""
+
+
+@one_vocabulary
 def dp_calibration_curve(
-    y: Any, p: Any, *, epsilon: float, n_bins: int = 5, **options: Any
-) -> tuple[FloatArray, FloatArray]:
+    y: Any, p: Any, *, epsilon: float, n_bins: int = 5, **options: Unpack[CalibrationOptions]
+) -> CalibrationCurve:
     """Return ``(prob_true, prob_pred)`` as ``sklearn.calibration.calibration_curve`` does.
 
     Groups whose noisy number of records is lost in the noise are left out. Arguments as in
@@ -338,15 +390,19 @@ def dp_calibration_curve(
     >>> rng = np.random.default_rng(0)
     >>> p = rng.random(20_000)
     >>> y = rng.random(20_000) < p
-    >>> prob_true, prob_pred = dp_calibration_curve(y, p, epsilon=1.0, rng=1)
+    >>> prob_true, prob_pred = dp_calibration_curve(y, p, epsilon=1.0, seed=1)
     >>> bool(np.abs(prob_true - prob_pred).max() < 0.05)
     True
     """
     found = private_calibration(y, p, epsilon=epsilon, n_bins=n_bins, **options)
     keep = found.usable
-    return found.prob_true[keep], found.prob_pred[keep]
+    return CalibrationCurve.stated((found.prob_true[keep], found.prob_pred[keep]), found.statement)
 
 
-def dp_expected_calibration_error(y: Any, p: Any, *, epsilon: float, **options: Any) -> float:
+@one_vocabulary
+def dp_expected_calibration_error(
+    y: Any, p: Any, *, epsilon: float, n_bins: int = 10, **options: Unpack[CalibrationOptions]
+) -> StatedNumber:
     """Return the expected calibration error; see :func:`private_calibration` for its interval."""
-    return private_calibration(y, p, epsilon=epsilon, **options).ece
+    found = private_calibration(y, p, epsilon=epsilon, n_bins=n_bins, **options)
+    return StatedNumber.stated(found.ece, found.statement)

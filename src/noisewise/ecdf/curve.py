@@ -6,7 +6,7 @@ samples as wanted, at no further cost. Names follow ``scipy.stats.ecdf``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,10 +18,10 @@ from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
-from noisewise.ecdf.promise import state
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import Promise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,12 +98,8 @@ class PrivateECDF:
         Which datasets are neighbours.
     smoothing : str
         How `counts` were made monotone.
-    randomness : str
-        Where the noise came from.
-    assumptions : tuple of str
-        What the statement must say beside the usual: the threat model of an aggregator.
-    looks : tuple of str
-        What was released before, within the budget, to choose the mechanism.
+    promise : Promise
+        What the statement is derived from.
     """
 
     grid: Grid
@@ -113,10 +109,7 @@ class PrivateECDF:
     budget: Budget
     relation: Relation
     smoothing: str
-    randomness: str
-    # Keywords, so that classes derived from this one may add fields without a default.
-    assumptions: tuple[str, ...] = field(default=(), kw_only=True)
-    looks: tuple[str, ...] = field(default=(), kw_only=True)
+    promise: Promise
 
     # --------------------------------------------------------------------- values
 
@@ -243,7 +236,7 @@ class PrivateECDF:
         this is the delta method's approximation.
         """
         variance = self.mechanism.variance
-        if self.relation.count_is_public:
+        if self.mechanism.setting.total_is_public:
             return variance / self.total**2
         ratio = self.probabilities
         covariance = self.mechanism.total_covariance
@@ -299,7 +292,7 @@ class PrivateECDF:
         widths = factors * np.sqrt(self.mechanism.variance)
         low, high = self.noisy_counts - widths, self.noisy_counts + widths
         total = float(self.noisy_counts[-1])
-        if self.relation.count_is_public:
+        if self.mechanism.setting.total_is_public:
             return low / total, high / total, total
         excess = factors * ratio_deviations(self.mechanism) - widths
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -365,21 +358,7 @@ class PrivateECDF:
             At which delta epsilon is stated; by default that of the budget, and for a budget
             in rho, which promises an epsilon for every delta, 1e-6.
         """
-        if delta is None and self.budget.rho is not None:
-            delta = 1e-6
-        return state(
-            self.mechanism,
-            self.budget,
-            self.relation,
-            randomness=self.randomness,
-            what=f"empirical distribution function on {self.grid.bins} thresholds",
-            looks=self.looks,
-            assumptions=(
-                "bounds and thresholds were chosen without looking at the data",
-                *self.assumptions,
-            ),
-            delta=delta,
-        )
+        return self.promise.state(delta)
 
     def __repr__(self) -> str:
         return (

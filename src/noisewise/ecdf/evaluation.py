@@ -15,16 +15,21 @@ from typing import Any
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import PrivateCalibration, measure_calibration
-from noisewise.ecdf.group_sums import separate
+from noisewise.ecdf.calibration import PrivateCalibration, calibration_event, measure_calibration
+from noisewise.ecdf.counting import account_of
+from noisewise.ecdf.group_sums import Held, separate
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, NullResult, p_values, statistic_of
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.promise import compose
 from noisewise.ecdf.roc import PrivateROC, private_roc
+from noisewise.ecdf.sources.tables import Column, column_of, without_others
+from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import ONE_ROW, LedgerOrPath, compose, per_unit, together
+from noisewise.release.words import one_vocabulary
 
 __all__ = ["Evaluation", "private_evaluation"]
 
@@ -80,7 +85,23 @@ class Evaluation:
         """Return p-values, with sampling and noise simulated (for held-out records)."""
         return p_values(self._groups, fitted=False, draws=draws, seed=seed)
 
-    def summary(self, level: float = 0.95) -> dict[str, Any]:
+    @property
+    def base_rate(self) -> float:
+        """Share of positives: the accuracy of who always says no is one minus this."""
+        positives = max(self.roc.release.positives, 0.0)
+        return positives / max(positives + max(self.roc.release.negatives, 0.0), 1.0)
+
+    def at(self, threshold: float) -> dict[str, float]:
+        """Return recall, false alarms and precision of saying yes from a score on."""
+        positives = max(self.roc.release.positives, 1.0)
+        negatives = max(self.roc.release.negatives, 0.0)
+        place = int(np.argmin(np.abs(self.roc.thresholds - threshold)))
+        recall, alarm = float(self.roc.tpr[place]), float(self.roc.fpr[place])
+        found = recall * positives + alarm * negatives
+        precision = recall * positives / found if found > 0 else 0.0
+        return {"recall": recall, "false_positive_rate": alarm, "precision": precision}
+
+    def summary(self, level: float = 0.95, threshold: float = 0.5) -> dict[str, Any]:
         """Return the main numbers, with intervals, as plain values."""
         wanted = (0.05, 0.25, 0.5, 0.75, 0.95)
         quantiles = self.quantiles(wanted).tolist()
@@ -89,6 +110,9 @@ class Evaluation:
             "auc_interval": list(self.roc.auc_interval(level)),
             "positives": self.roc.release.positives,
             "negatives": self.roc.release.negatives,
+            "base_rate": self.base_rate,
+            "threshold": threshold,
+            **self.at(threshold),
             "score_quantiles": dict(zip(map(str, wanted), quantiles, strict=True)),
         }
         if self.calibration is not None:
@@ -110,6 +134,7 @@ class Evaluation:
         return compose(parts, self.budget.delta)
 
 
+@one_vocabulary
 def private_evaluation(
     y: Any,
     score: Any,
@@ -120,57 +145,88 @@ def private_evaluation(
     bins: int = 2**10,
     groups: int = 10,
     pos_label: Any = None,
-    neighbors: str = "replace",
-    rng: Randomness | int | None = None,
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
+    data: Any = None,
 ) -> Evaluation:
     """Release ROC, AUC, calibration and score quantiles within one budget.
 
     Parameters
     ----------
     y, score : array
-        Labels and scores; if `bounds` is (0, 1) scores are taken as probabilities.
+        Labels and scores; if `bounds` is (0, 1) scores are taken as probabilities. With `data`,
+        names of columns.
     epsilon, delta : float
         The budget of everything.
     bounds : pair of float
         Public range of the scores. Other than (0, 1): no calibration.
     bins, groups : int
         Thresholds of the curves, groups of the calibration.
-    pos_label, neighbors, rng
+    pos_label, relation, units, max_per_unit, ledger, seed, data
         See :func:`noisewise.ecdf.private_roc`.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> p = rng.random(5000)
-    >>> found = private_evaluation(rng.random(5000) < p, p, epsilon=1.0, rng=1)
+    >>> found = private_evaluation(rng.random(5000) < p, p, epsilon=1.0, seed=1)
     >>> found.statement().epsilon <= 1.0
     True
     """
-    budget, source = Budget(epsilon, delta), resolve(rng)
+    relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 12)
-    rows = as_labelled(y, score, pos_label)
+    labels, scores, predictions = _held(y, score, pos_label, data, bounds, bins, units)
+    bounded = per_unit(units, max_per_unit, source)
+    most = ONE_ROW if bounded is None else bounded.contribution
+    held = Held.of(bounded, units, len(labels))
     calibrated = tuple(bounds) == (0.0, 1.0) if bounds is not None else False
     share = CURVE_SHARE if calibrated else 1.0
-    roc = private_roc(
-        rows[:, 0],
-        rows[:, 1],
-        epsilon=budget.epsilon * share,
-        delta=delta,
-        bounds=bounds,
-        bins=bins,
-        neighbors=neighbors,
-        rng=source,
-    )
-    if not calibrated:
-        return Evaluation(roc, None, budget)
-    release = roc.release
-    cuts = separate(roc.score_quantile(np.arange(1, groups) / groups))
-    sums = measure_calibration(
-        rows[:, 0],
-        np.clip(rows[:, 1], 0.0, 1.0),
-        cuts,
-        budget.epsilon * (1 - share),
-        release.relation,
-        source,
-    )
-    return Evaluation(roc, PrivateCalibration(sums, None, budget, release.records), budget)
+    with account_of(ledger, relation, budget, most) as account:
+        if calibrated:
+            part = Budget(budget.epsilon * share, delta)
+            curves = two_curve_mechanism(bins, relation, part, contribution=most)
+            rest = calibration_event(budget.epsilon * (1 - share), relation)
+            account = together(account, (curves.event, rest), source)
+        roc = private_roc(
+            labels,
+            scores,
+            epsilon=budget.epsilon * share,
+            delta=delta,
+            bounds=bounds,
+            bins=bins,
+            relation=relation,
+            units=units,
+            max_per_unit=max_per_unit,
+            ledger=account,
+            seed=source,
+        )
+        if not calibrated:
+            return Evaluation(roc, None, budget)
+        sums = measure_calibration(
+            labels,
+            predictions,
+            separate(roc.score_quantile(np.arange(1, groups) / groups)),
+            budget.epsilon * (1 - share),
+            relation,
+            source,
+            account,
+            held,
+            clip=True,
+        )
+    return Evaluation(roc, PrivateCalibration(sums, None, budget, roc.release.records), budget)
+
+
+def _held(
+    y: Any, score: Any, pos_label: Any, data: Any, bounds: Any, bins: int, units: Any
+) -> tuple[Any, Any, FloatArray | Column]:
+    """Return labels, what the curves count, and what is summed; a table is asked and checked."""
+    if data is None:
+        rows = as_labelled(y, score, pos_label)
+        return rows[:, 0], rows[:, 1], np.clip(rows[:, 1], 0.0, 1.0)
+    without_others(None, units)
+    column = column_of(data, score, y, pos_label)
+    counted = column.counted_by_label(mirrored_grid(bounds, bins), negated=True)
+    return np.zeros(0), counted, column

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.errors import UnsoundError
 from noisewise.privacy import _validate
@@ -41,8 +42,8 @@ def as_records(x: Any, name: str = "x") -> FloatArray:
     numbers = records.astype(np.float64)
     if np.isnan(numbers).any():
         raise ValueError(
-            f"{name} holds NaN, which has no place in an order. Drop or impute missing values "
-            "first, by a rule that looks at one record at a time."
+            f"{name} holds NaN, which has no place in an order. Leave such records out "
+            "or put a public constant there, by a rule that looks at one record at a time."
         )
     return numbers
 
@@ -137,8 +138,13 @@ class Grid:
 
     def count(self, x: Any) -> IntArray:
         """Histogram of records, those outside the bounds moved to the nearest bound."""
-        records = np.clip(as_records(x), self.lower, self.upper)
-        return np.bincount(self._place(records), minlength=self.bins).astype(np.int64)
+        if isinstance(x, Counted):  # by an engine, on this very grid
+            return x.on(self.bins)
+        return np.bincount(self.place(x), minlength=self.bins).astype(np.int64)
+
+    def place(self, x: Any) -> IntArray:
+        """Return the bin of each record, those outside the bounds moved to the nearest bound."""
+        return self._place(np.clip(as_records(x), self.lower, self.upper))
 
     def _place(self, records: FloatArray) -> IntArray:
         """Return the first threshold that is not below each record.

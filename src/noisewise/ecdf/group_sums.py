@@ -12,34 +12,61 @@ removed and f = 2 if they are replaced: the old record leaves a group, the new o
 
 That no record adds more than its bound is not left to those who compute contributions: where
 they are summed, a record that would add more adds nothing (:func:`bounded`).
+
+Proof: docs/proofs/curves.md#groups.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf import noising
+from noisewise.ecdf.counting import counting
 from noisewise.ecdf.grid import Grid
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.privacy.discrete import discrete_laplace, exact_scale
-from noisewise.privacy.events import Pure
+from noisewise.ecdf.mechanisms.calibrating import for_units
+from noisewise.ecdf.mechanisms.protocol import (
+    Change,
+    FloatArray,
+    IntArray,
+    Mechanism,
+    Norm,
+    Setting,
+)
+from noisewise.privacy.discrete import exact_scale
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    Account,
+    Block,
+    Contribution,
+    MemoryAccount,
+    PerUnit,
+    Promise,
+    ThisProcess,
+    as_codes,
+    release,
+)
 
 __all__ = [
+    "PUBLIC_CUTS",
     "UNIT",
     "Family",
     "GroupSums",
+    "Held",
+    "SummedFamily",
+    "SumsByGroup",
     "bounded",
     "checked_cuts",
+    "group_mechanism",
     "group_of",
     "plan_scales",
     "release_sums",
@@ -47,6 +74,7 @@ __all__ = [
     "to_units",
 ]
 
+PUBLIC_CUTS = "cut points are public or come from the private curve"
 #: Grid points in one: contributions are multiples of 1/UNIT.
 UNIT = 1 << 20
 _HUGE = 2.0**40
@@ -76,15 +104,132 @@ class Family:
 
 
 @dataclass(frozen=True, eq=False)
+class SummedFamily(Family):
+    """A family of a table: `values` are groups x columns, summed where the records are.
+
+    There each record was bounded before it was added.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Whose rows are whose, for sums whose values are in steps of their own.
+
+    Parameters
+    ----------
+    bounded : PerUnit
+    codes : int array
+        One for each row.
+    """
+
+    bounded: PerUnit
+    codes: IntArray
+
+    @classmethod
+    def of(cls, bounded: PerUnit | None, units: Any, rows: int) -> Held | None:
+        """Return None if every row is a unit."""
+        return None if bounded is None else cls(bounded, as_codes(units, rows))
+
+    @property
+    def contribution(self) -> Contribution:
+        """What a unit may add, in rows: values have a grid already."""
+        return replace(self.bounded.contribution, grain=1)
+
+    def sums(self, group: NDArray[np.intp], groups: int, values: IntArray) -> IntArray:
+        """Sums by group, with no unit adding too much."""
+        if self.bounded.rule == "weights":
+            return self.bounded.sums(self.codes, group.astype(np.int64), groups, values)
+        total = np.zeros((groups, values.shape[1]), np.int64)
+        np.add.at(total, group[self.kept], values[self.kept])
+        return total
+
+    @cached_property
+    def kept(self) -> IntArray:
+        """Which rows were chosen: drawn when they are first measured, for all columns alike."""
+        return self.bounded.chosen(self.codes)
+
+    def public_total(self, relation: Relation) -> int | None:
+        """Return the number of units if it is public and each adds the same."""
+        if not self.bounded.contribution.keeps_total(relation.count_is_public):
+            return None
+        return int(np.unique(self.codes).size)
+
+
+@dataclass(frozen=True)
+class SumsByGroup:
+    """A strategy for :class:`Mechanism`: one block of sums for each family of columns.
+
+    Only what a release needs; sums by group have no prefix counts to reconstruct.
+    """
+
+    groups: int
+    columns: tuple[int, ...]
+    moves: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """A short name."""
+        return "group sums"
+
+    @property
+    def description(self) -> str:
+        """One line."""
+        return f"sums over {self.groups} groups"
+
+    @property
+    def setting(self) -> Setting:
+        """One cell for each sum."""
+        return Setting(sum(self.blocks), False)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Sizes of the blocks of noise."""
+        return tuple(self.groups * columns for columns in self.columns)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Not used: the scales are planned by the families' own shares."""
+        return tuple(1 / len(self.columns) for _ in self.columns)
+
+    def shift(self, change: Change, norm: Norm) -> tuple[Fraction, ...]:
+        """How far one record moves each block, in l1."""
+        if norm != "l1":
+            raise ValueError("sums by group get Laplace noise")
+        return tuple(Fraction(move) for move in self.moves)
+
+    def touched(self, change: Change) -> int:
+        """All numbers of noise, at most."""
+        return sum(self.blocks)
+
+    def measure(self, counts: IntArray) -> IntArray:
+        """Nothing to do: the sums are what is measured."""
+        return counts
+
+    def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Each sum has its own noise."""
+        return noise
+
+    def reconstruct(self, measurements: NDArray[np.generic], total: float) -> FloatArray:
+        """Return the sums as numbers."""
+        return measurements.astype(np.float64) / UNIT
+
+    def variance(self, blocks: tuple[float, ...]) -> FloatArray:
+        """Variance of each sum."""
+        return np.repeat(np.asarray(blocks), self.blocks) / UNIT**2
+
+    def total_covariance(self, blocks: tuple[float, ...]) -> FloatArray:
+        """Sums are independent."""
+        return np.zeros(sum(self.blocks))
+
+
+@dataclass(frozen=True, eq=False)
 class GroupSums:
     """Noisy sums by group, one array for each column, and the noise scales they have."""
 
     cuts: FloatArray
     columns: dict[str, FloatArray]
     scales: dict[str, float]
-    epsilon: float
-    relation: Relation
-    randomness: str
+    promise: Promise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cuts", checked_cuts(self.cuts))
@@ -94,16 +239,33 @@ class GroupSums:
         """Number of groups."""
         return int(self.cuts.size) + 1
 
-    def statement(self, what: str, assumptions: Sequence[str] = ()) -> Statement:
+    @classmethod
+    def read(
+        cls,
+        noisy: IntArray,
+        cuts: FloatArray,
+        names: Sequence[tuple[str, ...]],
+        planned: Mechanism,
+        added: Mechanism,
+        promise: Promise,
+    ) -> GroupSums:
+        """Read released numbers; scales are those of a Laplace law of equal variance."""
+        groups = int(cuts.size) + 1
+        columns: dict[str, FloatArray] = {}
+        scales: dict[str, float] = {}
+        start = 0
+        for family, block, all_noise in zip(names, planned.noise, added.noise, strict=True):
+            part = noisy[start : start + block.size].reshape(groups, len(family))
+            start += block.size
+            grown = (all_noise.variance / block.variance) ** 0.5
+            for index, name in enumerate(family):
+                columns[name] = part[:, index] / UNIT
+                scales[name] = float(block.scale) * grown / UNIT
+        return cls(cuts, columns, scales, promise)
+
+    def statement(self) -> Statement:
         """Return the privacy statement of these sums alone."""
-        return Statement.derive(
-            Pure(self.epsilon),
-            delta=0.0,
-            mechanism=f"{what}: sums over {self.groups} groups, discrete Laplace noise",
-            relation=self.relation,
-            randomness=self.randomness,
-            assumptions=assumptions,
-        )
+        return self.promise.state()
 
 
 def checked_cuts(cuts: Any) -> FloatArray:
@@ -171,28 +333,72 @@ def plan_scales(
     return scales, total if Fraction(total) >= spent else math.nextafter(total, math.inf)
 
 
+def group_mechanism(
+    groups: int,
+    columns: Sequence[int],
+    bounds: Sequence[int],
+    shares: Sequence[float],
+    epsilon: float,
+    relation: Relation,
+) -> Mechanism:
+    """Return the noise of sums over groups, for families of so many columns each."""
+    scales, _ = plan_scales(bounds, shares, epsilon, relation)
+    moves = tuple(relation.sum_factor * bound for bound in bounds)
+    strategy = SumsByGroup(groups, tuple(columns), moves)
+    blocks = tuple(
+        Block("laplace", scale, size) for scale, size in zip(scales, strategy.blocks, strict=True)
+    )
+    return Mechanism(strategy, blocks, "interval" if relation.count_is_public else "suffix")
+
+
 def release_sums(
-    group: NDArray[np.intp],
+    group: NDArray[np.intp] | None,
     families: Sequence[Family],
     cuts: FloatArray,
     *,
     epsilon: float,
     relation: Relation,
     rng: Randomness,
+    account: Account | None = None,
+    what: str = "sums",
+    held: Held | None = None,
 ) -> GroupSums:
-    """Sum every column over every group and add noise. Spends `epsilon` once."""
+    """Sum every column over every group and add noise. Spends `epsilon` once.
+
+    `group` says where each record belongs; families of a table are summed already. With `held`,
+    rows of a unit are bounded together.
+    """
+    most = ONE_ROW if held is None else held.contribution
     cuts = checked_cuts(cuts)
     groups = int(cuts.size) + 1
-    bounds = [family.bound for family in families]
-    shares = [family.share for family in families]
-    scales, spent = plan_scales(bounds, shares, epsilon, relation)
-    columns: dict[str, FloatArray] = {}
-    by_name: dict[str, float] = {}
-    for family, scale in zip(families, scales, strict=True):
-        sums = np.zeros((groups, len(family.names)), np.int64)
-        np.add.at(sums, group, bounded(family.values, family.bound))
-        noisy = noising.add(sums, discrete_laplace(sums.shape, scale, rng))
-        for index, name in enumerate(family.names):
-            columns[name] = noisy[:, index] / UNIT
-            by_name[name] = float(scale) / UNIT
-    return GroupSums(cuts, columns, by_name, spent, relation, rng.description)
+    planned = group_mechanism(
+        groups,
+        [len(family.names) for family in families],
+        [family.bound for family in families],
+        [family.share for family in families],
+        epsilon,
+        relation,
+    )
+    planned = for_units(planned, most)
+
+    def sums(records: Sequence[Family]) -> IntArray:
+        parts = []
+        for family in records:
+            if isinstance(family, SummedFamily):
+                parts.append(family.values.ravel())
+                continue
+            assert group is not None
+            values = bounded(family.values, family.bound)
+            if held is not None:
+                parts.append(held.sums(group, groups, values).ravel())
+                continue
+            part = np.zeros((groups, len(family.names)), np.int64)
+            np.add.at(part, group, values)
+            parts.append(part.ravel())
+        return np.concatenate(parts)
+
+    query = counting(planned, relation, sums, what, assumptions=(PUBLIC_CUTS,), contribution=most)
+    paid = MemoryAccount() if account is None else account
+    found = release(query, planned, ThisProcess(families), paid, rng=rng)
+    names = [family.names for family in families]
+    return GroupSums.read(found.value, cuts, names, planned, planned, found.promise)

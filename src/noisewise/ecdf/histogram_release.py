@@ -9,25 +9,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.estimate import smooth_counts
+from noisewise.ecdf.counting import account_of, count_of, counting, public_total
+from noisewise.ecdf.estimate import curve_mechanism, smooth_counts
 from noisewise.ecdf.grid import Grid, as_records
-from noisewise.ecdf.mechanisms import Mechanism, plan
+from noisewise.ecdf.labelled import with_codes
+from noisewise.ecdf.mechanisms import Mechanism
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.promise import state
+from noisewise.ecdf.sources.tables import column_of, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    LedgerOrPath,
+    Promise,
+    StatedTuple,
+    ThisProcess,
+    per_unit,
+    release,
+)
+from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
-__all__ = ["PrivateHistogram", "dp_histogram", "private_histogram"]
+    from noisewise.ecdf.options import HistogramOptions
+
+__all__ = ["Histogram", "PrivateHistogram", "dp_histogram", "private_histogram"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +57,10 @@ class PrivateHistogram:
         Noisy counts; not negative if they were made consistent.
     noisy_cumulative : array
         As released: noisy numbers of records from the *last* bin down to each bin.
-    mechanism, budget, relation, randomness
+    mechanism, budget, relation
         How they were made.
+    promise : Promise
+        What the statement is derived from.
     """
 
     edges: FloatArray
@@ -52,7 +69,7 @@ class PrivateHistogram:
     mechanism: Mechanism
     budget: Budget
     relation: Relation
-    randomness: str
+    promise: Promise
 
     @cached_property
     def covariance(self) -> FloatArray:
@@ -61,7 +78,7 @@ class PrivateHistogram:
         sizes = strategy.blocks
         units = np.eye(sum(sizes))
         read_out = np.diff(strategy.reconstruct(strategy.spread(units), 0.0), prepend=0.0)
-        variances = np.repeat([block.variance for block in self.mechanism.noise], sizes)
+        variances = np.repeat(self.mechanism.block_variances, sizes)
         forward = read_out[:, ::-1]
         return np.asarray(forward.T @ (variances[:, None] * forward))
 
@@ -85,16 +102,10 @@ class PrivateHistogram:
 
     def statement(self) -> Statement:
         """Return what was promised."""
-        return state(
-            self.mechanism,
-            self.budget,
-            self.relation,
-            randomness=self.randomness,
-            what=f"histogram of {self.counts.size} bins",
-            assumptions=("bins were chosen without looking at the data",),
-        )
+        return self.promise.state()
 
 
+@one_vocabulary
 def private_histogram(
     x: Any,
     bins: Any = 64,
@@ -104,16 +115,21 @@ def private_histogram(
     delta: float = 0.0,
     noise: Literal["cumulative", "independent"] = "cumulative",
     consistent: bool = True,
-    neighbors: str = "replace",
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
     mechanism: str = "auto",
-    rng: Randomness | int | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
+    data: Any = None,
 ) -> PrivateHistogram:
     """Release a histogram with differential privacy.
 
     Parameters
     ----------
     x : array
-        Records, one number each; those outside are moved to the first or last bin.
+        Records, one number each; those outside are moved to the first or last bin. With `data`,
+        the name of a column.
     bins : int or array
         Number of bins of equal width in `range`, or public edges.
     range : pair of float
@@ -124,10 +140,12 @@ def private_histogram(
         Best for ranges of bins, or best for single bins.
     consistent : bool
         Make the cumulative counts monotone, so that no bin is negative.
-    neighbors, mechanism, rng
+    relation, units, max_per_unit, mechanism, ledger, seed, data
         See :func:`noisewise.ecdf.dp_ecdf`.
     """
-    relation, budget, source = Relation.of(neighbors), Budget(epsilon, delta), resolve(rng)
+    relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
+    bounded = per_unit(units, max_per_unit, source)
+    most = ONE_ROW if bounded is None else bounded.contribution
     _validate.choice("noise", noise, ("cumulative", "independent"))
     if np.ndim(bins) == 0:
         grid = Grid.of(range, bins)
@@ -139,15 +157,33 @@ def private_histogram(
     edges = grid.edges
     # Bins are closed below, so the negated records are counted, from the last bin on.
     mirrored = Grid(float(-edges[-1]), -edges[-2::-1])
-    chosen = plan(
+    chosen = curve_mechanism(
         grid.bins,
         relation,
         budget,
+        most,
         mechanism="histogram" if noise == "independent" else mechanism,
         objective="mean",
     )
-    counts = mirrored.count(-as_records(x))
-    noisy = chosen.release(counts, source)
+    if data is not None:
+        without_others(None, units)
+        held: Any = column_of(data, x).counted(mirrored, negated=True)
+    else:
+        held = -as_records(x)
+    if bounded is not None:
+        held = with_codes(held, units)
+    parties = ThisProcess(held)
+    query = counting(
+        chosen,
+        relation,
+        count_of(mirrored, bounded),
+        f"histogram of {grid.bins} bins",
+        assumptions=("bins were chosen without looking at the data",),
+        contribution=most,
+    )
+    with account_of(ledger, relation, budget, most) as account:
+        found = release(query, chosen, parties, account, delta=delta, rng=source)
+    noisy = chosen.read(found.value, float(public_total(parties, relation, bounded) or 0))
     curve = smooth_counts(noisy, chosen, "auto" if consistent else None)
     return PrivateHistogram(
         edges=edges,
@@ -156,26 +192,36 @@ def private_histogram(
         mechanism=chosen,
         budget=budget,
         relation=relation,
-        randomness=source.description,
+        promise=found.promise,
     )
 
 
+class _Histogram(NamedTuple):
+    counts: FloatArray
+    edges: FloatArray
+
+
+class Histogram(StatedTuple, _Histogram):
+    """``(counts, edges)`` as of ``numpy.histogram``, with ``statement()``."""
+
+
+@one_vocabulary
 def dp_histogram(
     x: Any,
     bins: Any = 64,
     range: tuple[float, float] | None = None,
     *,
     epsilon: float,
-    **options: Any,
-) -> tuple[FloatArray, FloatArray]:
+    **options: Unpack[HistogramOptions],
+) -> Histogram:
     """Return ``(counts, edges)`` as ``numpy.histogram`` does; see :func:`private_histogram`.
 
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(size=5000)
-    >>> counts, edges = dp_histogram(x, 16, (-4, 4), epsilon=1.0, rng=1)
+    >>> counts, edges = dp_histogram(x, 16, (-4, 4), epsilon=1.0, relation="replace-one", seed=1)
     >>> counts.shape, edges.shape, round(float(counts.sum()))
     ((16,), (17,), 5000)
     """
     found = private_histogram(x, bins, range, epsilon=epsilon, **options)
-    return found.counts, found.edges
+    return Histogram.stated((found.counts, found.edges), found.statement)

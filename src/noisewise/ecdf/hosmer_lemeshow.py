@@ -20,6 +20,8 @@ where D = sum(y - p) is the residual, as O1 - E1 = -(O0 - E0). Three methods:
   root by at most 1 / (2 sqrt(c)), hence r by at most 1/sqrt(c) + R/(2c).
 
 The noisy statistic is not chi-square: p-values come from simulations of sampling and noise.
+
+Proofs: docs/proofs/curves.md#groups and docs/proofs/curves.md#hosmer-lemeshow.
 """
 
 from __future__ import annotations
@@ -30,40 +32,56 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import as_predictions, public_count, quantile_cuts
+from noisewise.ecdf.calibration import quantile_cuts
+from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.curve import PrivateECDF
-from noisewise.ecdf.estimate import dp_ecdf
+from noisewise.ecdf.estimate import curve_mechanism, dp_ecdf
 from noisewise.ecdf.group_sums import (
-    UNIT,
-    Family,
     GroupSums,
+    Held,
     checked_cuts,
+    group_mechanism,
     group_of,
     release_sums,
-    to_units,
 )
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, p_values, statistic_of
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.promise import compose
+from noisewise.ecdf.hosmer_lemeshow_root import (
+    clipped_root,
+    release_root,
+    root_event,
+    root_p_value,
+    root_sensitivity,
+)
+from noisewise.ecdf.hosmer_lemeshow_sums import SUMMED, _families, _residual_family, _thesis
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
+from noisewise.ecdf.sources.tables import Column
 from noisewise.privacy import _validate
-from noisewise.privacy.discrete import discrete_laplace, exact_scale
-from noisewise.privacy.events import Pure
+from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    LedgerOrPath,
+    Promise,
+    as_rows,
+    compose,
+    per_unit,
+    together,
+)
+from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["HosmerLemeshow", "clipped_root", "dp_hosmer_lemeshow", "root_sensitivity"]
 
+WHAT = "Hosmer-Lemeshow test"
 METHODS = ("residual", "thesis", "statistic")
 # Parts of the budget for the curve, by method; "thesis" takes (L + 1) / (L + 5).
 CURVE_SHARE = {"residual": 0.4, "statistic": 0.4}
-# Grid points in the sensitivity of the directly released root.
-ROOT_STEPS = 1 << 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +105,11 @@ class HosmerLemeshow:
     table : dict
         By group, the released numbers; empty for method "statistic".
     method : str
-    parts : tuple of Statement
+    parts : tuple of Promise
         One for each release.
     budget : Budget
+    curve : PrivateECDF or None
+        The private curve behind the cut points, if there is one.
     """
 
     statistic: float
@@ -99,8 +119,9 @@ class HosmerLemeshow:
     cuts: FloatArray
     table: dict[str, FloatArray]
     method: str
-    parts: tuple[Statement, ...]
+    parts: tuple[Promise, ...]
     budget: Budget
+    curve: PrivateECDF | None = None
 
     @property
     def pvalue(self) -> float:
@@ -122,9 +143,8 @@ class HosmerLemeshow:
 
     def statement(self) -> Statement:
         """Return what was promised for all releases together."""
-        if len(self.parts) == 1:
-            return self.parts[0]
-        return compose(self.parts, self.budget.delta)
+        parts = [part.state() for part in self.parts]
+        return parts[0] if len(parts) == 1 else compose(parts, self.budget.delta)
 
     def __repr__(self) -> str:
         return (
@@ -133,6 +153,7 @@ class HosmerLemeshow:
         )
 
 
+@one_vocabulary
 def dp_hosmer_lemeshow(
     y: Any,
     p: Any,
@@ -147,17 +168,21 @@ def dp_hosmer_lemeshow(
     floor: float = 20.0,
     clip: float = 5.0,
     pos_label: Any = None,
-    neighbors: str = "replace",
-    rng: Randomness | int | None = None,
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     draws: int = 10_000,
-    seed: int = 0,
+    simulation_seed: int = 0,
+    data: Any = None,
 ) -> HosmerLemeshow:
     """Test the calibration of predicted probabilities with differential privacy.
 
     Parameters
     ----------
     y, p : array
-        Labels and predicted probabilities of the positive class.
+        Labels and predicted probabilities of the positive class. With `data`, names of columns.
     epsilon, delta : float
         The whole budget; `delta` helps the curve only.
     groups : int
@@ -175,59 +200,123 @@ def dp_hosmer_lemeshow(
         False is right for held-out records, and conservative otherwise.
     floor, clip : float
         c and R of the "statistic" method; public.
-    pos_label, neighbors, rng
+    pos_label, relation, ledger, seed, data
         See :func:`noisewise.ecdf.private_roc`.
-    draws, seed : int
+    units, max_per_unit
+        As there, but rows of a unit are chosen at random: the null distribution is that of whole
+        records. They are taken for independent, which is right for one row of a unit.
+    draws, simulation_seed : int
         Of the simulation of the null distribution, which never touches the data.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> p = rng.beta(1, 4, 30_000)
-    >>> right = dp_hosmer_lemeshow(rng.random(30_000) < p, p, epsilon=1.0, rng=1)
-    >>> wrong = dp_hosmer_lemeshow(rng.random(30_000) < p**1.2, p, epsilon=1.0, rng=1)
+    >>> right = dp_hosmer_lemeshow(rng.random(30_000) < p, p, epsilon=1.0, seed=1)
+    >>> wrong = dp_hosmer_lemeshow(rng.random(30_000) < p**1.2, p, epsilon=1.0, seed=1)
     >>> right.p_value > 0.01, wrong.p_value < 0.01
     (True, True)
     """
-    relation, budget, source = Relation.of(neighbors), Budget(epsilon, delta), resolve(rng)
+    relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
     _validate.choice("method", method, METHODS)
     draws = _validate.integer("draws", draws, minimum=1)
     floor, clip = _validate.positive("floor", floor), _validate.positive("clip", clip)
-    labels, predictions = as_predictions(y, p, pos_label)
-    records = public_count(labels.size, relation)
+    labels, predictions = as_predictions(y, p, pos_label, data, units)
+    bounded = per_unit(units, max_per_unit, source, whole=True)
+    most = ONE_ROW if bounded is None else bounded.contribution
+    held = Held.of(bounded, units, labels.size)
     points = None if cuts is None else checked_cuts(cuts)
+    with_curve = points is None or method == "residual"
+    scores: Any = curve_records(predictions, bins) if with_curve else predictions
+    if isinstance(predictions, Column) and points is not None:
+        public_count(predictions.number(points, SUMMED[method]), relation)
+    else:
+        public_count(len(scores), relation, held)
     share = _curve_share(method, bins)
     curve = None
     rest = budget.epsilon
-    if points is None or method == "residual":
-        curve = dp_ecdf(
-            predictions,
-            bounds=(0.0, 1.0),
-            epsilon=budget.epsilon * share,
-            delta=delta,
-            bins=bins,
-            neighbors=neighbors,
-            mechanism="thesis" if method == "thesis" and delta == 0 else "auto",
+    kind = "thesis" if method == "thesis" and delta == 0 else "auto"
+    with account_of(ledger, relation, budget, most) as account:
+        if with_curve:
+            rest = budget.epsilon * (1 - share)
+            curve_budget = Budget(budget.epsilon * share, delta)
+            first = curve_mechanism(bins, relation, curve_budget, most, mechanism=kind).event
+            account = together(account, (first, _event(method, rest, relation)), source)
+            curve = dp_ecdf(
+                scores,
+                bounds=(0.0, 1.0),
+                epsilon=curve_budget.epsilon,
+                delta=delta,
+                bins=bins,
+                relation=relation,
+                mechanism=kind,
+                units=None if units is None else as_rows(units),
+                max_per_unit=max_per_unit,
+                ledger=account,
+                seed=source,
+            )
+            if points is None:
+                points = quantile_cuts(curve, groups)
+        assert points is not None
+        before = () if curve is None else (curve.promise,)
+        if method == "statistic":
+            root = release_root(
+                labels, predictions, points, rest, floor, clip, relation, account, source, held
+            )
+            p_value = root_p_value(
+                root, points.size + 1, clip, fitted=fitted, draws=draws, seed=simulation_seed
+            )
+            return HosmerLemeshow(
+                statistic=max(root.value, 0.0) ** 2,
+                p_value=p_value,
+                noise_aware_p_value=p_value,
+                debiased_statistic=math.nan,
+                cuts=points,
+                table={},
+                method=method,
+                parts=(*before, root.promise),
+                budget=budget,
+                curve=curve,
+            )
+        residual = method == "residual"
+        group, families = _families(labels, predictions, points, residual)
+        sums = release_sums(
+            group,
+            families,
+            points,
+            epsilon=rest,
+            relation=relation,
             rng=source,
+            account=account,
+            what=WHAT,
+            held=held,
         )
-        rest = budget.epsilon * (1 - share)
-        if points is None:
-            points = quantile_cuts(curve, groups)
-    group = group_of(predictions, points)
-    said = ["cut points are public or come from the private curve"]
-    if records is not None:
-        said.append("the number of records is public")
-    before = () if curve is None else (curve.statement(),)
-    if method == "statistic":
-        return _direct(
-            labels, predictions, points, rest, floor, clip, relation, source, budget, before,
-            said, fitted, draws, seed,
-        )  # fmt: skip
-    residual = method == "residual"
-    families = _residual_family(labels, predictions) if residual else _thesis(labels, predictions)
-    sums = release_sums(group, families, points, epsilon=rest, relation=relation, rng=source)
     found = _from_curve(curve, sums) if residual and curve is not None else _from_sums(sums)
+    return judged(
+        found,
+        curve,
+        sums,
+        budget,
+        method=method,
+        fitted=fitted,
+        draws=draws,
+        seed=simulation_seed,
+    )
+
+
+def judged(
+    found: Groups,
+    curve: PrivateECDF | None,
+    sums: GroupSums,
+    budget: Budget,
+    *,
+    method: str,
+    fitted: bool,
+    draws: int,
+    seed: int,
+) -> HosmerLemeshow:
+    """Return the test of released numbers, with its p-values simulated."""
     simulated = p_values(found, fitted=fitted, draws=draws, seed=seed)
     statistic = statistic_of(found)
     return HosmerLemeshow(
@@ -235,12 +324,24 @@ def dp_hosmer_lemeshow(
         p_value=simulated.plain,
         noise_aware_p_value=simulated.noise_aware,
         debiased_statistic=statistic - simulated.noise_inflation,
-        cuts=points,
+        cuts=sums.cuts,
         table=found.table(),
         method=method,
-        parts=(*before, sums.statement("Hosmer-Lemeshow test", said)),
+        parts=(sums.promise,) if curve is None else (curve.promise, sums.promise),
         budget=budget,
+        curve=curve,
     )
+
+
+def _event(method: str, epsilon: float, relation: Relation) -> Event:
+    """Return what is released after the curve, to an accountant."""
+    if method == "statistic":
+        return root_event(epsilon)
+    none = np.zeros(0)
+    families = _residual_family(none, none) if method == "residual" else _thesis(none, none)
+    columns = [len(family.names) for family in families]
+    bounds, shares = [f.bound for f in families], [f.share for f in families]
+    return group_mechanism(1, columns, bounds, shares, epsilon, relation).event
 
 
 def _curve_share(method: str, bins: int) -> float:
@@ -248,20 +349,6 @@ def _curve_share(method: str, bins: int) -> float:
         return CURVE_SHARE[method]
     height = math.ceil(math.log2(_validate.integer("bins", bins, minimum=2)))
     return (height + 1) / (height + 5)
-
-
-def _residual_family(labels: FloatArray, predictions: FloatArray) -> list[Family]:
-    return [Family(("residual",), to_units(labels - predictions)[:, None], UNIT, 1.0)]
-
-
-def _thesis(labels: FloatArray, predictions: FloatArray) -> list[Family]:
-    """O1, O0, E1, E0; positives and negatives of a record always sum to one."""
-    observed, expected = to_units(labels), to_units(predictions)
-    both = [np.column_stack([part, UNIT - part]) for part in (observed, expected)]
-    return [
-        Family(("observed_1", "observed_0"), both[0], UNIT, 0.5),
-        Family(("expected_1", "expected_0"), both[1], UNIT, 0.5),
-    ]
 
 
 def _from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
@@ -298,82 +385,4 @@ def _from_sums(sums: GroupSums) -> Groups:
         variance=one * zero / (one + zero),
         residual_scale=sums.scales["observed_1"],
         expected_scale=sums.scales["expected_1"],
-    )
-
-
-def root_sensitivity(floor: float, clip: float, relation: Relation) -> float:
-    """Return how far one record moves the root of the clipped statistic, at most.
-
-    A record is in one group, so adding it moves the vector of residuals by at most
-    1/sqrt(floor) + clip/(2 floor) in one place; replacing it does so at most twice.
-    """
-    return relation.sum_factor * (1 / math.sqrt(floor) + clip / (2 * floor))
-
-
-def clipped_root(
-    labels: FloatArray, predictions: FloatArray, cuts: FloatArray, floor: float, clip: float
-) -> float:
-    """Return the length of the clipped, standardised residuals: the root of H, made bounded."""
-    group = group_of(predictions, cuts)
-    size = cuts.size + 1
-    expected, observed = to_units(predictions), to_units(labels)
-
-    def total(values: IntArray) -> FloatArray:
-        # Sums of integers below 2^53, exact in float64.
-        sums = np.bincount(group, weights=values.astype(np.float64), minlength=size)
-        return np.asarray(sums / UNIT, np.float64)
-
-    one, zero, residual = total(expected), total(UNIT - expected), total(observed - expected)
-    variance = one * zero / np.maximum(one + zero, 1e-300)
-    standardised = residual / np.sqrt(np.maximum(variance, floor))
-    return float(np.linalg.norm(np.clip(standardised, -clip, clip)))
-
-
-def _direct(
-    labels: FloatArray,
-    predictions: FloatArray,
-    cuts: FloatArray,
-    epsilon: float,
-    floor: float,
-    clip: float,
-    relation: Relation,
-    source: Randomness,
-    budget: Budget,
-    before: tuple[Statement, ...],
-    said: list[str],
-    fitted: bool,
-    draws: int,
-    seed: int,
-) -> HosmerLemeshow:
-    step = root_sensitivity(floor, clip, relation) / ROOT_STEPS
-    # Rounding to the grid adds at most one step. Sums are of integers and exact; the few
-    # floating-point operations after them err by far less than the other step.
-    change = ROOT_STEPS + 2
-    root = clipped_root(labels, predictions, cuts, floor, clip)
-    scale = exact_scale(change / epsilon * (1 + 1e-12))
-    drawn = int(discrete_laplace((), scale, source))
-    noisy = noising.add(round(root / step), drawn) * step
-    generator = np.random.default_rng(seed)
-    degrees = max(cuts.size + 1 - (2 if fitted else 0), 1)
-    null = np.clip(generator.standard_normal((draws, degrees)), -clip, clip)
-    simulated = np.linalg.norm(null, axis=1) + generator.laplace(0, float(scale) * step, draws)
-    p_value = (1 + int((simulated >= noisy).sum())) / (draws + 1)
-    promise = Statement.derive(
-        Pure(float(change / scale) * (1 + 1e-15)),
-        delta=0.0,
-        mechanism="Hosmer-Lemeshow statistic released directly, discrete Laplace noise",
-        relation=relation,
-        randomness=source.description,
-        assumptions=said,
-    )
-    return HosmerLemeshow(
-        statistic=max(noisy, 0.0) ** 2,
-        p_value=p_value,
-        noise_aware_p_value=p_value,
-        debiased_statistic=math.nan,
-        cuts=cuts,
-        table={},
-        method="statistic",
-        parts=(*before, promise),
-        budget=budget,
     )

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.release import Units, as_codes
 
-__all__ = ["as_labelled", "as_parties", "as_positive"]
+__all__ = ["as_labelled", "as_parties", "as_positive", "with_codes"]
 
 
 def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bool_]:
@@ -38,9 +39,9 @@ def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bo
     if labels.dtype.kind == "O":
         missing = [label is None or label != label for label in labels.tolist()]
         if any(missing):
-            raise ValueError(f"{name} holds missing labels; drop or impute such records first")
+            raise ValueError(f"{name} holds missing labels; leave such records out first")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise ValueError(f"{name} holds NaN; drop or impute records without a label first")
+        raise ValueError(f"{name} holds NaN; leave records without a label out first")
     if pos_label is not None:
         return np.asarray(labels == pos_label, np.bool_)
     if labels.dtype.kind not in "biuf":
@@ -77,3 +78,25 @@ def as_parties(y: Any, score: Any, pos_label: Any = None) -> list[FloatArray]:
             f"{len(y)} and {len(score)}"
         )
     return [as_labelled(a, b, pos_label) for a, b in zip(y, score, strict=True)]
+
+
+def with_codes(records: Any, units: Any, *, parties: bool = False) -> Any:
+    """Return records with a last column that says which rows are one unit's.
+
+    Parameters
+    ----------
+    records : array, or list with one array for each party
+    units : sequence or Units
+        One identifier for each row; a list of such for parties.
+    parties : bool
+        Whether there are several. Rows of a unit at two of them are not brought together.
+    """
+    if not parties:
+        return np.column_stack([records, as_codes(units, len(records))])
+    each = units.identifiers if isinstance(units, Units) else units
+    if not hasattr(each, "__len__") or len(each) != len(records):
+        raise ValueError(
+            "with an aggregator, units is a list with the identifiers of each party's rows, one "
+            f"entry for each of {len(records)} parties"
+        )
+    return [with_codes(part, mine) for part, mine in zip(records, each, strict=True)]

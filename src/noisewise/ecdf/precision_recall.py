@@ -6,14 +6,23 @@ the ends follow ``sklearn.metrics.precision_recall_curve`` and ``det_curve``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.roc import PrivateROC, private_roc
+from noisewise.release import StatedNumber, StatedTuple
+from noisewise.release.words import one_vocabulary
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from noisewise.ecdf.options import ScoreOptions
 
 __all__ = [
+    "DETCurve",
+    "PrecisionRecallCurve",
     "average_precision",
     "detection_error",
     "dp_average_precision_score",
@@ -61,9 +70,30 @@ def detection_error(roc: PrivateROC) -> tuple[FloatArray, FloatArray, FloatArray
     return fpr[part][::-1], fnr[part][::-1], thresholds[part][::-1]
 
 
+class _PrecisionRecall(NamedTuple):
+    precision: FloatArray
+    recall: FloatArray
+    thresholds: FloatArray
+
+
+class PrecisionRecallCurve(StatedTuple, _PrecisionRecall):
+    """As of ``sklearn.metrics.precision_recall_curve``, with ``statement()``."""
+
+
+class _DET(NamedTuple):
+    fpr: FloatArray
+    fnr: FloatArray
+    thresholds: FloatArray
+
+
+class DETCurve(StatedTuple, _DET):
+    """As of ``sklearn.metrics.det_curve``, with ``statement()``."""
+
+
+@one_vocabulary
 def dp_precision_recall_curve(
-    y: Any, score: Any, *, epsilon: float, **options: Any
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
+) -> PrecisionRecallCurve:
     """Return ``(precision, recall, thresholds)``; arguments as in `private_roc`.
 
     Examples
@@ -71,20 +101,27 @@ def dp_precision_recall_curve(
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 4000)
     >>> score = np.clip(rng.normal(0.3 + 0.4 * y, 0.1), 0, 1)
-    >>> precision, recall, thresholds = dp_precision_recall_curve(y, score, epsilon=1.0, rng=1)
+    >>> precision, recall, thresholds = dp_precision_recall_curve(y, score, epsilon=1.0, seed=1)
     >>> float(precision[-1]), float(recall[-1]), len(precision) - len(thresholds)
     (1.0, 0.0, 1)
     """
-    return precision_recall(private_roc(y, score, epsilon=epsilon, **options))
+    roc = private_roc(y, score, epsilon=epsilon, **options)
+    return PrecisionRecallCurve.stated(precision_recall(roc), roc.statement)
 
 
-def dp_average_precision_score(y: Any, score: Any, *, epsilon: float, **options: Any) -> float:
+@one_vocabulary
+def dp_average_precision_score(
+    y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
+) -> StatedNumber:
     """Return the average precision of a private curve; arguments as in `private_roc`."""
-    return average_precision(private_roc(y, score, epsilon=epsilon, **options))
+    roc = private_roc(y, score, epsilon=epsilon, **options)
+    return StatedNumber.stated(average_precision(roc), roc.statement)
 
 
+@one_vocabulary
 def dp_det_curve(
-    y: Any, score: Any, *, epsilon: float, **options: Any
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
+) -> DETCurve:
     """Return ``(fpr, fnr, thresholds)``; arguments as in `private_roc`."""
-    return detection_error(private_roc(y, score, epsilon=epsilon, **options))
+    roc = private_roc(y, score, epsilon=epsilon, **options)
+    return DETCurve.stated(detection_error(roc), roc.statement)

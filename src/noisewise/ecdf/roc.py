@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,12 +21,17 @@ from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
 from noisewise.privacy import _validate
 from noisewise.privacy.statement import Statement
+from noisewise.release import StatedNumber, StatedTuple
+from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
-__all__ = ["PrivateROC", "dp_roc_auc_score", "dp_roc_curve", "private_roc"]
+    from noisewise.ecdf.options import ScoreOptions
+
+__all__ = ["PrivateROC", "ROCCurve", "dp_roc_auc_score", "dp_roc_curve", "private_roc"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +201,7 @@ class PrivateROC:
 
     def statement(self) -> Statement:
         """Return what was promised."""
-        return self.release.statement("ROC curve with private class sizes")
+        return self.release.statement()
 
     def __repr__(self) -> str:
         release = self.release
@@ -215,39 +220,62 @@ def _steps(
     return value[np.maximum(np.searchsorted(at, x, side="right") - 1, 0)]
 
 
-def private_roc(y: Any, score: Any, **options: Any) -> PrivateROC:
+@one_vocabulary
+def private_roc(
+    y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
+) -> PrivateROC:
     """Release a ROC curve with differential privacy; everything else follows from it.
 
     Parameters
     ----------
     y : array
-        Labels: 0 and 1, -1 and 1, booleans, or anything with `pos_label`.
+        Labels: 0 and 1, -1 and 1, booleans, or anything with `pos_label`. With `data`, the
+        name of a column.
     score : array
-        Scores; a higher one means "more likely positive".
+        Scores; a higher one means "more likely positive". With `data`, the name of a column.
+    epsilon : float
+        The budget, with `delta`.
     **options
-        `epsilon` (required), `delta`; `bounds`, the public range of the scores, by default
-        (0, 1), outside of which they are moved to the nearest bound; `bins`, number of
-        thresholds; `pos_label`; `neighbors` ("replace": the number of records is public but
-        the class sizes are not; "add-remove"); `mechanism` ("auto", "kary", "thesis", "sqrt",
-        "histogram"); `smooth`; `objective`; `rng`; `aggregator` (then `y` and `score` are
-        lists with one array for each party). As in :func:`noisewise.ecdf.dp_ecdf`.
+        `delta`; `bounds`, the public range of the scores, by default (0, 1), outside of which
+        they are moved to the nearest bound; `bins`, number of thresholds; `pos_label`;
+        `relation` ("add-remove", or "replace-one": the number of records is public but the class
+        sizes are not); `units` and `max_per_unit` (one unit may have rows in both classes);
+        `mechanism` ("auto", "kary", "thesis", "sqrt", "histogram"); `smooth`;
+        `objective`; `seed`; `ledger`; `aggregator` (then `y` and `score` are lists with one array
+        for each party); `data`, a table of any engine. As in :func:`noisewise.ecdf.dp_ecdf`.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 4000)
     >>> score = 1 / (1 + np.exp(-rng.normal(2.0 * y - 1)))
-    >>> roc = private_roc(y, score, epsilon=1.0, rng=1)
+    >>> roc = private_roc(y, score, epsilon=1.0, seed=1)
     >>> low, high = roc.auc_interval(0.95)
     >>> bool(low < roc.auc < high and high - low < 0.1)
     True
     """
-    return PrivateROC(count_two_classes(y, score, **options))
+    return PrivateROC(count_two_classes(y, score, epsilon=epsilon, **options))
 
 
+class _Curve(NamedTuple):
+    fpr: FloatArray
+    tpr: FloatArray
+    thresholds: FloatArray
+
+
+class ROCCurve(StatedTuple, _Curve):
+    """``(fpr, tpr, thresholds)`` as of ``sklearn.metrics.roc_curve``, with ``statement()``."""
+
+
+@one_vocabulary
 def dp_roc_curve(
-    y: Any, score: Any, *, epsilon: float, drop_intermediate: bool = True, **options: Any
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    y: Any,
+    score: Any,
+    *,
+    epsilon: float,
+    drop_intermediate: bool = True,
+    **options: Unpack[ScoreOptions],
+) -> ROCCurve:
     """Return ``(fpr, tpr, thresholds)`` as ``sklearn.metrics.roc_curve`` does, privately.
 
     Parameters
@@ -256,11 +284,25 @@ def dp_roc_curve(
         See :func:`private_roc`.
     drop_intermediate : bool
         Leave out thresholds at which neither rate moves.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 4000)
+    >>> found = dp_roc_curve(y, np.clip(rng.normal(0.3 + 0.4 * y, 0.1), 0, 1), epsilon=1.0)
+    >>> fpr, tpr, thresholds = found
+    >>> found.statement().epsilon <= 1.0
+    True
     """
     roc = private_roc(y, score, epsilon=epsilon, **options)
-    return roc.compact() if drop_intermediate else (roc.fpr, roc.tpr, roc.thresholds)
+    values = roc.compact() if drop_intermediate else (roc.fpr, roc.tpr, roc.thresholds)
+    return ROCCurve.stated(values, roc.statement)
 
 
-def dp_roc_auc_score(y: Any, score: Any, *, epsilon: float, **options: Any) -> float:
+@one_vocabulary
+def dp_roc_auc_score(
+    y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
+) -> StatedNumber:
     """Return the area under a private ROC curve; see :func:`private_roc` for its interval."""
-    return private_roc(y, score, epsilon=epsilon, **options).auc
+    roc = private_roc(y, score, epsilon=epsilon, **options)
+    return StatedNumber.stated(roc.auc, roc.statement)

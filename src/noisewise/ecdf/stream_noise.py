@@ -11,6 +11,8 @@ after seeing earlier releases; and as all numbers are integers, no rounding weak
   k - d are subtracted from the node itself, whichever has fewer terms (k-ary tree with
   subtraction; cf. Andersson, Pagh, Steiner and Torkamani 2024).
 * :class:`PathNoise`: the thesis's Theorem 6.3.2, the noise of all nodes above t.
+
+Proof: docs/proofs/curves.md#streams.
 """
 
 from __future__ import annotations
@@ -24,12 +26,9 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.laminar import least_l1
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.privacy.discrete import (
-    discrete_laplace,
-    discrete_laplace_variance,
-    exact_scale,
-)
+from noisewise.privacy.discrete import discrete_laplace_variance, exact_scale
 from noisewise.privacy.randomness import Randomness
+from noisewise.release import Block
 
 __all__ = ["KaryNoise", "PathNoise", "choose_kary"]
 
@@ -85,7 +84,7 @@ class KaryNoise:
 
     def draw(self, rng: Randomness) -> IntArray:
         """Draw the noise of all running counts."""
-        return self.combine([discrete_laplace(size, self.scale, rng) for size in self.sizes()])
+        return self.combine([Block("laplace", self.scale, size).draw(rng) for size in self.sizes()])
 
     def combine(self, levels: list[IntArray]) -> IntArray:
         """Return g: running counts from the numbers of the nodes, leaves first."""
@@ -188,7 +187,7 @@ class PathNoise:
         total = np.zeros(self.length, np.int64)
         for level in range(self.height + 1):
             place = index >> level
-            total += discrete_laplace(int(place[-1]) + 1, self.scale, rng)[place]
+            total += Block("laplace", self.scale, int(place[-1]) + 1).draw(rng)[place]
         return total
 
     def variance(self) -> FloatArray:

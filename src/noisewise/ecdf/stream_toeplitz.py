@@ -9,23 +9,23 @@ the guarantee also holds if items are chosen after seeing earlier releases (Deni
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from noisewise.ecdf import noising
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.convolution import series_inverse
 from noisewise.ecdf.mechanisms.protocol import (
     FloatArray,
     IntArray,
     Mechanism,
     Setting,
-    calibrate,
 )
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz, build
-from noisewise.ecdf.noise_slots import NoiseSlots
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.release.slots import NoiseSlots
 
 __all__ = ["ToeplitzSegment", "plain_root"]
 
@@ -50,28 +50,36 @@ class ToeplitzSegment:
     length : int
     budget : Budget
         With delta > 0.
-    rng : Randomness
     """
 
-    def __init__(self, length: int, budget: Budget, rng: Randomness) -> None:
+    def __init__(self, length: int, budget: Budget) -> None:
         self.length = length
         self._strategy = plain_root(length, budget)
         self.mechanism: Mechanism = calibrate(self._strategy, budget, "gaussian", change="suffix")
-        self._noise = NoiseSlots(self.mechanism.draw(rng))
+        # An item that is another one moves all counts from its step on, like one that comes.
+        (planned,) = self.mechanism.sensitivity
+        self.slots = NoiseSlots(
+            self.mechanism.draw,
+            replace(planned, relation=REPLACE_ONE),
+            self.mechanism.event,
+            self.mechanism.description,
+        )
         self._items = np.zeros(length, np.int64)
         self._measured = np.zeros(length, np.int64)
         self._inverse = series_inverse(self._strategy.coefficients.astype(np.float64))
-        self._position = 0
         self._last = 0.0
 
-    def add(self, items: IntArray) -> FloatArray:
-        """Return the running counts after each of these items."""
-        start, end = self._position, self._position + items.size
+    def measure(self, items: IntArray, position: int) -> IntArray:
+        """Return the measurements of the steps from `position` on, without noise."""
+        start, end = position, position + items.size
         self._items[start:end] = items
         # Few items: one scalar product each; many: one fast transform for all.
-        exact = self._rows(start, end) if items.size < 64 else self._all(start, end)
-        self._measured[start:end] = noising.add(exact, self._noise.take(start, end))
-        self._position = end
+        return self._rows(start, end) if items.size < 64 else self._all(start, end)
+
+    def read(self, items: IntArray, position: int, noisy: IntArray) -> FloatArray:
+        """Return the running counts that follow from all measurements so far."""
+        start, end = position, position + items.size
+        self._measured[start:end] = noisy
         if items.size < 64:
             released = self._read(start, end)
         else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from noisewise.ecdf import noising
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.noise_slots import NoiseSlots
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.events import Pure
+from noisewise.privacy.relation import REPLACE_ONE, Sensitivity
+from noisewise.release.slots import NoiseSlots
 
 __all__ = ["TreeSegment"]
 
@@ -19,23 +19,30 @@ class TreeSegment:
     Parameters
     ----------
     noise : KaryNoise or PathNoise
-    rng : Randomness
+    bound : int
+        Of an item.
     """
 
-    def __init__(self, noise: KaryNoise | PathNoise, rng: Randomness) -> None:
+    def __init__(self, noise: KaryNoise | PathNoise, bound: int) -> None:
         self.length = noise.length
-        self._noise = NoiseSlots(noise.draw(rng))
+        shift = noise.epsilon(bound) * noise.scale
+        self.slots = NoiseSlots(
+            noise.draw,
+            Sensitivity(float(shift), "l1", REPLACE_ONE),
+            Pure(float(noise.epsilon(bound))),
+            noise.description,
+        )
         self._variance = noise.variance()
-        self._position = 0
         self._sum = 0
 
-    def add(self, items: IntArray) -> FloatArray:
-        """Return the running counts after each of these items."""
-        sums = self._sum + np.cumsum(items)
-        end = self._position + items.size
-        released = noising.add(sums, self._noise.take(self._position, end))
-        self._position, self._sum = end, int(sums[-1])
-        return released.astype(np.float64)
+    def measure(self, items: IntArray, position: int) -> IntArray:
+        """Return the running counts of these items, without noise."""
+        return self._sum + np.cumsum(items)
+
+    def read(self, items: IntArray, position: int, noisy: IntArray) -> FloatArray:
+        """Return the running counts as they are released."""
+        self._sum += int(items.sum())
+        return noisy.astype(np.float64)
 
     def variance_at(self, position: int) -> float:
         """Variance of the running count after `position` items."""

@@ -14,7 +14,7 @@ returned. A resumed counter continues there in a new segment with new noise. So 
 ever measured twice, no noise is used twice, and the file holds nothing that was not
 released: neither noise, nor key, nor true count. A file that was deleted, changed or put back
 from an older copy is refused (:mod:`noisewise.ecdf.stream_state`); with a `ledger`, whoever
-measures from a state that is not the last one pays again (:mod:`noisewise.ecdf.stream_account`).
+measures from a state that is not the last one pays again (:mod:`noisewise.release.stream`).
 
 Sharing. Threads may share a counter: each call counts its items one after the other. A stream
 that is saved has one counter at a time, in one process; a second one is refused.
@@ -32,24 +32,22 @@ import numpy as np
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.promise import event_of
-from noisewise.ecdf.stream_account import UNIT, StreamAccount, ample, worse
+from noisewise.ecdf.stream_items import FirstOfUnit, checked_items
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
 from noisewise.ecdf.stream_state import StreamState
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.ecdf.stream_tree import TreeSegment
 from noisewise.errors import LedgerError
 from noisewise.privacy import _validate
-from noisewise.privacy.events import (
-    Event,
-    Pure,
-    ZeroConcentrated,
-    event_from_dict,
-    event_to_dict,
-)
+from noisewise.privacy.events import Event, Pure, event_from_dict
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import REPLACE_ONE
 from noisewise.privacy.statement import Statement
+from noisewise.release import Promise, Query, ThisProcess, release
+from noisewise.release.slots import NoiseSlots
+from noisewise.release.stream import SegmentAccount, StreamAccount
+from noisewise.release.words import one_vocabulary
 
 __all__ = ["StreamingCounter"]
 
@@ -63,8 +61,11 @@ class _Segment(Protocol):
     """Noisy running counts of at most `length` items."""
 
     length: int
+    slots: NoiseSlots
 
-    def add(self, items: IntArray) -> FloatArray: ...
+    def measure(self, items: IntArray, position: int) -> IntArray: ...
+
+    def read(self, items: IntArray, position: int, noisy: IntArray) -> FloatArray: ...
 
     def variance_at(self, position: int) -> float: ...
 
@@ -85,22 +86,27 @@ class StreamingCounter:
         batches. "auto": "sqrt" if delta > 0 (and bound is 1), else "kary".
     bound : int
         Items are whole numbers in [0, bound].
+    max_per_unit : int, optional
+        Protect units, whose identifiers come with the items: the first so many items of each
+        count, others count 0. Not with a `path`: identifiers are kept in memory only.
     path : path, optional
         Where the state is kept; must not exist. See :meth:`resume`.
     ledger : Ledger or path, optional
-        With a `path`: pays before anything is measured. One that is resumed where it was closed
-        pays nothing; one that was killed, copied or put back pays again, and the statement says so.
-    rng : None, int or Randomness
+        Charged before anything is measured. A stream with a `path` that is resumed where it was
+        closed pays nothing more; one that was killed, copied or put back pays again, and the
+        statement says so.
+    seed : None, int or Randomness
         Where noise comes from. None: a secure generator.
 
     Examples
     --------
-    >>> counter = StreamingCounter(epsilon=1.0, rng=1)
+    >>> counter = StreamingCounter(epsilon=1.0, seed=1)
     >>> released = counter.extend([1, 0, 1, 1])
     >>> released.shape, counter.position
     ((4,), 4)
     """
 
+    @one_vocabulary
     def __init__(
         self,
         *,
@@ -109,22 +115,24 @@ class StreamingCounter:
         horizon: int | None = None,
         mechanism: str = "auto",
         bound: int = 1,
+        max_per_unit: int | None = None,
         path: str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
-        rng: Randomness | int | None = None,
+        seed: Randomness | int | None = None,
     ) -> None:
         self.budget = Budget(epsilon, delta)
         self.bound = _validate.integer("bound", bound, minimum=1, maximum=1 << 31)
+        self._first = FirstOfUnit(max_per_unit)
         _validate.choice("mechanism", mechanism, MECHANISMS)
         if mechanism == "auto":
-            mechanism = "sqrt" if delta > 0 and self.bound == 1 else "kary"
-        if mechanism == "sqrt" and self.bound != 1:
-            raise ValueError(f"mechanism 'sqrt' needs bound=1, got {bound!r}; use 'kary'")
+            mechanism = "sqrt" if delta > 0 and self.bound * self._first.times == 1 else "kary"
+        if mechanism == "sqrt" and self.bound * self._first.times != 1:
+            raise ValueError("mechanism 'sqrt' needs bound=1 and max_per_unit=1; use 'kary'")
         if mechanism == "sqrt" and delta == 0:
             raise ValueError("mechanism 'sqrt' adds Gaussian noise and needs delta > 0; use 'kary'")
         self.mechanism = mechanism
         self.horizon = None if horizon is None else _validate.integer("horizon", horizon, minimum=1)
-        self._rng = resolve(rng)
+        self._rng = resolve(seed)
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._closed = False
@@ -134,23 +142,23 @@ class StreamingCounter:
         self._segments = 0
         self._inside = 0
         self._segment: _Segment | None = None
+        self._paying = SegmentAccount(self._pay)
         self._description = ""
         self._event: Event | None = None
         self._name = secrets.token_hex(16)
         self._paid: Event | None = None
         self._state: StreamState | None = None
         self._account: StreamAccount | None = None
-        if ledger is not None and path is None:
-            raise ValueError("a ledger needs a path: it pays for a stream that can be resumed")
-        if path is not None:
-            self._state = StreamState.begin(path)
-            try:
-                if ledger is not None:
-                    self._account = StreamAccount(ledger, self._name, self.budget)
-                self._save()
-            except BaseException:
-                self._shut()
-                raise
+        try:
+            if path is not None:
+                self._first.require_no_file()
+                self._state = StreamState.begin(path)
+            if ledger is not None:
+                self._account = StreamAccount(ledger, self._name, self.budget, self._first.unit)
+            self._save()
+        except BaseException:
+            self._shut()
+            raise
 
     # -------------------------------------------------------------------- counting
 
@@ -169,16 +177,16 @@ class StreamingCounter:
         """Variance of the noise of the last released running count."""
         return self._variance
 
-    def update(self, item: int) -> float:
-        """Count one item and release the running count."""
-        return float(self.extend([item])[-1])
+    def update(self, item: int, unit: Any = None) -> float:
+        """Count one item and release the running count; with `max_per_unit`, say whose it is."""
+        return float(self.extend([item], None if self._first.limit is None else [unit])[-1])
 
-    def extend(self, items: Iterable[int] | IntArray) -> FloatArray:
-        """Count items and release the running count after each of them."""
+    def extend(self, items: Iterable[int] | IntArray, units: Any = None) -> FloatArray:
+        """Count items and release the running count after each; with `units`, whose they are."""
         self._check_mine()
         with self._mutex:
             self._check_mine()
-            numbers = self._checked(items)
+            numbers = self._first.kept(self._checked(items), units)
             if numbers.size == 0:
                 return np.zeros(0)
             before = (self._position, self._value, self._variance)
@@ -199,13 +207,21 @@ class StreamingCounter:
         while done < numbers.size:
             segment = self._current()
             part = numbers[done : done + segment.length - self._inside]
-            released.append(self._base + segment.add(part))
+            released.append(self._base + self._measured(segment, part))
             self._inside += part.size
             self._position += part.size
             self._value = float(released[-1][-1])
             self._variance = self._base_variance + segment.variance_at(self._inside)
             done += part.size
         return np.concatenate(released)
+
+    def _measured(self, segment: _Segment, items: IntArray) -> FloatArray:
+        start = self._inside
+        planned, noise = segment.slots.planned, segment.slots.places(start, start + items.size)
+        unit = self._first.unit
+        query = Query.of(lambda held: segment.measure(held, start), planned, "", unit=unit)
+        found = release(query, noise, ThisProcess(items), self._paying, delta=None, rng=self._rng)
+        return segment.read(items, start, found.value)
 
     def _check_mine(self) -> None:
         if os.getpid() != self._process:
@@ -220,22 +236,13 @@ class StreamingCounter:
             )
 
     def _checked(self, items: Iterable[int] | IntArray) -> IntArray:
-        numbers = np.asarray(items if isinstance(items, np.ndarray) else list(items))
-        if numbers.size == 0:
-            return np.zeros(0, np.int64)
-        if numbers.dtype.kind not in "biu" or numbers.ndim != 1:
-            raise TypeError(f"items must be whole numbers, got dtype {numbers.dtype}")
-        if int(numbers.min()) < 0 or int(numbers.max()) > self.bound:
-            raise ValueError(
-                f"items must lie in [0, {self.bound}], and one does not: clip them, or give a "
-                "larger bound"
-            )
+        numbers = checked_items(items, self.bound)
         if self.horizon is not None and self._position + numbers.size > self.horizon:
             raise ValueError(
                 f"{numbers.size} more items exceed the horizon of {self.horizon}; "
                 f"{self._position} were counted. Use horizon=None for an endless stream."
             )
-        return numbers.astype(np.int64)
+        return numbers
 
     def _current(self) -> _Segment:
         if self._segment is None or self._inside == self._segment.length:
@@ -253,25 +260,26 @@ class StreamingCounter:
         return min(FIRST * growth, limit)
 
     def _start(self, length: int) -> _Segment:
+        self._paying = SegmentAccount(self._pay)
+        segment: _Segment
         if self.mechanism == "sqrt":
-            segment = ToeplitzSegment(length, self.budget, self._rng)
-            event = event_of(segment.mechanism, self.budget)
-            self._note(event, ample(event))
-            self._description = segment.mechanism.description
-            return segment
-        kind = KaryNoise if self.mechanism == "kary" else PathNoise
-        noise: KaryNoise | PathNoise = kind.of(length, self.budget.epsilon, self.bound)
-        event = Pure(float(noise.epsilon(self.bound)))
-        self._note(event, Pure(max(event.epsilon, self.budget.epsilon)))
-        self._description = noise.description
-        return TreeSegment(noise, self._rng)
+            segment = ToeplitzSegment(length, self.budget)
+        else:
+            kind = KaryNoise if self.mechanism == "kary" else PathNoise
+            most = self.bound * self._first.times
+            segment = TreeSegment(kind.of(length, self.budget.epsilon, most), most)
+        self._description = segment.slots.description
+        return segment
 
-    def _note(self, event: Event, price: Event) -> None:
-        """Keep the dearest segment's event: an item pays for one segment only."""
-        self._event = event if self._event is None else worse(self._event, event)
+    def _pay(self, event: Event) -> None:
+        """Pay for a segment; keep the dearest one's event: an item pays for one segment only."""
+        price = event.with_room()
+        if self.mechanism != "sqrt":
+            price = Pure(max(event.pure_epsilon(), self.budget.epsilon))
+        self._event = event if self._event is None else self._event.worse(event)
         if self._account is not None:
-            assert self._state is not None
-            self._paid = self._account.pay(event, price, self._state.digest, self._paid)
+            digest = None if self._state is None else self._state.digest
+            self._paid = self._account.pay(event, price, digest, self._paid)
 
     # ---------------------------------------------------------------------- saving
 
@@ -289,26 +297,27 @@ class StreamingCounter:
                 "segments": self._segments,
                 "value": self._value,
                 "variance": self._variance,
-                "event": None if self._event is None else event_to_dict(self._event),
+                "event": None if self._event is None else self._event.to_dict(),
                 "name": self._name,
                 "ledger": self._account is not None,
-                "paid": None if self._paid is None else event_to_dict(self._paid),
+                "paid": None if self._paid is None else self._paid.to_dict(),
             }
         )
 
     @classmethod
+    @one_vocabulary
     def resume(
         cls,
         path: str | os.PathLike[str],
         *,
         ledger: Ledger | str | os.PathLike[str] | None = None,
-        rng: Randomness | int | None = None,
+        seed: Randomness | int | None = None,
     ) -> StreamingCounter:
         """Continue a counter after its process ended; feed items from :attr:`position` on."""
         kept = StreamState(path, create=False)
         try:
             state = kept.load()
-            counter = cls._from_state(state, rng)
+            counter = cls._from_state(state, seed)
             if ledger is None and state.get("ledger"):
                 raise LedgerError("this stream is paid for by a ledger: give ledger=")
             if ledger is not None:
@@ -323,14 +332,14 @@ class StreamingCounter:
         return counter
 
     @classmethod
-    def _from_state(cls, state: dict[str, Any], rng: Randomness | int | None) -> StreamingCounter:
+    def _from_state(cls, state: dict[str, Any], seed: Randomness | int | None) -> StreamingCounter:
         counter = cls(
             epsilon=state["epsilon"],
             delta=state["delta"],
             horizon=state["horizon"],
             mechanism=state["mechanism"],
             bound=state["bound"],
-            rng=rng,
+            seed=seed,
         )
         most = counter.horizon
         counter._position = _validate.integer(
@@ -378,21 +387,20 @@ class StreamingCounter:
     def statement(self) -> Statement:
         """Return what is promised for all releases, past and future."""
         events, description = self._promise()
-        concentrated = any(isinstance(event, ZeroConcentrated) for event in events)
-        return Statement.derive(
-            events,
-            accountant="rdp" if concentrated else "pld",
+        return Promise(
+            history=events,
             delta=self.budget.delta,
             mechanism=f"running count of a stream: {description}",
-            relation="replace-one",
-            unit=UNIT,
+            relation=REPLACE_ONE,
+            unit=self._first.unit,
             randomness=self._rng.description,
             assumptions=(
                 f"items are whole numbers in [0, {self.bound}], and each is fed once",
                 "the number of items so far is public",
+                *self._first.sentences,
                 *self._premise(),
             ),
-        )
+        ).state()
 
     def _premise(self) -> tuple[str, ...]:
         if self._state is None or self._account is not None:
@@ -403,10 +411,10 @@ class StreamingCounter:
         )
 
     def _promise(self) -> tuple[tuple[Event, ...], str]:
-        if self._event is None or not self._description:
+        event, paid = self._event, () if self._account is None else self._account.history
+        if event is None or not self._description:
             self._check_mine()
             with self._mutex:
-                self._current()
-        assert self._event is not None
-        paid = () if self._account is None else self._account.history
-        return paid or (self._event,), self._description
+                planned = self._current().slots.event
+            event = planned if event is None else event.worse(planned)
+        return paid or (event,), self._description

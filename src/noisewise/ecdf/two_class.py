@@ -11,6 +11,8 @@ If the number of records n is public, the two totals must sum to it. Both curves
 by least squares: with k = cov(curve, total) / var(total), equal for both curves, and
 independent noise, each curve gets k times half of what is missing from n. This is
 post-processing.
+
+Proof: docs/proofs/curves.md#two-classes.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.aggregation import Aggregator, LocalSum, agree
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counted import Counted
+from noisewise.ecdf.counting import account_of, as_mechanism, counting, public_total
 from noisewise.ecdf.estimate import SMOOTHINGS, smooth_counts
 from noisewise.ecdf.grid import Grid
-from noisewise.ecdf.labelled import as_labelled, as_parties
+from noisewise.ecdf.labelled import as_labelled, as_parties, with_codes
 from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms.calibrating import for_units
 from noisewise.ecdf.mechanisms.protocol import (
-    Block,
     Change,
     FloatArray,
     IntArray,
@@ -39,11 +42,23 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
     Strategy,
 )
-from noisewise.ecdf.promise import state
+from noisewise.ecdf.sources.tables import column_of, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    Aggregator,
+    Block,
+    Contribution,
+    LedgerOrPath,
+    Promise,
+    parties_of,
+    per_unit,
+    release,
+)
+from noisewise.release.words import one_vocabulary
 
 __all__ = ["TwoClassCounts", "TwoCurves", "count_two_classes", "two_curve_mechanism"]
 
@@ -144,19 +159,22 @@ def two_curve_mechanism(
     *,
     mechanism: str = "auto",
     objective: Literal["mean", "max"] = "mean",
+    contribution: Contribution = ONE_ROW,
 ) -> Mechanism:
     """Return the mechanism of least closed-form variance for two curves with one budget.
 
     Examples
     --------
-    >>> two_curve_mechanism(64, "replace", Budget(1.0)).epsilon <= 1.0
+    >>> two_curve_mechanism(64, "replace-one", Budget(1.0)).epsilon <= 1.0
     True
     """
     relation = Relation.of(relation)
     # Adding or removing a record changes one curve only, on a suffix.
     change: Change = "joint" if relation.count_is_public else "suffix"
     single = plan(bins, relation, budget, mechanism=mechanism, objective=objective, change=change)
-    return join(single, change, relation.count_is_public)
+    # A unit with several rows may have other numbers of them in both classes.
+    public = contribution.keeps_total(relation.count_is_public)
+    return for_units(join(single, change, public), contribution)
 
 
 def join(single: Mechanism, change: Change, records_are_public: bool) -> Mechanism:
@@ -168,7 +186,7 @@ def join(single: Mechanism, change: Change, records_are_public: bool) -> Mechani
         pull = covariance / covariance[-1]
     strategy = TwoCurves(single.strategy, records_are_public, pull)
     noise = tuple(Block(block.kind, block.scale, 2 * block.size) for block in single.noise)
-    return Mechanism(strategy, noise, change, single.reason)
+    return Mechanism(strategy, noise, change, single.reason, single.concentrated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +209,10 @@ class TwoClassCounts:
     budget : Budget
     relation : Relation
     smoothing : str
-    randomness : str
     records : int or None
         Their number, if it is public.
-    assumptions : tuple of str
-        What the statement must say beside the usual: the threat model of an aggregator.
+    promise : Promise
+        What the statement is derived from.
     """
 
     grid: Grid
@@ -205,9 +222,8 @@ class TwoClassCounts:
     budget: Budget
     relation: Relation
     smoothing: str
-    randomness: str
     records: int | None
-    assumptions: tuple[str, ...] = ()
+    promise: Promise
 
     @property
     def thresholds(self) -> FloatArray:
@@ -234,21 +250,12 @@ class TwoClassCounts:
         """Variance of the released counts, two rows."""
         return self.mechanism.variance.reshape(2, -1)
 
-    def statement(self, what: str) -> Statement:
+    def statement(self) -> Statement:
         """Return the privacy statement of this one release."""
-        return state(
-            self.mechanism,
-            self.budget,
-            self.relation,
-            randomness=self.randomness,
-            what=f"{what} on {self.grid.bins} thresholds",
-            assumptions=(
-                "bounds and thresholds were chosen without looking at the data",
-                *self.assumptions,
-            ),
-        )
+        return self.promise.state()
 
 
+@one_vocabulary
 def count_two_classes(
     y: Any,
     score: Any,
@@ -258,59 +265,92 @@ def count_two_classes(
     bounds: tuple[float, float] = (0.0, 1.0),
     bins: int = 2**10,
     pos_label: Any = None,
-    neighbors: str = "replace",
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
     mechanism: str = "auto",
     smooth: str | None = "auto",
     aggregator: Aggregator | None = None,
-    rng: Randomness | int | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     objective: Literal["mean", "max"] = "mean",
+    data: Any = None,
 ) -> TwoClassCounts:
     """Release both class distributions of the scores. All arguments as in `private_roc`."""
-    relation = Relation.of(neighbors)
+    relation, source = Relation.of(relation), resolve(seed)
     budget = Budget(epsilon, delta)
+    bounded = per_unit(units, max_per_unit, source)
+    most = ONE_ROW if bounded is None else bounded.contribution
     grid = mirrored_grid(bounds, bins)
     if smooth is not None:
         _validate.choice("smooth", smooth, SMOOTHINGS)
-    source = resolve(rng)
     joint = two_curve_mechanism(
-        grid.bins, relation, budget, mechanism=mechanism, objective=objective
+        grid.bins,
+        relation,
+        budget,
+        mechanism=mechanism,
+        objective=objective,
+        contribution=most,
     )
     if smooth == "l1" and joint.name != "thesis":
         raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
-    summer: Aggregator
-    data: Any
-    if aggregator is None:
-        summer, data = LocalSum(), as_labelled(y, score, pos_label)
-    else:
-        summer, data = aggregator, as_parties(y, score, pos_label)
-    agreed = agree(aggregator, data, joint, budget)
-    records = summer.count(data) if relation.count_is_public else None
+    held = _held(y, score, pos_label, aggregator, data, grid, units)
+    if bounded is not None:
+        held = with_codes(held, units, parties=aggregator is not None)
+    parties = parties_of(aggregator, held)
+    records = public_total(parties, relation, bounded)
     if records == 0:
         raise ValueError(
             "y and score are empty: no curve is defined. If the number of records is private, "
-            "use neighbors='add-remove'."
+            "use relation='add-remove'."
         )
 
-    def statistic(part: Any) -> IntArray:
-        rows = np.asarray(part, np.float64).reshape(-1, 2)
+    def count(part: Any) -> IntArray:
+        if isinstance(part, Counted):
+            return part.on(2 * grid.bins)
+        rows = np.asarray(part, np.float64).reshape(-1, 2 if bounded is None else 3)
+        if bounded is not None:
+            place = grid.place(-rows[:, 1]) + grid.bins * (rows[:, 0] > 0)
+            return bounded.count(rows[:, 2].astype(np.int64), place, 2 * grid.bins)
         positive = rows[:, 0] > 0
-        histogram = [grid.count(-rows[which, 1]) for which in (~positive, positive)]
-        return joint.strategy.measure(np.concatenate(histogram))
+        return np.concatenate([grid.count(-rows[which, 1]) for which in (~positive, positive)])
 
-    measured = np.asarray(summer.noisy_sum(data, statistic, agreed.noise, source), np.int64)
-    noisy = joint.strategy.reconstruct(measured, float(records or 0)).reshape(2, -1)
+    what = f"ROC curve with private class sizes on {grid.bins} thresholds"
+    query = counting(joint, relation, count, what, joint=True, contribution=most)
+    with account_of(ledger, relation, budget, most) as account:
+        found = release(query, joint, parties, account, delta=budget.delta, rng=source)
+    added = as_mechanism(found.noise)
+    measured = np.asarray(found.value, np.int64)
+    noisy = joint.read(measured, float(records or 0)).reshape(2, -1)
     return TwoClassCounts(
         grid=grid,
         noisy=noisy,
-        counts=smooth_both(noisy, agreed.mechanism, smooth, records),
-        mechanism=agreed.mechanism,
+        counts=smooth_both(noisy, added, smooth, records),
+        mechanism=added,
         budget=budget,
         relation=relation,
         smoothing="none" if smooth is None else smooth,
-        randomness=source.description,
         records=records,
-        assumptions=agreed.assumptions,
+        promise=found.promise,
     )
+
+
+def _held(
+    y: Any,
+    score: Any,
+    pos_label: Any,
+    aggregator: Aggregator | None,
+    data: Any,
+    grid: Grid,
+    units: Any,
+) -> Any:
+    """Return the records in the form in which they are counted."""
+    if isinstance(score, Counted):
+        return score
+    if data is not None:
+        without_others(aggregator, units)
+        return column_of(data, score, y, pos_label).counted_by_label(grid, negated=True)
+    return (as_labelled if aggregator is None else as_parties)(y, score, pos_label)
 
 
 def mirrored_grid(bounds: Any, bins: int) -> Grid:

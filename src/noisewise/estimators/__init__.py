@@ -3,5 +3,6 @@
 from noisewise.estimators.classifier import PrivateClassifier
 from noisewise.estimators.persistence import load_estimator, save_estimator
 from noisewise.estimators.regressor import PrivateRegressor
+from noisewise.estimators.tuning import Tuning
 
-__all__ = ["PrivateClassifier", "PrivateRegressor", "load_estimator", "save_estimator"]
+__all__ = ["PrivateClassifier", "PrivateRegressor", "Tuning", "load_estimator", "save_estimator"]

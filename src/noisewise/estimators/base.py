@@ -7,7 +7,6 @@ post-processing and takes away much of the noise.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -20,8 +19,17 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from noisewise.datasets import Schema
+from noisewise.datasets.preflight import (
+    LOOKED,
+    Look,
+    look_at_budget,
+    look_at_columns,
+    look_at_numbers,
+    look_at_rows,
+)
+from noisewise.estimators import tuning
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
-from noisewise.estimators.fits import FitAccount, note_fit, open_fit_account
+from noisewise.estimators.fits import FitAccount, digest_of_fit, note_fit, open_fit_account
 from noisewise.estimators.network import (
     Array,
     apply_network,
@@ -31,28 +39,25 @@ from noisewise.estimators.network import (
 )
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
-from noisewise.gradients import Clipped, Estimator, Factored, InputScaled, Propagated
-from noisewise.privacy import Ledger, LedgerHead, _validate
+from noisewise.estimators.unit_rows import one_row_each, read_units, refuse_tuning, rows_of
+from noisewise.gradients import Clipped, Estimator, rule_named
+from noisewise.gradients.registry import words
+from noisewise.privacy import Ledger, LedgerHead, Statement, _validate
+from noisewise.privacy.events import Event
+from noisewise.release import Account, compose
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.records import TensorRecords
+from noisewise.training.resolved import noise_beside
+from noisewise.training.units import UnitTable
 
-__all__ = ["GRADIENTS", "PrivateEstimator"]
-
-#: Words for estimators.
-GRADIENTS: dict[str, Estimator] = {
-    "auto": Clipped(1.0),
-    "clipped": Clipped(1.0),
-    "layerwise": Clipped(1.0, per="layer"),
-    "automatic": Clipped(1.0, rule="automatic"),
-    "factored": Factored(1.0),
-    "input-scaled": InputScaled(),
-    "propagated": Propagated(),
-}
+__all__ = ["PrivateEstimator"]
 
 #: Rows times epsilon from which a hidden layer is worth the noise of its weights, and its width.
 _ENOUGH = 8000.0
 _WIDTH = 64
+#: Of the gradient of a linear model on features of length one, of at most the root of two.
+PICTURE_CLIP = 0.3
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -71,9 +76,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     input_bound: float
     random_state: Any
     ledger: Any
+    preflight: bool
     verbose: bool
+    tune: Any = None
+    pictures_: PictureFeatures
+    weights_: list[tuple[Array, Array]]
+    statement_: Statement
+    best_params_: dict[str, Any]
+    best_score_: float
+    n_iter_: int
     #: What the command line adds to the call of ``fit``, given inputs and targets.
     _more_options: Callable[[Any, Any], dict[str, Any]] | None = None
+    #: What the command line releases beside a fit, from the same budget; the account of a run that
+    #: charges step by step, and its name there.
+    _released_later: tuple[Event, ...] = ()
+    _release_account: Account | None = None
+    _run_name: str = ""
     #: The ledger of the last fit, and where it stood then.
     _charged: tuple[str, LedgerHead] | None = None
 
@@ -89,8 +107,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             _validate.positive("learning_rate", self.learning_rate)
         _validate.positive("input_bound", self.input_bound)
         resolve_schema(self.schema)
-        if self.features not in (None, "scattering"):
-            raise ValueError(f"features must be None or 'scattering', got {self.features!r}")
+        if self.features not in (None, "auto", "scattering"):
+            raise ValueError(f"features is None, 'auto' or 'scattering', got {self.features!r}")
+        if self.features == "auto" and not isinstance(self.public_images, str):
+            raise ValueError("features='auto' learns from drawings alone: leave out public_images")
         if isinstance(self.public_images, str) and self.public_images != "drawings":
             raise ValueError(
                 "public_images must be 'drawings', None or an array of pictures, got "
@@ -103,13 +123,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         if self.features is not None and self.schema is not None:
             raise ValueError("pictures have no schema: give either features or schema")
-        if not isinstance(self.gradients, (str, Estimator)) or (
-            isinstance(self.gradients, str)
-            and self.gradients not in ("auto", "clipped", "factored")
-        ):
+        if self.tune is not None:
+            tuning.tuning_of(self.tune)
+        known = ("auto", *words())
+        given = self.gradients
+        if not (given in known if isinstance(given, str) else isinstance(given, Estimator)):
             raise ValueError(
-                "gradients must be 'auto', 'clipped', 'factored' or an estimator such as "
-                f"noisewise.Clipped(1.0), got {self.gradients!r}"
+                f"gradients must be {', '.join(map(repr, known))} or an estimator such as "
+                f"noisewise.Clipped(1.0), got {given!r}"
             )
 
     def _hidden(self, rows: int) -> tuple[int, ...]:
@@ -135,16 +156,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _gradients(self) -> Estimator:
-        if isinstance(self.gradients, str):
-            return GRADIENTS[self.gradients]
-        chosen: Estimator = self.gradients
+        if self.gradients == "auto" and self.features == "auto":
+            return Clipped(PICTURE_CLIP)
+        named = isinstance(self.gradients, str)
+        word = "clipped" if self.gradients == "auto" else self.gradients
+        chosen: Estimator = rule_named(word) if named else self.gradients
         return chosen
 
-    def _network(self, x: Array, outputs: int, seed: int) -> nn.Sequential:
+    def _network(
+        self, x: Array, outputs: int, seed: int, count: int | None = None
+    ) -> nn.Sequential:
         """Return the network; with bounded layers for estimators that propagate bounds."""
-        hidden = self._hidden(len(x))
+        hidden = self._hidden(len(x) if count is None else count)
         if self._gradients().measures in ("norm", "bound"):
-            return build_network(x.shape[1], hidden, outputs, seed)
+            # Features of length one leave no room for a bias beside them.
+            return build_network(x.shape[1], hidden, outputs, seed, bias=self.features != "auto")
         schema = self._schema
         # Rows obey this bound already, so that it changes none of them.
         bound = schema.norm_bound if schema is not None else self._row_bound(x.shape[1])
@@ -209,18 +235,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "Hidden layers and learning rate follow from epsilon and the number of records, "
                 "which is treated as public.",
             )
+        if self.preflight:
+            notes += (LOOKED,)
         schema = self._schema
         if self.features is not None:
             kind = self.public_images if isinstance(self.public_images, str) else "given"
-            return Scattered("none" if self.public_images is None else kind, notes)
+            kind = "none" if self.public_images is None else kind
+            return Scattered(kind, notes, self.features)
         if schema is not None:
             return Declared(schema, notes)
         return Clamped(self.input_bound, notes)
 
     # -- training -----------------------------------------------------------------------
 
-    def _plan(self) -> Plan:
-        return Plan(
+    def _plan(self, rows: int) -> Plan:
+        plan = Plan(
             gradients=self._gradients(),
             epsilon=self.epsilon,
             delta=None if self.delta == "auto" else float(self.delta),
@@ -228,15 +257,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             sample_rate=self.sample_rate,
             sampling="poisson" if self.sample_rate < 1 else "full",
         )
+        beside = self._beside()
+        if not beside:
+            return plan
+        fixed = plan.with_(epsilon=None, noise_multiplier=1.0).resolve(rows)
+        return plan.with_(
+            epsilon=None,
+            noise_multiplier=noise_beside(
+                beside,
+                self.epsilon,
+                fixed.delta,
+                fixed.steps,
+                fixed.sample_rate,
+                plan.accountant,
+                plan.relation,
+            ),
+        )
 
-    def _account(self, x: Any) -> FitAccount | None:
+    def _beside(self) -> tuple[Event, ...]:
+        """What is released of the records beside the steps of training, from the same budget."""
+        return self._released_later
+
+    def _account(self, x: Any, table: UnitTable | None) -> FitAccount | None:
         """Open the ledger, and refuse a fit that does not fit; of x only the rows are counted."""
         if self.ledger is None:
             return None
-        resolved = self._plan().resolve(
-            readable(lambda: x.shape[0] if hasattr(x, "shape") else len(x))
-        )
-        account = open_fit_account(self.ledger, type(self).__name__, resolved)
+        rows = len(table) if table is not None else readable(lambda: rows_of(x))
+        resolved = self._plan(rows).resolve(rows, of_units=table is not None)
+        account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
                 account.require(self._charged[1])
@@ -246,16 +294,43 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise
         return account
 
-    def _learn(self, x: Any, y: Any) -> None:
+    def _learn(self, x: Any, y: Any, units: Any = None) -> None:
         """Fit, with or without a ledger; exceptions show no value of a record."""
         self._validate_parameters()
-        account = self._account(x)
+        table = read_units(self._schema, x, units)
+        if self.tune is not None:
+            refuse_tuning(table)
+            tuning.fit_tuned(self, *self._looked_at(x, y))
+            return
+        account = self._account(x, table)
         try:
-            self._train(*readable(lambda: self._read(x, y)), account)
+            self._train(*self._looked_at(x, y, table is not None), table, account)
         finally:
             if account is not None:
                 self._charged = account.place, account.head
                 account.close()
+
+    def _looked_at(
+        self, x: Any, y: Any, of_units: bool = False
+    ) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
+        read = readable(lambda: self._read(x, y))
+        if self.preflight:
+            readable(lambda: self._preflight(x, y, of_units))
+        return read
+
+    def _preflight(self, x: Any, y: Any, of_units: bool = False) -> None:
+        """Look at the records before they cost anything; what is seen stays here."""
+        schema = self._schema
+        found = Look([f"{len(y):,} rows"])
+        if schema is not None:
+            found += look_at_rows(x, schema, of_units) + look_at_columns(x, schema)
+        elif self.features is None:
+            found += look_at_numbers(np.asarray(x), self.input_bound)
+        found += self._look_at_target(y) + look_at_budget(len(y), self.epsilon)
+        found.tell(self.verbose)
+
+    def _look_at_target(self, y: Any) -> Look:
+        raise NotImplementedError
 
     def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
         """Return inputs, targets, number of outputs, loss and notes for the statement."""
@@ -268,23 +343,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         outputs: int,
         loss: nn.Module,
         notes: tuple[str, ...],
+        table: UnitTable | None,
         account: FitAccount | None,
     ) -> None:
         self._promises(notes).require_sound()
         seed = self._seed()
         start = 0 if seed is None else seed % (2**31)
-        network = self._network(x, outputs, start)
-        rate = self._rate(len(x))
+        count = len(x) if table is None else len(table)
+        network = self._network(x, outputs, start, count)
+        rate = self._rate(count)
         inputs = torch.from_numpy(np.ascontiguousarray(x))
-        plan = self._plan()
+        plan = self._plan(count)
         bound_to = b""
         if seed is not None:
             plan = plan.with_(seed=seed)
-            bound_to = _digest(plan, rate, network, inputs, target)
+            tensors = (inputs, target) if table is None else (inputs, target, table.codes)
+            bound_to = digest_of_fit(plan, rate, network, *tensors)
         said = (
             note_fit(TensorRecords((inputs, target)))
             if account is None
-            else account.charge(plan.resolve(len(x)))
+            else account.charge(plan.resolve(count, of_units=table is not None))
         )
         promises = self._promises((*notes, said))
         more = {} if self._more_options is None else self._more_options(inputs, target)
@@ -299,12 +377,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             progress=bool(self.verbose),
             metrics=False,
             bound_to=bound_to,
+            units=table,
             **more,
         )
         self.weights_ = weights_of(fitted.model)
         self._epochs = fitted.epochs
-        self.statement_ = fitted.statement()
+        x, target = one_row_each(table, seed, bound_to, x, target)
+        unit = fitted.run.plan.unit
+        more_said = self._finish(x, target, seed, bound_to, unit)
+        self.statement_ = compose([fitted.statement(), *more_said], fitted.run.resolved.delta)
         self.n_iter_ = fitted.run.steps_taken
+
+    def _finish(
+        self, x: Array, target: Any, seed: int | None, bound_to: bytes, unit: str = "one record"
+    ) -> tuple[Statement, ...]:
+        """Release what was paid for beside training; return its statements."""
+        return ()
 
     @property
     def history_(self) -> list[dict[str, Any]]:
@@ -313,7 +401,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return self._epochs.read() if hasattr(self, "_epochs") else []
 
     def _prepare(self, x: Any) -> None:
-        if self.features is not None:
+        if self.features == "auto":
+            self.pictures_ = PictureFeatures.patches(np.asarray(x))
+        elif self.features is not None:
             pictures = PictureFeatures.of(np.asarray(x))
             self.pictures_ = pictures.whitened_by(self.public_images)
 
@@ -328,20 +418,3 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-def _digest(
-    plan: Plan, rate: float, network: nn.Module, inputs: torch.Tensor, target: Any
-) -> bytes:
-    """Return a digest of these records and settings, to which the noise of a seeded fit is bound.
-
-    One random_state serves many fits, as in cross-validation. If two of them that differ drew the
-    same noise, their difference would show records without any. So the same fit again draws the
-    same noise, and every other one draws its own. The digest itself would let everybody test
-    guesses of a record; it goes into the generators and nowhere else.
-    """
-    total = hashlib.blake2b(f"{plan.to_json()} {rate} {network}".encode(), digest_size=32)
-    for tensor in (inputs, target):
-        total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        total.update(tensor.contiguous().numpy().data)
-    return total.digest()

@@ -6,6 +6,7 @@ privacy. All forms say in the privacy statement what they rest on.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,10 +82,18 @@ class Scattered:
 
     whitening: str
     notes: tuple[str, ...] = ()
+    kind: str = "scattering"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the statement says about the input."""
+        if self.kind == "auto":
+            return (
+                "The size of the pictures and the range of their values are public; each picture "
+                "became responses to patches of random drawings, made by a public formula, by "
+                "itself.",
+                *self.notes,
+            )
         return (
             "The size of the pictures and the range of their values are public; each picture "
             "became wavelet scattering features by itself.",
@@ -97,15 +106,19 @@ class Scattered:
 
 
 def resolve_schema(schema: Any) -> Schema | None:
-    """Return a schema from itself, its JSON text or the name of a registered dataset."""
+    """Return a schema from itself, its file, its JSON text or the name of a registered dataset."""
     if schema is None or isinstance(schema, Schema):
         return schema
+    if isinstance(schema, os.PathLike):
+        return Schema.read(schema)
     if isinstance(schema, str):
         text = schema.strip()
+        if text.endswith((".toml", ".json")):
+            return Schema.read(text)
         return Schema.from_json(text) if text.startswith("{") else schema_for(text)
     if isinstance(schema, dict):
         return Schema(schema)
     raise TypeError(
-        "schema must be a noisewise.datasets.Schema, the columns as a dict, JSON text or the name "
-        f"of a registered dataset, got {type(schema).__name__}"
+        "schema must be a noisewise.datasets.Schema, its file (.toml or .json), the columns as a "
+        f"dict, JSON text or the name of a registered dataset, got {type(schema).__name__}"
     )

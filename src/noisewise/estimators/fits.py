@@ -8,6 +8,7 @@ that never leave the memory of the process, so that a fold is found in the table
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import threading
@@ -15,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from noisewise.errors import BudgetExceededError, LedgerError
 from noisewise.privacy import Ledger, LedgerHead
 from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import with_count
+from noisewise.privacy.events import Event, with_count
 from noisewise.privacy.statement import round_up
+from noisewise.training import Plan
 from noisewise.training.account import check_same_promise
 from noisewise.training.digests import Digests, record_digests
 from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import ResolvedPlan
 
-__all__ = ["FitAccount", "note_fit", "open_fit_account"]
+__all__ = ["FitAccount", "digest_of_fit", "note_fit", "open_fit_account"]
 
 #: Digests that are remembered of one fit. Of more rows a sample is, in which a fold is still found.
 _REMEMBERED = 1 << 14
@@ -46,12 +49,20 @@ class FitAccount:
         Of the estimator, for the ledger's note.
     owned : bool
         Whether to close the ledger afterwards.
+    beside : tuple of events
+        What a fit releases beside the steps of training.
     """
 
-    def __init__(self, ledger: Ledger, name: str, owned: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, name: str, owned: bool, beside: tuple[Event, ...] = ()
+    ) -> None:
         self._ledger = ledger
         self._name = name
         self._owned = owned
+        self._beside = beside
+
+    def _events(self, resolved: ResolvedPlan) -> tuple[Event, ...]:
+        return (with_count(resolved.event, resolved.steps), *self._beside)
 
     def require_room(self, resolved: ResolvedPlan) -> None:
         """Raise if a fit like this does not fit the budget."""
@@ -59,9 +70,8 @@ class FitAccount:
         if self._ledger.budget is None:
             return
         epsilon, delta = self._ledger.budget
-        event = with_count(resolved.event, resolved.steps)
         after = epsilon_of(
-            (*self._ledger.history, event),
+            (*self._ledger.history, *self._events(resolved)),
             delta=delta,
             relation=self._ledger.relation,
             accountant=self._ledger.accountant,
@@ -90,10 +100,9 @@ class FitAccount:
 
     def charge(self, resolved: ResolvedPlan) -> str:
         """Charge the whole fit; what the statement says of it."""
-        event = with_count(resolved.event, resolved.steps)
-        self._ledger.charge(event, note=f"{self._name}.fit")
+        self._ledger.charge(self._events(resolved), note=f"{self._name}.fit")
         charges = len(self._ledger.charges)
-        if charges == 1:
+        if charges == 1 + len(self._beside):
             return f"This fit is the only charge of the ledger {self._ledger.path.name!r}."
         delta = self._ledger.budget[1] if self._ledger.budget is not None else resolved.delta
         return (
@@ -108,14 +117,16 @@ class FitAccount:
             self._ledger.close()
 
 
-def open_fit_account(ledger: Any, name: str, resolved: ResolvedPlan) -> FitAccount:
+def open_fit_account(
+    ledger: Any, name: str, resolved: ResolvedPlan, beside: tuple[Event, ...] = ()
+) -> FitAccount:
     """Return the account of a fit in a ledger or in the file of that name.
 
     A file that never existed becomes a ledger without a budget, which only adds up; one that did,
     and is gone, is an error.
     """
     if isinstance(ledger, Ledger):
-        return FitAccount(ledger, name, owned=False)
+        return FitAccount(ledger, name, owned=False, beside=beside)
     path = Path(os.fspath(ledger))
     if not path.exists():
         try:
@@ -129,7 +140,7 @@ def open_fit_account(ledger: Any, name: str, resolved: ResolvedPlan) -> FitAccou
         except LedgerError:
             if not path.exists():
                 raise  # else a fit in another process was faster
-    return FitAccount(Ledger.open(path), name, owned=True)
+    return FitAccount(Ledger.open(path), name, owned=True, beside=beside)
 
 
 def note_fit(records: TensorRecords) -> str:
@@ -167,3 +178,18 @@ def _thinned(digests: Digests) -> Digests:
 
 def _overlap(one: Digests, other: Digests) -> bool:
     return bool(np.isin(one, other).any())
+
+
+def digest_of_fit(plan: Plan, rate: Any, network: Any, *tensors: torch.Tensor) -> bytes:
+    """Return a digest of these records and settings, to which the noise of a seeded fit is bound.
+
+    One random_state serves many fits, as in cross-validation. If two of them that differ drew the
+    same noise, their difference would show records without any. So the same fit again draws the
+    same noise, and every other one draws its own. The digest itself would let everybody test
+    guesses of a record; it goes into the generators and nowhere else.
+    """
+    total = hashlib.blake2b(f"{plan.to_json()} {rate} {network}".encode(), digest_size=32)
+    for tensor in tensors:
+        total.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        total.update(tensor.contiguous().numpy().data)
+    return total.digest()

@@ -20,7 +20,9 @@ __all__ = ["apply_network", "build_bounded_network", "build_network", "weights_o
 Array = npt.NDArray[np.float32]
 
 
-def build_network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> nn.Sequential:
+def build_network(
+    inputs: int, hidden: Sequence[int], outputs: int, seed: int, *, bias: bool = True
+) -> nn.Sequential:
     """Return a network whose last layer is zero, so that it starts with equal scores.
 
     The start is random but public: `seed` is no secret.
@@ -29,9 +31,10 @@ def build_network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -
     sizes = [inputs, *hidden, outputs]
     layers: list[nn.Module] = []
     for index, (before, after) in enumerate(pairwise(sizes)):
-        layer = nn.Linear(before, after)
+        layer = nn.Linear(before, after, bias=bias)
         with torch.no_grad():
-            layer.bias.zero_()
+            if bias:
+                layer.bias.zero_()
             if index == len(sizes) - 2:
                 layer.weight.zero_()
             else:
@@ -62,10 +65,17 @@ def build_bounded_network(
 def weights_of(network: nn.Module) -> list[tuple[Array, Array]]:
     """Return the matrices and biases of the layers."""
     return [
-        (layer.weight.detach().cpu().numpy().copy(), layer.bias.detach().cpu().numpy().copy())
+        (_array(layer.weight), np.zeros(layer.out_features, np.float32))
+        if layer.bias is None
+        else (_array(layer.weight), _array(layer.bias))
         for layer in network.modules()
         if isinstance(layer, nn.Linear)
     ]
+
+
+def _array(parameter: torch.Tensor) -> Array:
+    values: Array = parameter.detach().cpu().numpy().copy()
+    return values
 
 
 def apply_network(weights: Sequence[tuple[Array, Array]], x: Any) -> Array:

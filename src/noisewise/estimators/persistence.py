@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from noisewise.datasets import Schema
 from noisewise.estimators.base import PrivateEstimator
+from noisewise.estimators.calibration import Calibration
 from noisewise.estimators.classifier import PrivateClassifier
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.regressor import PrivateRegressor
@@ -48,13 +49,15 @@ def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) 
     }
     if isinstance(estimator, PrivateClassifier):
         document["classes"] = estimator.classes_.tolist()
+        line = estimator.calibration_
+        document["calibration"] = [line.slope, line.offset, line.power]
     if isinstance(estimator, PrivateRegressor):
         document["target_range"] = list(estimator.target_range_)
     arrays = {}
     if hasattr(estimator, "pictures_"):
         seen: PictureFeatures = estimator.pictures_
         document["pictures"] = {
-            name: getattr(seen, name) for name in ("height", "width", "channels", "largest")
+            name: getattr(seen, name) for name in ("height", "width", "channels", "largest", "kind")
         }
         if seen.whitening is not None:
             arrays["pictures.mean"] = seen.whitening.mean
@@ -97,6 +100,7 @@ def load_estimator(folder: str | os.PathLike[str]) -> PrivateEstimator:
         estimator.feature_names_in_ = np.asarray(document["names"], dtype=object)
     if isinstance(estimator, PrivateClassifier):
         estimator.classes_ = np.asarray(document["classes"])
+        estimator.calibration_ = Calibration(*document.get("calibration", ()))
     if isinstance(estimator, PrivateRegressor):
         low, high = document["target_range"]
         estimator.target_range_ = (low, high)

@@ -33,6 +33,14 @@ class PictureFeatures:
     channels: int
     largest: float
     whitening: Whitening | None = None
+    kind: str = "scattering"
+
+    @staticmethod
+    def patches(x: npt.NDArray[Any]) -> PictureFeatures:
+        """Read the size from the shape, for patches of drawings; colours may be the last axis."""
+        if _colours_last(x.shape):
+            x = np.moveaxis(x, 3, 1)
+        return replace(PictureFeatures.of(x), kind="patches")
 
     @staticmethod
     def of(x: npt.NDArray[Any]) -> PictureFeatures:
@@ -81,6 +89,8 @@ class PictureFeatures:
         Normalised groups have mean square at most one, so a channel has at most the root of the
         number of its features.
         """
+        if self.kind == "patches":
+            return 1.0
         layer = _layer(self.height, self.width)
         one = math.sqrt(math.prod(layer.output_shape))
         if self.whitening is not None:
@@ -89,7 +99,10 @@ class PictureFeatures:
 
     def transform(self, x: Any) -> npt.NDArray[np.float32]:
         """Return the features, one row per picture."""
-        values = np.asarray(x, dtype=np.float32) / np.float32(self.largest)
+        given = np.asarray(x)
+        if self.kind == "patches":
+            return self._patched(np.moveaxis(given, 3, 1) if _colours_last(given.shape) else given)
+        values = given.astype(np.float32) / np.float32(self.largest)
         values = values.reshape(-1, self.channels, self.height, self.width)
         rows = []
         for start in range(0, len(values), _CHUNK):
@@ -100,6 +113,27 @@ class PictureFeatures:
             rows.append(features.reshape(len(part), -1).numpy())
         result: npt.NDArray[np.float32] = np.concatenate(rows)
         return result
+
+    def _patched(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        layer = _patch_layer(self.channels, self.height, self.width)
+        pictures = x.reshape(-1, self.channels, self.height, self.width)
+        rows = np.empty((len(pictures), layer.output_size), np.float32)
+        for start in range(0, len(pictures), _CHUNK):
+            part = pictures[start : start + _CHUNK].astype(np.float32) / np.float32(self.largest)
+            rows[start : start + _CHUNK] = layer.features(torch.from_numpy(part)).numpy()
+        return rows
+
+
+def _colours_last(shape: tuple[int, ...]) -> bool:
+    """Whether four axes are (rows, height, width, colours): three colours, or one, at the end."""
+    return len(shape) == 4 and shape[3] in (1, 3) and shape[1] not in (1, 3)
+
+
+@lru_cache(maxsize=2)
+def _patch_layer(channels: int, height: int, width: int) -> Any:
+    from noisewise import nn
+
+    return nn.PatchFeatures((channels, height, width))
 
 
 @lru_cache(maxsize=4)

@@ -10,6 +10,8 @@ import torch
 from sklearn.base import RegressorMixin
 from torch import nn
 
+from noisewise.datasets import Numeric
+from noisewise.datasets.preflight import Look, look_at_target
 from noisewise.estimators.base import PrivateEstimator
 from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError
@@ -26,7 +28,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         Public range of y; targets and predictions outside are clamped to it. Without one that
         of the schema, else (-10, 10).
     epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
-    features, public_images, input_bound, random_state, ledger, verbose
+    features, public_images, input_bound, random_state, ledger, preflight, verbose
         As of `PrivateClassifier`.
 
     Attributes
@@ -63,6 +65,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         input_bound: float = 10.0,
         random_state: Any = None,
         ledger: Any = None,
+        preflight: bool = True,
         verbose: bool = False,
     ) -> None:
         self.epsilon = epsilon
@@ -79,11 +82,22 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.input_bound = input_bound
         self.random_state = random_state
         self.ledger = ledger
+        self.preflight = preflight
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> PrivateRegressor:
-        """Learn from private records, once, within the budget."""
-        self._learn(X, y)
+    def fit(self, X: Any, y: Any, units: Any = None) -> PrivateRegressor:
+        """Learn from private records, once, within the budget.
+
+        Parameters
+        ----------
+        X : array or DataFrame
+        y : array of numbers
+        units : sequence, optional
+            Who each row belongs to, by identifiers of any hashable type: all rows of a unit (a
+            patient's visits) are protected together. Default: the schema's `unit`; else each row
+            is protected by itself.
+        """
+        self._learn(X, y, units)
         return self
 
     def _read(self, x: Any, y: Any) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
@@ -101,6 +115,19 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
         self._range()
+
+    def _look_at_target(self, y: Any) -> Look:
+        low, high = self.target_range_
+        found = look_at_target(y, None, Numeric(low, high))
+        schema = self._schema
+        given = self.target_range is not None or (schema is not None and schema.target_range)
+        if not given and (found.warnings or found.stops):
+            found.warnings.clear()
+            found.stops = [
+                "no target_range was given, and many targets lie outside (-10, 10), which is "
+                "taken then: say target_range=(lowest, highest) from public knowledge"
+            ]
+        return found
 
     def _default_rate(self, rows: int) -> float:
         # The loss is curved around its least value, unlike that of classes, so steps are shorter.

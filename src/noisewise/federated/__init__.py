@@ -20,13 +20,7 @@ from noisewise.federated.questions import (
     RocQuestion,
     question_from_dict,
 )
-from noisewise.federated.results import (
-    FederatedECDF,
-    FederatedHistogram,
-    FederatedHosmerLemeshow,
-    FederatedROC,
-    Sums,
-)
+from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 
 __all__ = [
@@ -34,10 +28,6 @@ __all__ = [
     "Aggregator",
     "Domain",
     "EcdfQuestion",
-    "FederatedECDF",
-    "FederatedHistogram",
-    "FederatedHosmerLemeshow",
-    "FederatedROC",
     "FlowerAggregator",
     "FunctionSharing",
     "GroupSumsQuestion",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Agreement, Noise, Statistic
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
+from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
 from noisewise.federated.noise import SharedNoise
@@ -19,6 +17,13 @@ from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.randomness import Randomness
+from noisewise.release import Agreed
+from noisewise.release.shares import with_share
+
+#: Maps some records to the sum of their contributions.
+Statistic: TypeAlias = Callable[[Any], IntArray]
+#: Draws the noise of a sum.
+Noise: TypeAlias = Callable[[Randomness], IntArray]
 
 __all__ = ["AcrossParties", "Aggregator", "LocalAggregator", "SummedInOnePlace", "without_noise"]
 
@@ -49,7 +54,7 @@ class Aggregator(Protocol):
         """Number of records, asked for only if it is public."""
         ...
 
-    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+    def agree(self, data: Any, noise: Any) -> Agreed:
         """Return who adds which noise to a curve of noisewise.ecdf, and the threat model."""
         ...
 
@@ -108,9 +113,10 @@ class AcrossParties(ABC):
 
     def count(self, data: Any) -> int:
         """Number of records of all parties."""
+        _require_parties(data)
         return sum(len(party) for party in data)
 
-    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+    def agree(self, data: Any, noise: Any) -> Agreed:
         """Return who adds which noise to a curve of noisewise.ecdf, and the threat model.
 
         The accountant gets the noise that survives the worst allowed collusion.
@@ -121,21 +127,24 @@ class AcrossParties(ABC):
                 "know it; functions of noisewise.ecdf return bare numbers that would pass for "
                 "private ones"
             )
+        _require_parties(data)
         parties = len(data)
-        if parties == 0:
-            raise ValueError("there are no parties: nothing to sum")
-        if any(np.ndim(party) == 0 for party in data):
-            raise ValueError(
-                "with an aggregator, give a list with one array of records for each party, got "
-                "single numbers"
-            )
-        noise = self.noise_for(parties)
-        shared = noise.apply(mechanism, budget)
-        return Agreement(shared, shared.draw_share, self.threat_for(parties, noise).sentences)
+        shares = self.noise_for(parties)
+        return Agreed(shares.apply(noise), self.threat_for(parties, shares).sentences)
 
     def noisy_sum(self, data: Any, statistic: Statistic, noise: Noise, rng: Randomness) -> IntArray:
         """Sum any statistic of the parties' records; `noise` is what one contributor adds."""
         return self.add_up([np.asarray(statistic(party), np.int64) for party in data], noise, rng)
+
+
+def _require_parties(data: Any) -> None:
+    if len(data) == 0:
+        raise ValueError("there are no parties: nothing to sum")
+    if any(getattr(party, "ndim", 1) == 0 or not hasattr(party, "__len__") for party in data):
+        raise ValueError(
+            "with an aggregator, give a list with one array of records for each party, got "
+            "single numbers"
+        )
 
 
 class SummedInOnePlace(AcrossParties):
@@ -157,9 +166,14 @@ class SummedInOnePlace(AcrossParties):
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Sum over all parties and add noise once."""
         mechanism = with_noise(question, self.noise)
-        total = self.total([question.statistic(party) for party in parties])
-        if not self.noiseless:
-            total = total + mechanism.draw(rng)
+
+        def whole(held: Sequence[Records]) -> IntArray:
+            return self.total([question.statistic(party) for party in held])
+
+        if self.noiseless:
+            total = whole(parties)
+        else:
+            total = with_share(replace(question.query, measure=whole), mechanism, parties, rng)
         public = question.relation.count_is_public
         records = self.count(parties) if public else None
         return Sums(total, mechanism, self.threat, rng.description, records)
@@ -173,7 +187,7 @@ class LocalAggregator(SummedInOnePlace):
     --------
     >>> from noisewise.federated import ecdf
     >>> hospitals = [np.array([0.2, 0.4]), np.array([0.9])]
-    >>> F = ecdf(hospitals, LocalAggregator(), bounds=(0, 1), bins=8, epsilon=1.0, rng=1)
+    >>> F = ecdf(hospitals, LocalAggregator(), bounds=(0, 1), bins=8, epsilon=1.0, seed=1)
     >>> "protocol: trusted curator" in F.statement().assumptions
     True
     """

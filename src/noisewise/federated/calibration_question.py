@@ -10,38 +10,30 @@ use the upper end of the cell, so the result is that of predictions rounded up t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noisewise.ecdf.group_sums import (
+    PUBLIC_CUTS,
     UNIT,
     GroupSums,
     bounded,
     checked_cuts,
+    group_mechanism,
     group_of,
-    plan_scales,
     to_units,
 )
-from noisewise.ecdf.mechanisms.protocol import (
-    Block,
-    Change,
-    FloatArray,
-    IntArray,
-    Mechanism,
-    Norm,
-    Setting,
-)
+from noisewise.ecdf.hosmer_lemeshow import WHAT
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.federated.domain import Records
 from noisewise.federated.measuring import check_plausible
-from noisewise.federated.questions import _Asked, _require_closed
+from noisewise.federated.questions import Question, _require_closed
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
 
-__all__ = ["GroupSumsQuestion", "SumsByGroup"]
+__all__ = ["GroupSumsQuestion"]
 
 #: Columns, bound of one record's absolute sum in grid units, and share of epsilon, by method.
 FAMILIES: dict[str, tuple[tuple[tuple[str, ...], int, float], ...]] = {
@@ -54,81 +46,14 @@ FAMILIES: dict[str, tuple[tuple[tuple[str, ...], int, float], ...]] = {
 
 
 @dataclass(frozen=True)
-class SumsByGroup:
-    """A strategy for :class:`Mechanism`: one block of sums for each family of columns.
-
-    Only what a release needs; sums by group have no prefix counts to reconstruct.
-    """
-
-    groups: int
-    columns: tuple[int, ...]
-    moves: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """A short name."""
-        return "group sums"
-
-    @property
-    def description(self) -> str:
-        """One line."""
-        return f"sums over {self.groups} groups"
-
-    @property
-    def setting(self) -> Setting:
-        """One cell for each sum."""
-        return Setting(sum(self.blocks), False)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Sizes of the blocks of noise."""
-        return tuple(self.groups * columns for columns in self.columns)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Not used: the scales are planned by the families' own shares."""
-        return tuple(1 / len(self.columns) for _ in self.columns)
-
-    def shift(self, change: Change, norm: Norm) -> tuple[Fraction, ...]:
-        """How far one record moves each block, in l1."""
-        if norm != "l1":
-            raise ValueError("sums by group get Laplace noise")
-        return tuple(Fraction(move) for move in self.moves)
-
-    def touched(self, change: Change) -> int:
-        """All numbers of noise, at most."""
-        return sum(self.blocks)
-
-    def measure(self, counts: IntArray) -> IntArray:
-        """Nothing to do: the sums are measured by the question."""
-        return counts
-
-    def spread(self, noise: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Each sum has its own noise."""
-        return noise
-
-    def reconstruct(self, measurements: NDArray[np.generic], total: float) -> FloatArray:
-        """Return the sums as numbers."""
-        return measurements.astype(np.float64) / UNIT
-
-    def variance(self, blocks: tuple[float, ...]) -> FloatArray:
-        """Variance of each sum."""
-        return np.repeat(np.asarray(blocks), self.blocks) / UNIT**2
-
-    def total_covariance(self, blocks: tuple[float, ...]) -> FloatArray:
-        """Sums are independent."""
-        return np.zeros(sum(self.blocks))
-
-
-@dataclass(frozen=True)
-class GroupSumsQuestion(_Asked):
+class GroupSumsQuestion(Question):
     """Ask for noisy sums of labels and predictions over groups of predictions.
 
     Parameters
     ----------
     domain : Domain
         Labelled and closed above, in [0, 1].
-    epsilon, delta, neighbors
+    epsilon, delta, relation
         The budget (delta is not used: the noise is Laplace) and the relation.
     cuts : tuple of float
         Between the groups; public, or from a private curve.
@@ -137,8 +62,14 @@ class GroupSumsQuestion(_Asked):
     """
 
     kind: ClassVar[str] = "group-sums"
+    public: ClassVar[str] = PUBLIC_CUTS
     cuts: tuple[float, ...] = ()
     method: Literal["residual", "thesis"] = "residual"
+
+    @property
+    def what(self) -> str:
+        """What is asked, in words."""
+        return WHAT
 
     def _check(self) -> None:
         _require_closed(self.domain, "above")
@@ -158,19 +89,14 @@ class GroupSumsQuestion(_Asked):
     def planned(self) -> Mechanism:
         """The sums with the noise scales of one machine."""
         families = FAMILIES[self.method]
-        bounds = [bound for _, bound, _ in families]
-        shares = [share for _, _, share in families]
-        scales, _ = plan_scales(bounds, shares, self.epsilon, self.relation)
-        strategy = SumsByGroup(
+        return group_mechanism(
             len(self.cuts) + 1,
-            tuple(len(names) for names, _, _ in families),
-            tuple(self.relation.sum_factor * bound for bound in bounds),
+            [len(names) for names, _, _ in families],
+            [bound for _, bound, _ in families],
+            [share for _, _, share in families],
+            self.epsilon,
+            self.relation,
         )
-        blocks = tuple(
-            Block("laplace", scale, size)
-            for scale, size in zip(scales, strategy.blocks, strict=True)
-        )
-        return Mechanism(strategy, blocks, "suffix")
 
     def statistic(self, records: Records) -> IntArray:
         """Sums of a party's own records."""
@@ -202,23 +128,11 @@ class GroupSumsQuestion(_Asked):
         return np.concatenate(parts)
 
     def answer(self, sums: Sums) -> GroupSums:
-        """Return the sums by group; scales are those of a Laplace law of equal variance."""
+        """Return the sums by group."""
         check_plausible(sums.noisy, sums.mechanism, UNIT, sums.records)
-        groups = len(self.cuts) + 1
-        columns: dict[str, FloatArray] = {}
-        scales: dict[str, float] = {}
-        start = 0
-        for (names, _, _), planned, added in zip(
-            FAMILIES[self.method], self.planned.noise, sums.mechanism.noise, strict=True
-        ):
-            block = sums.noisy[start : start + planned.size].reshape(groups, len(names))
-            start += planned.size
-            grown = (added.variance / planned.variance) ** 0.5
-            for index, name in enumerate(names):
-                columns[name] = block[:, index] / UNIT
-                scales[name] = float(planned.scale) * grown / UNIT
-        return GroupSums(
-            self.points, columns, scales, sums.mechanism.epsilon, self.relation, sums.randomness
+        names = [family for family, _, _ in FAMILIES[self.method]]
+        return GroupSums.read(
+            sums.noisy, self.points, names, self.planned, sums.mechanism, self._promise(sums)
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,28 +12,36 @@ import numpy as np
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import quantile_cuts
+from noisewise.ecdf.counting import account_of
+from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.group_sums import checked_cuts
-from noisewise.ecdf.hosmer_lemeshow import HosmerLemeshow, _curve_share, _from_curve, _from_sums
-from noisewise.ecdf.hosmer_lemeshow_null import p_values, statistic_of
+from noisewise.ecdf.histogram_release import PrivateHistogram
+from noisewise.ecdf.hosmer_lemeshow import (
+    HosmerLemeshow,
+    _curve_share,
+    _from_curve,
+    _from_sums,
+    judged,
+)
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.roc import PrivateROC
 from noisewise.federated.aggregator import Aggregator
+from noisewise.federated.asking import answered, event_across
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, RocQuestion
-from noisewise.federated.results import (
-    FederatedECDF,
-    FederatedHistogram,
-    FederatedHosmerLemeshow,
-    FederatedROC,
-)
+from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation
+from noisewise.release import LedgerOrPath, together
+from noisewise.release.words import one_vocabulary
 
 __all__ = ["ecdf", "histogram", "hosmer_lemeshow", "quantiles", "roc"]
 
 
+@one_vocabulary
 def ecdf(
-    parties: Sequence[Any],
+    parties: Sequence[Any] | None,
     aggregator: Aggregator,
     *,
     bounds: tuple[float, float],
@@ -41,44 +49,52 @@ def ecdf(
     delta: float = 0.0,
     bins: int = 2**10,
     thresholds: Any = None,
-    rng: Randomness | int | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     **options: Any,
-) -> FederatedECDF:
+) -> PrivateECDF:
     """Release the distribution function of all parties' records.
 
     Parameters
     ----------
-    parties : sequence
-        One array of values for each party.
+    parties : sequence or None
+        One array of values for each party; None if the aggregator asks for them elsewhere.
     aggregator : Aggregator
         Who adds up and adds noise.
     bounds, epsilon, delta, bins, thresholds
         See :func:`noisewise.ecdf.dp_ecdf`.
-    rng : None, int or Randomness
+    ledger : Ledger or path, optional
+        Of the analyst, charged before anybody is asked.
+    seed : None, int or Randomness
         Where noise and keys come from. None: secure generators.
     **options
-        `neighbors`, `mechanism`, `smooth`, `objective`.
+        `relation`, `mechanism`, `smooth`, `objective`.
 
     Examples
     --------
     >>> from noisewise.federated import LocalAggregator
     >>> ages = np.random.default_rng(0).normal(40, 10, (3, 2000))
-    >>> F = ecdf(list(ages), LocalAggregator(), bounds=(0, 120), epsilon=1.0, rng=1)
+    >>> F = ecdf(list(ages), LocalAggregator(), bounds=(0, 120), epsilon=1.0, seed=1)
     >>> bool(abs(F.quantile(0.5) - 40) < 2)
     True
     """
     domain = Domain(*_pair(bounds), bins, thresholds=_points(thresholds))
     question = EcdfQuestion(domain, epsilon, delta, **options)
-    return question.answer(aggregator.ask(question, _records(parties), resolve(rng)))
+    found: PrivateECDF = _release(question, aggregator, _records(parties, aggregator), ledger, seed)
+    return found
 
 
-def quantiles(parties: Sequence[Any], q: Any, aggregator: Aggregator, **options: Any) -> FloatArray:
+@one_vocabulary
+def quantiles(
+    parties: Sequence[Any] | None, q: Any, aggregator: Aggregator, **options: Any
+) -> FloatArray:
     """Return quantiles of all parties' records: the inverse of one private :func:`ecdf`."""
     return np.asarray(ecdf(parties, aggregator, **options).quantile(q))
 
 
+@one_vocabulary
 def roc(
-    parties: Sequence[Any],
+    parties: Sequence[Any] | None,
     aggregator: Aggregator,
     *,
     epsilon: float,
@@ -86,9 +102,10 @@ def roc(
     bounds: tuple[float, float] = (0.0, 1.0),
     bins: int = 2**10,
     pos_label: Any = None,
-    rng: Randomness | int | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     **options: Any,
-) -> FederatedROC:
+) -> PrivateROC:
     """Release the ROC curve of all parties' records; ``.auc`` is its area.
 
     Parameters
@@ -96,25 +113,30 @@ def roc(
     parties : sequence
         One pair (labels, scores) for each party.
     aggregator : Aggregator
-    epsilon, delta, bounds, bins, pos_label, rng, **options
+    epsilon, delta, bounds, bins, pos_label, ledger, seed, **options
         See :func:`noisewise.ecdf.private_roc`.
     """
     domain = Domain(*_pair(bounds), bins, labelled=True, closed="below")
     question = RocQuestion(domain, epsilon, delta, **options)
-    return question.answer(aggregator.ask(question, _records(parties, pos_label), resolve(rng)))
+    found: PrivateROC = _release(
+        question, aggregator, _records(parties, aggregator, pos_label), ledger, seed
+    )
+    return found
 
 
+@one_vocabulary
 def histogram(
-    parties: Sequence[Any],
+    parties: Sequence[Any] | None,
     aggregator: Aggregator,
     *,
     epsilon: float,
     bins: Any = 64,
     range: tuple[float, float] | None = None,
     delta: float = 0.0,
-    rng: Randomness | int | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     **options: Any,
-) -> FederatedHistogram:
+) -> PrivateHistogram:
     """Release a histogram of all parties' records; see :func:`noisewise.ecdf.private_histogram`."""
     if np.ndim(bins) == 0:
         domain = Domain(*_pair(range), bins, closed="below")
@@ -130,11 +152,15 @@ def histogram(
             thresholds=tuple(edges[1:].tolist()),
         )
     question = HistogramQuestion(domain, epsilon, delta, **options)
-    return question.answer(aggregator.ask(question, _records(parties), resolve(rng)))
+    found: PrivateHistogram = _release(
+        question, aggregator, _records(parties, aggregator), ledger, seed
+    )
+    return found
 
 
+@one_vocabulary
 def hosmer_lemeshow(
-    parties: Sequence[Any],
+    parties: Sequence[Any] | None,
     aggregator: Aggregator,
     *,
     epsilon: float,
@@ -145,11 +171,12 @@ def hosmer_lemeshow(
     bins: int = 2**10,
     fitted: bool = False,
     pos_label: Any = None,
-    neighbors: str = "replace",
-    rng: Randomness | int | None = None,
+    relation: Relation | str = "add-remove",
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
     draws: int = 10_000,
-    seed: int = 0,
-) -> FederatedHosmerLemeshow:
+    simulation_seed: int = 0,
+) -> HosmerLemeshow:
     """Test the calibration of predictions that several parties hold.
 
     Two questions: a private curve of the predictions, for the cut points, then sums over the
@@ -161,7 +188,8 @@ def hosmer_lemeshow(
     parties : sequence
         One pair (labels, predictions) for each party.
     aggregator : Aggregator
-    epsilon, delta, groups, method, cuts, bins, fitted, pos_label, neighbors, rng, draws, seed
+    epsilon, delta, groups, method, cuts, bins, fitted, pos_label, relation, ledger, seed, \
+    draws, simulation_seed
         See :func:`noisewise.ecdf.dp_hosmer_lemeshow`; "statistic" is not a sum over records
         and cannot be asked across parties.
     """
@@ -172,8 +200,8 @@ def hosmer_lemeshow(
         )
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
     draws = _validate.integer("draws", draws, minimum=1)
-    budget, source = Budget(epsilon, delta), resolve(rng)
-    records = _records(parties, pos_label)
+    relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
+    records = _records(parties, aggregator, pos_label)
     for party in records:
         if np.any((party.values < 0) | (party.values > 1)):
             raise ValueError("predictions must be probabilities in [0, 1]")
@@ -182,43 +210,50 @@ def hosmer_lemeshow(
     share = _curve_share(method, bins)
     curve = None
     rest = budget.epsilon
-    if points is None or method == "residual":
-        kind = "thesis" if method == "thesis" and delta == 0 else "auto"
-        asked = EcdfQuestion(domain, budget.epsilon * share, delta, neighbors, mechanism=kind)
-        curve = asked.answer(aggregator.ask(asked, records, source))
-        rest = budget.epsilon * (1 - share)
-        if points is None:
-            points = quantile_cuts(curve, groups)
-    question = GroupSumsQuestion(
-        domain, rest, neighbors=neighbors, cuts=tuple(points.tolist()), method=method
-    )
-    asked_sums = aggregator.ask(question, records, source)
-    sums = question.answer(asked_sums)
+    kind = "thesis" if method == "thesis" and delta == 0 else "auto"
+
+    def sums_over(cuts: FloatArray) -> GroupSumsQuestion:
+        return GroupSumsQuestion(
+            domain, rest, relation=relation, cuts=tuple(cuts.tolist()), method=method
+        )
+
+    with account_of(ledger, relation, budget) as account:
+        if points is None or method == "residual":
+            asked = EcdfQuestion(domain, budget.epsilon * share, delta, relation, mechanism=kind)
+            rest = budget.epsilon * (1 - share)
+            if not aggregator.noiseless:
+                # What the sums cost does not depend on the groups.
+                both = (asked, sums_over(np.array([0.5])))
+                events = [event_across(one, aggregator, len(records)) for one in both]
+                account = together(account, events, source)
+            curve = answered(asked, aggregator, records, account, source)
+            if points is None:
+                points = quantile_cuts(curve, groups)
+        sums = answered(sums_over(points), aggregator, records, account, source)
     found = (
         _from_curve(curve, sums) if method == "residual" and curve is not None else _from_sums(sums)
     )
-    simulated = p_values(found, fitted=fitted, draws=draws, seed=seed)
-    statistic = statistic_of(found)
-    said = ["cut points are public or come from the private curve"]
-    if question.relation.count_is_public:
-        said.append("the number of records is public")
-    return FederatedHosmerLemeshow(
-        HosmerLemeshow(
-            statistic=statistic,
-            p_value=simulated.plain,
-            noise_aware_p_value=simulated.noise_aware,
-            debiased_statistic=statistic - simulated.noise_inflation,
-            cuts=points,
-            table=found.table(),
-            method=method,
-            parts=(),
-            budget=budget,
-        ),
-        curve=curve,
-        sums=sums,
-        said=tuple(said),
-        threat=asked_sums.threat,
+    return judged(
+        found,
+        curve,
+        sums,
+        budget,
+        method=method,
+        fitted=fitted,
+        draws=draws,
+        seed=simulation_seed,
     )
+
+
+def _release(
+    question: Question,
+    aggregator: Aggregator,
+    records: Sequence[Records],
+    ledger: LedgerOrPath,
+    seed: Randomness | int | None,
+) -> Any:
+    with account_of(ledger, question.relation, Budget(question.epsilon, question.delta)) as account:
+        return answered(question, aggregator, records, account, resolve(seed))
 
 
 def _pair(bounds: Any) -> tuple[float, float]:
@@ -233,7 +268,16 @@ def _points(thresholds: Any) -> tuple[float, ...] | None:
     return None if thresholds is None else tuple(float(point) for point in thresholds)
 
 
-def _records(parties: Sequence[Any], pos_label: Any = None) -> list[Records]:
-    if len(parties) == 0:
+def _records(
+    parties: Sequence[Any] | None, aggregator: Aggregator, pos_label: Any = None
+) -> list[Records]:
+    if getattr(aggregator, "elsewhere", False):
+        if parties is not None:
+            raise ValueError(
+                "the parties' records are where they are, and this aggregator asks for them there: "
+                "give None in their place"
+            )
+        return []
+    if parties is None or len(parties) == 0:
         raise ValueError("there are no parties: give a list with one entry for each")
     return [Records.of(party, pos_label) for party in parties]

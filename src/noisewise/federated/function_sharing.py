@@ -15,9 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.aggregation import Noise
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.federated.aggregator import AcrossParties
+from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.fss.comparison import generate_comparison
 from noisewise.federated.fss.fine import ComparisonStore, FineDomain
@@ -62,7 +61,7 @@ class FunctionSharing(AcrossParties):
     --------
     >>> from noisewise.federated import ecdf
     >>> phones = [np.array([value]) for value in (0.1, 0.5, 0.9)]
-    >>> F = ecdf(phones, FunctionSharing(), bounds=(0, 1), bins=8, epsilon=1.0, rng=1)
+    >>> F = ecdf(phones, FunctionSharing(), bounds=(0, 1), bins=8, epsilon=1.0, seed=1)
     >>> F.statement().epsilon <= 1.0
     True
     """

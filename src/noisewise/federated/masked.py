@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Agreement, Noise
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
-from noisewise.federated.aggregator import AcrossParties
+from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import (
     AggregationError,
@@ -40,6 +38,8 @@ from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness
+from noisewise.release import Agreed
+from noisewise.release.shares import with_share
 
 __all__ = ["STAGES", "MaskedAggregator", "run_round"]
 
@@ -139,7 +139,7 @@ class MaskedAggregator(AcrossParties):
     --------
     >>> from noisewise.federated import ecdf
     >>> hospitals = [np.array([0.2, 0.4]), np.array([0.9]), np.array([0.5, 0.6])]
-    >>> F = ecdf(hospitals, MaskedAggregator(), bounds=(0, 1), bins=8, epsilon=1.0, rng=1)
+    >>> F = ecdf(hospitals, MaskedAggregator(), bounds=(0, 1), bins=8, epsilon=1.0, seed=1)
     >>> F.statement().epsilon <= 1.0
     True
     """
@@ -201,11 +201,11 @@ class MaskedAggregator(AcrossParties):
             noiseless=self.noiseless,
         )
 
-    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+    def agree(self, data: Any, noise: Any) -> Agreed:
         """Return how the parties release a curve of noisewise.ecdf: none of them drops out."""
         if self.absent:
             raise AggregationError("simulated drop-outs would not be seen by this caller")
-        return super().agree(data, mechanism, budget)
+        return super().agree(data, noise)
 
     def add_up(self, vectors: Sequence[IntArray], noise: Noise, rng: Randomness) -> IntArray:
         """Every party adds a draw of noise to its vector and masks it."""
@@ -226,9 +226,10 @@ class MaskedAggregator(AcrossParties):
         public = question.relation.count_is_public
         vectors = {}
         for index, (party, mine) in enumerate(zip(parties, own, strict=True)):
-            vector = question.statistic(party)
-            if not self.noiseless:
-                vector = vector + planned.draw_share(mine)
+            if self.noiseless:
+                vector = question.statistic(party)
+            else:
+                vector = with_share(question.query, planned, party, mine)
             # The number of records travels under the same masks, so only the total is seen.
             vectors[index + 1] = np.append(vector, len(party) if public else 0)
         session = self._session(size, vectors[1].size, source)

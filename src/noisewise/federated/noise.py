@@ -7,7 +7,7 @@ no more, while accuracy pays for all m. With h = 1 each share is the full noise.
 * Discrete Laplace noise of scale b is the difference of two geometric numbers of ratio
   q = exp(-1/b), and a geometric number is a sum of h Polya (negative binomial) numbers of shape
   1/h: shares that are differences of two Polya numbers sum to it *exactly*
-  (:mod:`noisewise.federated.polya`).
+  (:mod:`noisewise.release.polya`).
 * Discrete Gaussian noise is not divisible. A share is discrete Gaussian of parameter s/h. For
   the sum of two, with parameters a and c, completing the square gives
 
@@ -21,6 +21,8 @@ no more, while accuracy pays for all m. With h = 1 each share is the full noise.
   the total variation distance, which is at most as large. It is charged to delta like the
   distance between integer and real noise. (Kairouz, Liu and Steinke 2021 has the same bound
   with other constants.) A zCDP guarantee does not follow and is not given.
+
+Proof: docs/proofs/curves.md#shared-noise.
 """
 
 from __future__ import annotations
@@ -30,61 +32,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisewise.ecdf.budget import Budget, gaussian_delta
-from noisewise.ecdf.mechanisms.protocol import Block, FloatArray, IntArray, Mechanism
+from noisewise.ecdf.budget import gaussian_delta
+from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.errors import UnsoundError
-from noisewise.federated.polya import polya
 from noisewise.privacy import _validate
-from noisewise.privacy.discrete import discrete_gaussian, discrete_laplace
 from noisewise.privacy.randomness import Randomness
+from noisewise.release.shares import SharedBlock
 
 __all__ = ["SharedBlock", "SharedMechanism", "SharedNoise", "gaussian_sum_distance"]
-
-
-@dataclass(frozen=True)
-class SharedBlock(Block):
-    """A block of noise that is the sum of several contributors' shares.
-
-    `scale` is that of the `honest` shares together: what survives. Variance and simulations
-    are those of all `contributors`: what was added.
-    """
-
-    contributors: int = 1
-    honest: int = 1
-
-    @property
-    def variance(self) -> float:
-        """Variance of the sum of all shares."""
-        surviving = Block(self.kind, self.scale, self.size).variance
-        return surviving * self.contributors / self.honest
-
-    def draw_share(self, rng: Randomness) -> IntArray:
-        """Draw one contributor's share, exactly."""
-        if self.kind == "gaussian":
-            return discrete_gaussian(self.size, self.scale / self.honest, rng)
-        if self.honest == 1:
-            return discrete_laplace(self.size, self.scale, rng)
-        return polya(self.size, self.honest, self.scale, rng) - polya(
-            self.size, self.honest, self.scale, rng
-        )
-
-    def draw(self, rng: Randomness) -> IntArray:
-        """Draw all shares and add them up."""
-        total = self.draw_share(rng)
-        for _ in range(self.contributors - 1):
-            total = total + self.draw_share(rng)
-        return total
-
-    def simulate(self, generator: np.random.Generator, size: int) -> FloatArray:
-        """Draw `size` copies of the sum with ordinary noise: for bands, never to release."""
-        copies = self.contributors / self.honest
-        shape = (size, self.size)
-        if self.kind == "gaussian":
-            return generator.normal(0.0, math.sqrt(float(self.scale) * copies), shape)
-        success = -math.expm1(-1 / float(self.scale))
-        plus = generator.negative_binomial(copies, success, shape)
-        minus = generator.negative_binomial(copies, success, shape)
-        return np.asarray(plus - minus, np.float64)
 
 
 @dataclass(frozen=True)
@@ -128,7 +83,7 @@ class SharedMechanism(Mechanism):
                 for block in self.noise
                 if isinstance(block, SharedBlock)
             ]
-            distance += self.strategy.touched(self.change) * max(parts)
+            distance += self.touched * max(parts)
         return min(1.0, distance)
 
     def delta(self, epsilon: float) -> float:
@@ -163,7 +118,7 @@ class SharedNoise:
     Examples
     --------
     >>> from noisewise.ecdf import Budget, plan
-    >>> alone = plan(64, "replace", Budget(1.0))
+    >>> alone = plan(64, "replace-one", Budget(1.0))
     >>> both = SharedNoise(contributors=2, honest=1).apply(alone)
     >>> both.epsilon == alone.epsilon, round(both.max_variance / alone.max_variance, 6)
     (True, 2.0)
@@ -178,33 +133,30 @@ class SharedNoise:
         honest = _validate.integer("honest", self.honest, minimum=1, maximum=contributors)
         object.__setattr__(self, "honest", honest)
 
-    def apply(self, mechanism: Mechanism, budget: Budget | None = None) -> SharedMechanism:
+    def apply(self, mechanism: Mechanism) -> SharedMechanism:
         """Return the mechanism with this noise: the same guarantee, perhaps more variance.
 
-        Parameters
-        ----------
-        mechanism : Mechanism
-            As it was planned for one machine.
-        budget : Budget, optional
-            If given, noise that cannot be accounted for under it is refused now, before
-            anything is spent, and not when the statement is asked for.
+        Noise that cannot be accounted for is refused now, before anything is spent, and not when
+        the statement is asked for.
         """
-        if (
-            budget is not None
-            and budget.concentrates
-            and mechanism.kind == "gaussian"
-            and self.honest > 1
-        ):
+        if mechanism.concentrated and mechanism.kind == "gaussian" and self.honest > 1:
             raise UnsoundError(
-                f"{budget} is accounted by zCDP, which a sum of discrete Gaussian shares does not "
+                "this noise is accounted by zCDP, which a sum of discrete Gaussian shares does not "
                 "have here: let every contributor add the full noise (honest=1), or ask for a "
-                "smaller epsilon"
+                "smaller epsilon, or for delta instead of rho"
             )
         blocks = tuple(
             SharedBlock(block.kind, block.scale, block.size, self.contributors, self.honest)
             for block in mechanism.noise
         )
-        return SharedMechanism(mechanism.strategy, blocks, mechanism.change, mechanism.reason)
+        return SharedMechanism(
+            mechanism.strategy,
+            blocks,
+            mechanism.change,
+            mechanism.reason,
+            mechanism.concentrated,
+            mechanism.contribution,
+        )
 
     @property
     def sentence(self) -> str:

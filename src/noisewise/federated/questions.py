@@ -11,30 +11,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counting import PUBLIC_GRID
+from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import SMOOTHINGS, _check_smoothing, smooth_counts
+from noisewise.ecdf.histogram_release import PrivateHistogram
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
-from noisewise.ecdf.two_class import smooth_both, two_curve_mechanism
+from noisewise.ecdf.roc import PrivateROC
+from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.measuring import check_plausible, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
-from noisewise.federated.results import (
-    FederatedECDF,
-    FederatedHistogram,
-    FederatedROC,
-    FederatedTwoClassCounts,
-    Sums,
-)
+from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
-from noisewise.privacy.relation import Relation
+from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise.release import Promise, Query
 
 __all__ = [
     "EcdfQuestion",
@@ -46,86 +46,104 @@ __all__ = [
 ]
 
 
-class Question(Protocol):
-    """One private release across parties."""
-
-    @property
-    def domain(self) -> Domain:
-        """Where records are placed."""
-        ...
-
-    @property
-    def relation(self) -> Relation:
-        """Which datasets are neighbours."""
-        ...
-
-    @property
-    def planned(self) -> Mechanism:
-        """The mechanism with the noise that must survive; aggregators may add more."""
-        ...
-
-    def statistic(self, records: Records) -> IntArray:
-        """Return the sums of some records: what a party computes from its own."""
-        ...
-
-    def measure(self, histogram: IntArray) -> IntArray:
-        """Return the sums from a histogram over the cells, modulo 2^64: linear in it."""
-        ...
-
-    def answer(self, sums: Sums) -> Any:
-        """Return the curve."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Asked:
-    """What all questions share."""
+class Question(ABC):
+    """One private release across parties.
+
+    Parameters
+    ----------
+    domain : Domain
+        Where records are placed.
+    epsilon, delta : float
+        What the release may cost.
+    relation : Relation
+        Which datasets are neighbours.
+    """
 
     kind: ClassVar[str]
+    public: ClassVar[str] = PUBLIC_GRID
     domain: Domain
     epsilon: float
     delta: float = 0.0
-    neighbors: str = "replace"
+    relation: Relation = ADD_REMOVE
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
-        Relation.of(self.neighbors)
+        object.__setattr__(self, "relation", Relation.of(self.relation))
         self._check()
 
+    @abstractmethod
     def _check(self) -> None:
         """Refuse what cannot be asked, before anything is spent."""
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """What is asked, in words for the statement."""
+
+    @property
+    @abstractmethod
+    def planned(self) -> Mechanism:
+        """The mechanism with the noise that must survive; aggregators may add more."""
+
+    @abstractmethod
+    def statistic(self, records: Records) -> IntArray:
+        """Return the sums of some records: what a party computes from its own."""
+
+    @abstractmethod
+    def measure(self, histogram: IntArray) -> IntArray:
+        """Return the sums from a histogram over the cells, modulo 2^64: linear in it."""
+
+    @abstractmethod
+    def answer(self, sums: Sums) -> Any:
+        """Return the curve."""
 
     @property
     def budget(self) -> Budget:
         """What the release may cost."""
         return Budget(self.epsilon, self.delta)
 
-    @property
-    def relation(self) -> Relation:
-        """Which datasets are neighbours."""
-        return Relation.of(self.neighbors)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"kind": self.kind, **asdict(self), "domain": self.domain.to_dict()}
+        written = {"domain": self.domain.to_dict(), "relation": self.relation.name}
+        return {"kind": self.kind, **asdict(self), **written}
 
     @property
     def digest(self) -> bytes:
         """32 bytes that two parties can compare to know that they mean the same question."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(b"noisewise/question/1/" + text.encode()).digest()
+        return hashlib.sha256(b"noisewise/question/2/" + text.encode()).digest()
+
+    @property
+    def query(self) -> Query:
+        """The sums of a party's own records, and how far one record moves them."""
+        return self._asking(self.statistic)
+
+    @property
+    def query_of_cells(self) -> Query:
+        """The same from a histogram over the cells, or from a share of it."""
+        return self._asking(self.measure)
+
+    def _asking(self, measure: Callable[[Any], IntArray]) -> Query:
+        return Query.of(measure, self.planned.sensitivity, self.what, assumptions=(self.public,))
+
+    def _promise(self, sums: Sums) -> Promise:
+        """Return what is promised: what was asked, its noise, and the protocol."""
+        return Promise(
+            history=(sums.mechanism.event,),
+            delta=self.delta,
+            mechanism=f"{self.what}: {sums.mechanism.description}",
+            relation=self.relation,
+            randomness=sums.randomness,
+            assumptions=(self.public, *sums.mechanism.assumptions, *sums.threat.sentences),
+        )
 
     def _expected(self, sums: Sums) -> Mechanism:
         """Return the noise that smoothing reckons with: all that was added.
 
         In a test without noise, that of one machine, so that the same bits come out.
         """
-        planned: Mechanism = self.planned  # type: ignore[attr-defined]
-        return planned if sums.threat.noiseless else sums.mechanism
+        return self.planned if sums.threat.noiseless else sums.mechanism
 
     def _records(self, sums: Sums) -> int:
         """Return the public number of records, or 0 if it is private; check the sums."""
@@ -135,20 +153,20 @@ class _Asked:
         if not sums.records:
             raise ValueError(
                 "there are no records: no curve is defined. If their number is private, use "
-                "neighbors='add-remove'."
+                "relation='add-remove'."
             )
         return sums.records
 
 
 @dataclass(frozen=True)
-class EcdfQuestion(_Asked):
+class EcdfQuestion(Question):
     """Ask for an empirical distribution function (and so for quantiles, means, ...).
 
     Parameters
     ----------
     domain : Domain
         Closed above. If it is labelled, both labels are counted together.
-    epsilon, delta, neighbors, mechanism, smooth, objective
+    epsilon, delta, relation, mechanism, smooth, objective
         See :func:`noisewise.ecdf.dp_ecdf`.
     """
 
@@ -156,6 +174,11 @@ class EcdfQuestion(_Asked):
     mechanism: str = "auto"
     smooth: str | None = "auto"
     objective: Literal["mean", "max"] = "mean"
+
+    @property
+    def what(self) -> str:
+        """What is asked, in words."""
+        return f"empirical distribution function on {self.domain.bins} thresholds"
 
     def _check(self) -> None:
         _require_closed(self.domain, "above")
@@ -183,10 +206,10 @@ class EcdfQuestion(_Asked):
         """Measurements of a histogram over the cells, modulo 2^64."""
         return measure_modulo(self.planned.strategy, _merge_labels(self.domain, histogram))
 
-    def answer(self, sums: Sums) -> FederatedECDF:
+    def answer(self, sums: Sums) -> PrivateECDF:
         """Return the curve."""
         noisy = sums.mechanism.strategy.reconstruct(sums.noisy, float(self._records(sums)))
-        return FederatedECDF(
+        return PrivateECDF(
             grid=self.domain.grid,
             noisy_counts=noisy,
             counts=smooth_counts(noisy, self._expected(sums), self.smooth),
@@ -194,20 +217,19 @@ class EcdfQuestion(_Asked):
             budget=self.budget,
             relation=self.relation,
             smoothing="none" if self.smooth is None else self.smooth,
-            randomness=sums.randomness,
-            threat=sums.threat,
+            promise=self._promise(sums),
         )
 
 
 @dataclass(frozen=True)
-class RocQuestion(_Asked):
+class RocQuestion(Question):
     """Ask for a ROC curve (and so for its area and for precision and recall).
 
     Parameters
     ----------
     domain : Domain
         Labelled and closed below.
-    epsilon, delta, neighbors, mechanism, smooth, objective
+    epsilon, delta, relation, mechanism, smooth, objective
         See :func:`noisewise.ecdf.private_roc`.
     """
 
@@ -215,6 +237,11 @@ class RocQuestion(_Asked):
     mechanism: str = "auto"
     smooth: str | None = "auto"
     objective: Literal["mean", "max"] = "mean"
+
+    @property
+    def what(self) -> str:
+        """What is asked, in words."""
+        return f"ROC curve with private class sizes on {self.domain.bins} thresholds"
 
     def _check(self) -> None:
         _require_closed(self.domain, "below")
@@ -245,13 +272,13 @@ class RocQuestion(_Asked):
         """Measurements of a histogram over the cells, modulo 2^64."""
         return measure_modulo(self.planned.strategy, histogram)
 
-    def answer(self, sums: Sums) -> FederatedROC:
+    def answer(self, sums: Sums) -> PrivateROC:
         """Return the curve."""
         records = self._records(sums)
         public = records if self.relation.count_is_public else None
         noisy = sums.mechanism.strategy.reconstruct(sums.noisy, float(records)).reshape(2, -1)
-        return FederatedROC(
-            FederatedTwoClassCounts(
+        return PrivateROC(
+            TwoClassCounts(
                 grid=self.domain.grid,
                 noisy=noisy,
                 counts=smooth_both(noisy, self._expected(sums), self.smooth, public),
@@ -259,29 +286,34 @@ class RocQuestion(_Asked):
                 budget=self.budget,
                 relation=self.relation,
                 smoothing="none" if self.smooth is None else self.smooth,
-                randomness=sums.randomness,
                 records=public,
-                threat=sums.threat,
+                promise=self._promise(sums),
             )
         )
 
 
 @dataclass(frozen=True)
-class HistogramQuestion(_Asked):
+class HistogramQuestion(Question):
     """Ask for a histogram.
 
     Parameters
     ----------
     domain : Domain
         Closed below. If it is labelled, both labels are counted together.
-    epsilon, delta, neighbors, noise, consistent, mechanism
+    epsilon, delta, relation, noise, consistent, mechanism
         See :func:`noisewise.ecdf.private_histogram`.
     """
 
     kind: ClassVar[str] = "histogram"
+    public: ClassVar[str] = "bins were chosen without looking at the data"
     noise: Literal["cumulative", "independent"] = "cumulative"
     consistent: bool = True
     mechanism: str = "auto"
+
+    @property
+    def what(self) -> str:
+        """What is asked, in words."""
+        return f"histogram of {self.domain.bins} bins"
 
     def _check(self) -> None:
         _require_closed(self.domain, "below")
@@ -306,26 +338,25 @@ class HistogramQuestion(_Asked):
         """Measurements of a histogram over the cells, modulo 2^64."""
         return measure_modulo(self.planned.strategy, _merge_labels(self.domain, histogram))
 
-    def answer(self, sums: Sums) -> FederatedHistogram:
+    def answer(self, sums: Sums) -> PrivateHistogram:
         """Return the histogram."""
         noisy = sums.mechanism.strategy.reconstruct(sums.noisy, float(self._records(sums)))
         curve = smooth_counts(noisy, self._expected(sums), "auto" if self.consistent else None)
         edges: FloatArray = -self.domain.grid.edges[::-1]
-        return FederatedHistogram(
+        return PrivateHistogram(
             edges=edges,
             counts=np.diff(curve, prepend=0.0)[::-1],
             noisy_cumulative=noisy,
             mechanism=sums.mechanism,
             budget=self.budget,
             relation=self.relation,
-            randomness=sums.randomness,
-            threat=sums.threat,
+            promise=self._promise(sums),
         )
 
 
 def with_noise(question: Question, noise: SharedNoise) -> SharedMechanism:
     """Return a question's mechanism with shared noise, refused now if it has no accounting."""
-    return noise.apply(question.planned, getattr(question, "budget", None))
+    return noise.apply(question.planned)
 
 
 def question_from_dict(fields: Mapping[str, Any]) -> Question:

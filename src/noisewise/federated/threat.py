@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from noisewise.privacy.statement import Statement
 from noisewise.privacy.statement_texts import NOT_SOUND
 
 __all__ = ["NOISELESS", "ThreatModel"]
@@ -85,23 +84,3 @@ class ThreatModel:
     def without_noise(self) -> ThreatModel:
         """Return the model of a test run, under which no epsilon can be stated."""
         return replace(self, noiseless=True)
-
-    def qualify(self, statement: Statement) -> Statement:
-        """Return `statement` with these sentences among its assumptions, derived again.
-
-        Raises
-        ------
-        UnsoundError
-            If the noise was switched off.
-        """
-        return Statement.derive(
-            statement.history,
-            delta=statement.delta,
-            mechanism=statement.mechanism,
-            relation=statement.relation,
-            accountant=statement.accountant,
-            unit=statement.unit,
-            sampler=statement.sampler,
-            randomness=statement.randomness,
-            assumptions=(*statement.assumptions, *self.sentences),
-        )

@@ -18,9 +18,12 @@ from noisewise.gradients.estimators import (
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import FallbackWarning
 from noisewise.gradients.proving import prove_apart
+from noisewise.gradients.registry import GRADIENT_RULES, rule_named
+from noisewise.gradients.runner import WatchedWarning
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
 
 __all__ = [
+    "GRADIENT_RULES",
     "SLACK",
     "BatchMaxScaled",
     "BoundedSum",
@@ -34,6 +37,8 @@ __all__ = [
     "InputScaled",
     "Propagated",
     "Schedule",
+    "WatchedWarning",
     "bounded_sum",
     "prove_apart",
+    "rule_named",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +15,7 @@ from noisewise.separation import same_bits
 
 __all__ = [
     "Part",
+    "autocast_as_now",
     "count_records",
     "finite_records",
     "fold_views",
@@ -25,6 +29,8 @@ __all__ = [
 
 def leading(values: Any) -> int:
     """Return the number of rows, which must be the same for all tensors."""
+    if isinstance(values, Tensor) and values.dim():
+        return values.shape[0]
     sizes = {t.shape[0] if t.dim() else -1 for t in pytree.tree_leaves(values) if _is_tensor(t)}
     if not sizes:
         raise TypeError(
@@ -46,7 +52,7 @@ def _is_tensor(value: Any) -> bool:
 def count_records(x: Any, y: Any) -> int:
     """Return the number of records of a batch with targets."""
     records = leading(x)
-    if any(_is_tensor(t) for t in pytree.tree_leaves(y)):
+    if _is_tensor(y) or any(_is_tensor(t) for t in pytree.tree_leaves(y)):
         targets = leading(y)
         if targets != records:
             raise ValueError(f"x has {records} records, but y has {targets}")
@@ -65,6 +71,14 @@ class Part(NamedTuple):
         Which slots count; None: all.
     number : int
         Of this piece in its batch.
+    each : int
+        Slots of one unit, whose gradients are added before they are bounded.
+    weights : Tensor or None
+        What the gradient in each slot counts within its unit; None: one.
+    gathered : int or None
+        Rows of one long unit, which fills several pieces: how many of these are left.
+    owners : Tensor or None
+        The unit in each run of `each` slots, -1 for none; None: every record is a unit.
     """
 
     x: Any
@@ -72,20 +86,39 @@ class Part(NamedTuple):
     places: Tensor
     valid: Tensor | None
     number: int
+    each: int = 1
+    weights: Tensor | None = None
+    gathered: int | None = None
+    owners: Tensor | None = None
 
     @classmethod
-    def of(cls, x: Any, y: Any, places: Tensor, number: int) -> Part:
-        """Take records of a batch into memory of their own, so that no others lie beside them."""
+    def of(
+        cls,
+        x: Any,
+        y: Any,
+        places: Tensor,
+        number: int,
+        each: int = 1,
+        gathered: int | None = None,
+    ) -> Part:
+        """Take records of a batch into memory of their own, so that no others lie beside them.
+
+        What fills a unit up are copies of its own first row: lengths of its factors are measured
+        together, and must not depend on anybody else's.
+        """
         valid = None if bool((places >= 0).all()) else places >= 0
-        chosen = places if valid is None else torch.where(valid, places, places.amax())
+        first = places.reshape(-1, each)[:, 0].repeat_interleave(each)
+        spare = torch.where(first >= 0, first, places.amax())
+        chosen = places if valid is None else torch.where(valid, places, spare)
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
             return value.index_select(0, chosen.to(value.device))
 
-        inputs, targets = pytree.tree_map(leaf, (x, y))
-        return cls(inputs, targets, places, valid, number)
+        plain = isinstance(x, Tensor) and isinstance(y, Tensor)
+        inputs, targets = (leaf(x), leaf(y)) if plain else pytree.tree_map(leaf, (x, y))
+        return cls(inputs, targets, places, valid, number, each, gathered=gathered)
 
     def counting(self, rows: Tensor, views: int = 1) -> Tensor:
         """Those rows of a result that belong to records which count."""
@@ -93,9 +126,17 @@ class Part(NamedTuple):
             return rows
         return rows[self.valid.to(rows.device).repeat_interleave(views)]
 
+    def counting_units(self, units: Tensor) -> Tensor:
+        """Those entries of a result, one for each unit, that belong to somebody."""
+        if self.valid is None:
+            return units
+        return units[self.valid.reshape(-1, self.each)[:, 0].to(units.device)]
+
 
 def signature(values: Any) -> Any:
     """What two batches must share for one proof: structure, shapes and types."""
+    if isinstance(values, Tensor):
+        return "*", ((tuple(values.shape), values.dtype),), _autocasting([values])
     leaves, structure = pytree.tree_flatten(values)
     described: list[tuple[Any, ...]] = []
     for leaf in leaves:
@@ -110,8 +151,25 @@ def signature(values: Any) -> Any:
                 "ways that cannot be followed: give them as a tensor, or fix them in the model, "
                 "for example with functools.partial."
             )
-    autocast = any(is_autocasting(t) for t in leaves if isinstance(t, Tensor))
-    return str(structure), tuple(described), autocast
+    return str(structure), tuple(described), _autocasting(leaves)
+
+
+def _autocasting(leaves: Sequence[Any]) -> torch.dtype | None:
+    """The type that operations choose by themselves, if they do."""
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and is_autocasting(leaf):
+            return torch.get_autocast_dtype(leaf.device.type)
+    return None
+
+
+def autocast_as_now(device: str) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Something that enters the autocast that is in force now."""
+    if device == "meta" or not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext
+    enabled, kind = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    if not enabled:
+        return contextlib.nullcontext
+    return partial(torch.autocast, device, dtype=kind)
 
 
 def is_autocasting(tensor: Tensor) -> bool:

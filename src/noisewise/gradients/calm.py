@@ -31,6 +31,9 @@ class Calm(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if name == "bernoulli_":
             return args[0].fill_(1)
+        if name in ("rrelu_with_noise", "rrelu_with_noise_"):
+            args[1].copy_(torch.where(args[0] > 0, 1.0, 0.5))
+            return func(args[0], args[1], 0.5, 0.5, False)
         result = func(*args, **kwargs)
         if name == "randperm":
             return result.copy_(torch.arange(len(result)))

@@ -7,17 +7,22 @@ the forward pass, the loss, its backward, and the collection of what arrived.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from noisewise.gradients.batches import count_records, leading
 from noisewise.gradients.estimators import Estimator, Schedule
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
-from noisewise.gradients.slots import LAST_BITS
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
+from noisewise.gradients.unit_places import UnitPlaces, units_by_content
+from noisewise.gradients.units import WITHIN
 from noisewise.privacy import _validate
+from noisewise.privacy.units import unit_codes
 
 __all__ = ["PIECE", "GradientEngine", "bounded_sum"]
 
@@ -32,7 +37,9 @@ def bounded_sum(
     x: Any,
     y: Any,
     gradients: Estimator | Schedule,
+    units: Any = None,
     *,
+    within: str = "mean",
     views: int = 1,
     chunk: int = PIECE,
 ) -> BoundedSum:
@@ -51,6 +58,12 @@ def bounded_sum(
         Targets, records along the first axis.
     gradients : estimator
         `Clipped`, `Factored`, `InputScaled`, `Propagated`, ...
+    units : sequence, optional
+        The unit that each row belongs to (a patient of several visits), by identifiers of any
+        hashable type. Rows of one unit give one contribution, which is bounded as one.
+    within : {"mean", "sum"}
+        What the gradients of a unit's rows become before they are bounded. Estimators with
+        propagated bounds bound every row, and know the mean alone.
     views : int
         Augmentation multiplicity K: x then has shape (records, K, ...), and the gradients of
         a record's views are averaged before they are bounded.
@@ -76,7 +89,12 @@ def bounded_sum(
     (('weight', 'bias'), 1.001)
     """
     chunk = _validate.integer("chunk", chunk, minimum=1)
-    return _InPlace(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
+    if units is None:
+        return _InPlace(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
+    codes = torch.from_numpy(unit_codes(units, count_records(x, y)))
+    _validate.choice("within", within, WITHIN)
+    engine = _InPlace(model, loss, gradients, views=views, chunk=chunk, within=within)
+    return engine.sum(x, y, codes)
 
 
 class GradientEngine(Summation):
@@ -92,7 +110,7 @@ class GradientEngine(Summation):
 
     _open: OpenBatch | None = None
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, units: Tensor | None = None) -> Any:
         """Open a batch and run the model; `losses`, backward and `collect` follow.
 
         What is returned is cut off from the model: only the loss that `losses` returns leads back
@@ -112,7 +130,7 @@ class GradientEngine(Summation):
         limits = self.prepared(x)
         if not self._attached:
             self.attach()
-        batch = OpenBatch(self, x, limits)
+        batch = OpenBatch(self, x, limits, self._codes(units, leading(x)))
         output = batch.forward()
         self._open = batch
         return output
@@ -147,7 +165,10 @@ class GradientEngine(Summation):
         return self._open is not None and self._open.arrived
 
     def pull_back(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take gradients of effective weights back to the raw parameters (U19)."""
+        """Take gradients of effective weights back to the raw parameters.
+
+        Free of charge: docs/proofs/layers.md#effective.
+        """
         result = dict(gradients)
         for name, parameter in self.parameters.items():
             owner = self.interception.owners.get(id(parameter))
@@ -158,27 +179,17 @@ class GradientEngine(Summation):
 
 
 class _InPlace(GradientEngine):
-    """Sums of batches in an order that the caller chose.
+    """Sums of batches in an order that the caller chose, which are to be compared.
 
-    A record that is left out moves all behind it to other slots. If these are not treated alike,
-    every record takes a slot that follows from itself. (Last bits do not matter with chance: two
-    sums then compare only in law.)
+    A slot of one's own follows from the record itself, so that it is the same in both.
     """
 
-    def sum(self, x: Any, y: Any) -> BoundedSum:
-        """Return the bounded sum of a batch."""
-        result = super().sum(x, y)
-        if self._moving and self.unevenness > (LAST_BITS if self.random else 0.0):
-            self._moving = False
-            result = super().sum(x, y)
-        return result
-
-    _moving = True
-
-    def _refuse_places(self) -> None:
-        """Places that follow from the record itself may matter."""
-
     def _places(self, x: Any, y: Any, records: int, size: int) -> list[Tensor]:
-        if self._moving:
-            return super()._places(x, y, records, size)
-        return by_content(x, y, records, size)
+        if self.own_places:
+            return by_content(x, y, records, size)
+        return super()._places(x, y, records, size)
+
+    def _unit_places(self, codes: Tensor, size: int, x: Any, y: Any) -> Iterator[UnitPlaces]:
+        if self.own_places:
+            return units_by_content(codes, size, x, y)
+        return super()._unit_places(codes, size, x, y)

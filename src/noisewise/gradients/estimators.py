@@ -6,9 +6,9 @@ of that record and of public values), and how far one record can then move a gro
 (``limits``). The engine holds every factor to its limit, and adds a slack for rounding to
 every limit.
 
-Sources: Propagated, Barczewski & Ramon's and the Clipless paper's Algorithm 1; InputScaled,
-Eq. 5.2.14 of Barczewski's thesis with the record's own norm in place of the batch maximum;
-those of clipping rules are in `noisewise.gradients.rules`.
+Sources: Propagated, Barczewski and Ramon (2024) and Béthune et al. (2024), Algorithm 1 of each;
+InputScaled, Eq. 5.2.14 of Barczewski (2025) with the record's own norm in place of the batch
+maximum; those of clipping rules are in `noisewise.gradients.rules`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GroupSpec, by_layer, partition
+from noisewise.gradients.registry import register
 from noisewise.gradients.rules import RULES, SMALLEST, apart, clip_scale
 from noisewise.privacy import _validate
 
@@ -96,6 +97,18 @@ def _thresholds(clip: Clip, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
     return tuple(float(clip) for _ in groups)
 
 
+@register(
+    measured="the exact norm of its gradient",
+    factor="by the rule",
+    sensitivity="C per group",
+    needs="nothing",
+    proof="docs/proofs/sums.md#clipped",
+    presets={
+        "clipped": {"clip": 1.0},
+        "layerwise": {"clip": 1.0, "per": "layer"},
+        "automatic": {"clip": 1.0, "rule": "automatic"},
+    },
+)
 @dataclass(frozen=True)
 class Clipped:
     """Exact norms: each record's gradient of a group is cut to length `clip`.
@@ -141,6 +154,14 @@ class Clipped:
         return clip_scale(measure, limit, self.rule, self.gamma)
 
 
+@register(
+    measured="an upper bound u of its layer gradient, exact where that is cheap",
+    factor="min(1, C/u)",
+    sensitivity="C per layer",
+    needs="nothing",
+    proof="docs/proofs/sums.md#factored",
+    presets={"factored": {"clip": 1.0}},
+)
 @dataclass(frozen=True)
 class Factored:
     """Each record's layer gradient scaled by min(1, C/u), u an upper bound of its norm.
@@ -199,6 +220,14 @@ class Lipschitz:
         )
 
 
+@register(
+    measured="nothing",
+    factor="1",
+    sensitivity="propagated bound of each parameter",
+    needs="a Lipschitz model",
+    proof="docs/proofs/sums.md#propagated",
+    presets={"propagated": {}},
+)
 @dataclass(frozen=True)
 class Propagated(Lipschitz):
     """Nothing is clipped: bounds are propagated through the model from the public input norm.
@@ -206,8 +235,8 @@ class Propagated(Lipschitz):
     Parameters
     ----------
     loss_clip : float, optional
-        Each record's cotangent at the logits is clipped to this norm first (Clipless paper,
-        section 3.1), which lowers every bound.
+        Each record's cotangent at the logits is clipped to this norm first (Béthune et al.
+        2024, section 3.1), which lowers every bound.
     input_norm : float, optional
         Promised bound on the norm of a record, if the model does not start with a
         ``BoundedInput`` (then records beyond it are scaled down to it).
@@ -226,11 +255,19 @@ class Propagated(Lipschitz):
         return torch.ones_like(measure)
 
 
+@register(
+    measured="its own layer input",
+    factor="1 / input norm",
+    sensitivity="bound of the cotangent",
+    needs="a Lipschitz model",
+    proof="docs/proofs/sums.md#input-scaled",
+    presets={"input-scaled": {}},
+)
 @dataclass(frozen=True)
 class InputScaled(Lipschitz):
     """Each record's layer gradient divided by the norm of its own layer input.
 
-    The sound form of Eq. 5.2.14 of the thesis: the factor of a record depends on that record
+    The sound form of Eq. 5.2.14 of Barczewski (2025): the factor of a record depends on that record
     alone. What is left of a record is at most the propagated bound on its cotangent. The norm
     is that of the Jacobian in the layer's parameters: of the unfolded input for a
     convolution, with a one per position for the bias.
@@ -254,9 +291,16 @@ class InputScaled(Lipschitz):
         return 1.0 / measure.clamp_min(SMALLEST)
 
 
+@register(
+    measured="the largest input norm of the *batch*",
+    factor="1 / maximum",
+    sensitivity="none: no epsilon",
+    needs="a Lipschitz model",
+    proof="docs/proofs/published.md#batch-maximum",
+)
 @dataclass(frozen=True)
 class BatchMaxScaled(Lipschitz):
-    """Algorithm 8 of the thesis as printed, for study: divided by the batch's largest norm.
+    """Algorithm 8 of Barczewski (2025) as printed, for study: divided by the batch's largest norm.
 
     One record can change the maximum and so the share of all others: with s records of norm
     rho and one of norm R, leaving out the last moves the sum by s (1 - rho/R) + 1 times the
@@ -299,7 +343,7 @@ class BatchMaxScaled(Lipschitz):
 class Schedule:
     """One estimator after another: each from a fraction of training on.
 
-    The mix-up training of the global-clipping paper: the noise multiplier stays the same, so
+    The mix-up training of Bu, Wang, Dai and Long (2021): the noise multiplier stays the same, so
     all steps are the same mechanism to the accountant. Stages must form the same groups.
 
     Parameters

@@ -173,7 +173,8 @@ class Interception:
                     "Detach that first."
                 )
             self.originals[path] = module.forward
-            module.forward = self._wrapped(path, module, module.forward)
+            # Past nn.Module, which looks for parameters in whatever is assigned.
+            vars(module)["forward"] = self._wrapped(path, module, module.forward)
 
     def detach(self) -> None:
         """Give the modules their own forward back."""
@@ -278,7 +279,7 @@ class Interception:
         return result
 
     def _find_effective(self, result: Any) -> None:
-        """Mark a computed weight that its layer knows how to pull back (U19)."""
+        """Mark a computed weight that its layer knows how to pull back."""
         for tensor in tensors_in(result):
             found = self.tape.derived.get(id(tensor))
             if found is None or found.effective or len(found.bases) != 1:

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from noisewise.separation import is_mixed
 
-__all__ = ["CONSTANT", "FIRST", "NOT_APART", "Layout", "layout_of", "owners_along"]
+__all__ = [
+    "CONSTANT",
+    "FIRST",
+    "NOT_APART",
+    "Layout",
+    "is_foreign",
+    "layout_of",
+    "owners_along",
+]
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,12 @@ def _inverse(order: Tensor, positions: int) -> Tensor:
     inverse = torch.empty(positions, dtype=torch.long)
     inverse[order] = torch.arange(positions)
     return inverse
+
+
+def is_foreign(planes: Tensor | None, records: int) -> bool:
+    """Whether a factor holds anything but each record's own values, in the order of the records."""
+    if planes is None or not planes.numel():
+        return False
+    own = planes.reshape(2, records, -1)
+    expected = torch.arange(1, records + 1).unsqueeze(1)
+    return bool(((own[0] > 0) & ((own[0] != expected) | is_mixed(own))).any())

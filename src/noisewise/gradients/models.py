@@ -13,17 +13,19 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.compiled import as_written
 
 __all__ = ["Chance", "call_model", "check_modules", "undisturbed"]
 
 
 def call_model(model: nn.Module, x: Any) -> Any:
     """A tensor is one input, a tuple or list several, a dict keyword arguments."""
-    if isinstance(x, dict):
-        return model(**x)
-    if isinstance(x, (tuple, list)):
-        return model(*x)
-    return model(x)
+    with as_written():
+        if isinstance(x, dict):
+            return model(**x)
+        if isinstance(x, (tuple, list)):
+            return model(*x)
+        return model(x)
 
 
 def check_modules(model: nn.Module) -> None:
@@ -61,11 +63,6 @@ def _groups(channels: int) -> int:
 def _wrapper(module: nn.Module) -> str:
     if isinstance(module, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         return "is a compiled script, which cannot be put on a tape. Give the Python model."
-    if type(module).__name__ == "OptimizedModule":
-        return (
-            "was compiled with torch.compile, which hides its operations from the tape. Give the "
-            "model itself (compiled._orig_mod); the engine's kernels are not compiled."
-        )
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return (
             "averages gradients over workers before they are bounded. Give the model itself "

@@ -15,17 +15,22 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.batches import Part, keeps_rows, leading
-from noisewise.gradients.contractions.base import Sums
+from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
+from noisewise.gradients.detours import PlacesMatterError
 from noisewise.gradients.interception import NeedsFallbackError
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.sums import BoundedSum
+from noisewise.gradients.unit_places import UnitPlaces
 from noisewise.gradients.wiring import OffPathError, RelayoutError
 
 if TYPE_CHECKING:
     from noisewise.gradients.summation import Summation
 
 __all__ = ["OpenBatch"]
+
+
+#: Nobody but a loss scaler multiplies a mean loss by so much.
+_LOSS_SCALE = 256.0
 
 
 class _Propagated(torch.autograd.Function):
@@ -42,6 +47,7 @@ class _Propagated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        ctx.batch.require_unscaled(cotangents[0])
         ctx.batch.backward()
         return None, None, None
 
@@ -49,14 +55,19 @@ class _Propagated(torch.autograd.Function):
 class OpenBatch:
     """All pieces of one batch, between the model's call and the optimizer's step."""
 
-    def __init__(self, owner: Summation, x: Any, limits: dict[str, float]) -> None:
-        self.owner, self.x = owner, x
+    def __init__(
+        self, owner: Summation, x: Any, limits: dict[str, float], codes: Tensor | None = None
+    ) -> None:
+        self.owner, self.x, self.codes = owner, x, codes
         owner.batch = [t for t in pytree.tree_leaves(x) if isinstance(t, Tensor)]
         self.records = leading(x)
         self.pieces: list[Piece] = []
         self.parts: list[Part] = []
+        self.places: list[UnitPlaces] = []
+        self.y: Any = None
         self.leaves: list[Any] = []
         self.arrived = False
+        self._autocast = autocast_as_now(owner._device().type)
         self._select: Selection | None = None
         self._limits = limits
         self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
@@ -64,7 +75,8 @@ class OpenBatch:
     def forward(self) -> Any:
         """Run the model piece by piece; returns its output, cut off."""
         owner = self.owner
-        for part in owner.parts_of(self.x, None, self.records):
+        self.places = owner.placed(self.x, None, self.records, self.codes)
+        for part in owner.parts_of(self.x, None, self.records, self.codes, self.places):
             self.parts.append(part)
             with owner.buffers.kept_from(part.number):
                 self.pieces.append(self._started(part))
@@ -102,16 +114,26 @@ class OpenBatch:
             for value, part in zip(column, self.parts, strict=True)
         ]
         joined = torch.cat([row.detach() for row in rows]) if first.dim() else first.detach()
+        if joined.dim() and len(joined) == self.records * self.owner.views:
+            joined = joined[self._order().to(joined.device)]
         if joined.is_floating_point() and any(value.requires_grad for value in column):
             joined.requires_grad_()
             joined.register_hook(_refuse)  # type: ignore[no-untyped-call]
         return joined
 
+    def _order(self) -> Tensor:
+        """Where each row of the batch is among the rows of all pieces."""
+        places = torch.cat([part.places[part.places >= 0] for part in self.parts])
+        inside = torch.arange(self.owner.views)
+        return (places.argsort().unsqueeze(1) * self.owner.views + inside).flatten()
+
     def loss(self, chosen: Any, y: Any) -> Tensor:
         """Mean loss; `chosen` is the output or tensors taken from it."""
         self._select = self._selection(chosen)
         values = []
-        for index, part in enumerate(self.owner.parts_of(self.x, y, self.records)):
+        self.y = y
+        parts = self.owner.parts_of(self.x, y, self.records, self.codes, self.places)
+        for index, part in enumerate(parts):
             self.parts[index] = part
             piece = self.pieces[index]
             piece.set_targets(part.y)
@@ -170,6 +192,21 @@ class OpenBatch:
             "there it is followed."
         )
 
+    def require_unscaled(self, factor: Tensor) -> None:
+        """Refuse a loss that a `GradScaler` has multiplied: it would find nothing to divide."""
+        if factor.device.type != "cpu" and self.owner.unscaled:
+            return  # a scaler is there from the first step on; do not wait for the device again
+        self.owner.unscaled = factor.is_meta or float(factor) < _LOSS_SCALE
+        if not self.owner.unscaled:
+            raise UnsupportedModelError(
+                f"the loss was multiplied by {float(factor):g} before backward, as "
+                "torch.amp.GradScaler does. A factor has no effect here, since every record's "
+                "gradient is bounded by the engine, and the scaler would find no gradients to "
+                "divide. Call run.loss(...).backward() and run.optimizer.step() without it, also "
+                "under float16 autocast: records whose gradient overflows count zero. bfloat16 "
+                "loses less."
+            )
+
     def backward(self) -> None:
         """The pieces' backward passes; called by the backward of the loss."""
         if self.arrived:
@@ -184,17 +221,21 @@ class OpenBatch:
     def collect(self) -> BoundedSum:
         """The bounded sum of the batch. A piece off the proven paths is watched from the start."""
         owner = self.owner
-        total: Sums = {}
-        norms: dict[str, list[Tensor]] = {}
-        nonfinite = torch.zeros((), dtype=torch.long, device=_first(self.x).device)
+        found = owner.collection(self._limits)
+        count = self.records if self.codes is None else int(self.codes.max()) + 1
         try:
             owner.check_leaks(self._before)
             for piece, part in zip(self.pieces, self.parts, strict=True):
                 piece.close()
-                checked = owner.checked(piece, part, self._limits, self._select)
-                nonfinite = nonfinite + owner.add(checked, part, total, norms)
+                with self._autocast():  # as the forward pass was, should it be run again
+                    checked = owner.checked(piece, part, self._limits, self._select)
+                found.add(checked, part)
             owner.buffers.accept_moved()
-            return owner.result(total, self._limits, self.records, nonfinite, norms)
+            return owner.result(found, self._limits, count)
+        except PlacesMatterError:
+            return owner.summed(
+                self.x, self.y, self.records, self._limits, self._select, self.codes
+            )
         finally:
             self.close()
 

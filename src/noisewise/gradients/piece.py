@@ -18,12 +18,14 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients.batches import finite_records, fold_views, signature
+from noisewise.gradients.compiled import as_written
 from noisewise.gradients.estimators import Lipschitz
 from noisewise.gradients.foreign import require_known
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Following, Interception
 from noisewise.gradients.lipschitz import Gate, shortened
 from noisewise.gradients.losses import check_losses
+from noisewise.gradients.marking import constant, followed, tensors
 from noisewise.gradients.models import call_model
 from noisewise.gradients.retained import kept_by
 from noisewise.gradients.tape import Tape
@@ -70,6 +72,8 @@ class Piece:
         Whether to follow the records; to sum, or only to look.
     before : Storages, optional
         Memory from before any record was met; looked at closely if it is given.
+    each, weights, gathers
+        How records are one unit, as of `Tape`.
     """
 
     def __init__(
@@ -91,12 +95,16 @@ class Piece:
         watched: bool = False,
         summing: bool = True,
         before: Storages | None = None,
+        each: int = 1,
+        weights: Tensor | None = None,
+        gathers: bool = False,
     ) -> None:
+        self.each, self.weights = each, weights
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
-        self.x, self.y = _constant(x), _constant(y)
+        self.x, self.y = constant(x), constant(y)
         self.valid, self.views = valid, views
         self.augmentation, self.estimator = augmentation, estimator
-        self.records = next(t.shape[0] for t in _tensors(x))
+        self.records = next(t.shape[0] for t in tensors(x))
         self.path = Path(interception.known(), wiring.outside, learning=watched)
         self.watch = self._watch(private, before) if watched else None
         self.tape = Tape(
@@ -110,24 +118,29 @@ class Piece:
             valid,
             self.watch,
             self.path,
+            each,
+            weights if isinstance(estimator, Lipschitz) else None,
+            gathers,
         )
         self.output: Any = None
         self.losses: Tensor | None = None
         self.gate: Gate | None = None
         self.kept: Tensor
+        self.shares: Tensor
         self.findings: list[Finding] = []
+        self._within = False
 
     def set_targets(self, y: Any) -> None:
         """Give the targets, which a loop of the user's own has only after the forward pass."""
-        self.y = _constant(y)
+        self.y = constant(y)
         if self.watch is not None:
             with self.watch.pause():
-                self.y = _followed(self.watch, y)
+                self.y = followed(self.watch, y)
 
     def _watch(self, private: Sequence[Tensor], before: Storages | None) -> Watch:
         model = self.interception.model
         watch = Watch([*model.parameters(), *model.buffers()], private, before)
-        self.x, self.y = _followed(watch, (self.x, self.y))
+        self.x, self.y = followed(watch, (self.x, self.y))
         return watch
 
     # -- the three moments --------------------------------------------------------------
@@ -157,7 +170,10 @@ class Piece:
             self.path.hand_over(pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
             self._name(self.y)
-            y = pytree.tree_map(self._repeated, self.y) if self.views > 1 else self.y
+            y = self.y
+            if self.views > 1:
+                y = pytree.tree_map(self._repeated, y)
+                self._name(y)  # or every step would meet a stranger, and be watched
             leaf = chosen.detach().requires_grad_() if bounded else chosen
             if bounded:
                 self._name(leaf)
@@ -199,8 +215,7 @@ class Piece:
                         allow_unreachable=True,
                         accumulate_grad=True,
                     )
-        pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
-        with torch.no_grad(), pause:
+        with torch.no_grad(), self.unwatched():
             self.tape.finish()
 
     def close(self) -> None:
@@ -211,11 +226,13 @@ class Piece:
     def seeds(self, losses: Tensor) -> Tensor:
         """One over the number of views for every row; nothing for a row that does not count.
 
-        Bounds are propagated for whole cotangents: there views are averaged afterwards, since a
-        limit on a cotangent that was divided before would let each view reach it.
+        A row of a unit has its share of the unit. Bounds are propagated for whole cotangents: there
+        views and rows are averaged afterwards, since a limit on a cotangent that was divided before
+        would let each of them reach it.
         """
-        views = 1 if isinstance(self.estimator, Lipschitz) else self.views
-        return self.kept.to(losses.dtype) / views
+        if isinstance(self.estimator, Lipschitz):
+            return self.kept.to(losses.dtype)
+        return self.shares.to(losses.dtype) / self.views
 
     @property
     def meets_strangers(self) -> bool:
@@ -224,20 +241,39 @@ class Piece:
 
     def bad(self) -> Tensor:
         """How many records counted zero because they were not finite."""
-        bad = ~self.kept.reshape(-1, self.views)[:, 0]
+        each = 1 if isinstance(self.estimator, Lipschitz) else self.each
+        bad = ~self.kept.reshape(-1, each * self.views).any(1)
         found = self.tape.nonfinite
         bad = bad if found is None else bad | found
-        return (bad if self.valid is None else bad & self.valid).sum()
+        # A unit's first row is always its own.
+        return (bad if self.valid is None else bad & self.valid.reshape(-1, each)[:, 0]).sum()
+
+    def unwatched(self) -> contextlib.AbstractContextManager[None]:
+        """The library itself computes."""
+        return contextlib.nullcontext() if self.watch is None else self.watch.pause()
 
     # -- inside -------------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Take the three moments of a bound piece without letting go in between."""
+        bound = self.watch is None
+        with self._following() if bound else contextlib.nullcontext():
+            self._within = bound
+            yield
+            self._within = False
+
+    @contextlib.contextmanager
     def _following(self) -> Iterator[None]:
         """Modules record on this piece's tape; a watched piece is watched."""
+        if self._within:
+            yield
+            return
         interception = self.interception
         interception.tape, interception.path, interception.running = self.tape, self.path, True
         try:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(as_written())
                 stack.enter_context(general_ways(interception.model))
                 stack.enter_context(noticing_backward_code(self.path.called))
                 stack.enter_context(noticing_threads(self._notice))
@@ -251,7 +287,7 @@ class Piece:
 
     def _notice(self, what: str) -> None:
         """Something was called that cannot be followed."""
-        self.path.followed = False
+        self.path.lose(what)
         if self.watch is not None:
             self.watch.notice(what)
 
@@ -272,16 +308,19 @@ class Piece:
                 x = without_values(self._augmented, x, what="the augmentation")
             self.path.hand_over(pytree.tree_leaves(x))
         x = fold_views(x, self.views)
-        pause = contextlib.nullcontext() if self.watch is None else self.watch.pause()
-        with pause:
+        with self.unwatched():
             # Each row by itself: the library's own, and right whatever the rows hold.
             cleaned, self.kept = finite_records(x, self.views)
             self._carry(x, cleaned)
             if self.valid is not None:
                 self.kept = self.kept & self.valid.repeat_interleave(self.views)
+            self.shares = self.kept.double()
+            if self.weights is not None:
+                self.shares = self.shares * self.weights.repeat_interleave(self.views)
             if self.watch is not None:
                 rows = torch.arange(len(self.kept))
                 self.watch.mark(self.kept, rows // self.views)
+                self.watch.mark(self.shares, rows // self.views)
         x = cleaned
         if isinstance(self.estimator, Lipschitz) and self.estimator.input_norm is not None:
             x = shortened(x, self.estimator.input_norm)
@@ -290,7 +329,7 @@ class Piece:
 
     def _name(self, values: Any) -> None:
         """Let the path know tensors that the library itself has made."""
-        for tensor in _tensors(values):
+        for tensor in tensors(values):
             self.path.name(tensor)
 
     def _noted(self) -> contextlib.AbstractContextManager[Any]:
@@ -313,7 +352,7 @@ class Piece:
         pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True)
         for old, new in pairs:
             if isinstance(new, Tensor) and new is not old:
-                self.watch.shadow.write(new, self.watch.shadow.read(old))
+                self.watch.carry(old, new)
 
     def _repeated(self, value: Any) -> Any:
         return value.repeat_interleave(self.views, dim=0) if isinstance(value, Tensor) else value
@@ -354,7 +393,7 @@ class Piece:
         )
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
-        self.kept = self.kept.clone()
+        self.kept, self.shares = self.kept.clone(), self.shares.clone()
         buffers = kept_by(model, watch.shadow)
         return Proof(
             mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed))),
@@ -373,22 +412,3 @@ class Piece:
             ),
             records=self.records,
         )
-
-
-def _constant(values: Any) -> Any:
-    """Records through which no gradient flows to anything outside."""
-    return pytree.tree_map(
-        lambda v: v.detach() if isinstance(v, Tensor) and v.requires_grad else v, values
-    )
-
-
-def _followed(watch: Watch, values: Any) -> Any:
-    """Copies whose rows are marked with their records."""
-    copies = pytree.tree_map(lambda v: v.detach().clone() if isinstance(v, Tensor) else v, values)
-    for tensor in _tensors(copies):
-        watch.mark(tensor, torch.arange(tensor.shape[0]))
-    return copies
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [t for t in pytree.tree_leaves(values) if isinstance(t, Tensor)]

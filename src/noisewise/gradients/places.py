@@ -2,7 +2,8 @@
 
 Model, loss and kernels may treat the slots of a piece differently: in the last bits of a product,
 or by a constant that differs from row to row. So nobody may move when a record is left out: it
-leaves a hole, and what fills the hole counts nothing.
+leaves a hole, and what fills the hole counts nothing. Where all slots are shown to be treated
+alike, records may stand in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["by_content", "in_order"]
+__all__ = ["by_chance", "by_content", "in_order", "spread"]
 
 
 def in_order(records: int, size: int) -> list[Tensor]:
@@ -23,6 +24,22 @@ def in_order(records: int, size: int) -> list[Tensor]:
     slots = torch.arange(-(-records // size) * size)
     slots[records:] = -1
     return [slots[start : start + size] for start in range(0, len(slots), size)]
+
+
+def by_chance(records: int, size: int) -> list[Tensor]:
+    """Each record in a slot that is drawn for it alone; those that share one, in several pieces."""
+    return spread(torch.randint(size, (records,)), size)
+
+
+def spread(slots: Tensor, size: int) -> list[Tensor]:
+    """Pieces in which every record has its slot."""
+    records = len(slots)
+    order = slots.argsort(stable=True)
+    counts = torch.bincount(slots, minlength=size)
+    first = counts.cumsum(0) - counts
+    pieces = torch.full((int(counts.max()), size), -1)
+    pieces[torch.arange(records) - first[slots[order]], slots[order]] = order
+    return list(pieces)
 
 
 def by_content(x: Any, y: Any, records: int, size: int) -> list[Tensor]:

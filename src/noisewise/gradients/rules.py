@@ -6,8 +6,9 @@ norms that no rule can reach, and a rule that is not of this module is shown one
 (`apart`), so that it has no other record to look at. A rule of one's own is a subclass with a
 name; the common check of the tests finds it in the registry and holds it to its promise.
 
-Sources: ``clip``, Abadi et al. (2016); ``automatic``, Bu et al. (2023); ``global``, Option 2 of
-Algorithm 1 of the global-clipping paper (a record whose gradient is too long is dropped).
+Sources: ``clip``, Abadi et al. (2016); ``automatic``, Bu, Wang, Zha and Karypis (2023);
+``global``, Option 2 of Algorithm 1 of Bu, Wang, Dai and Long (2021): a record whose gradient is too
+long is dropped.
 """
 
 from __future__ import annotations

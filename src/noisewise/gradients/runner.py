@@ -8,6 +8,7 @@ apart is refused, with operation, line and repair.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
@@ -18,23 +19,26 @@ from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
-from noisewise.gradients.calm import Calm
+from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.detours import Detour
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
-from noisewise.gradients.slots import LAST_BITS, TRIALS, UNSEEN, Difference, one_record_everywhere
+from noisewise.gradients.slots import Difference
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Proof, Storages, storages
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "WatchedWarning"]
 
 
-class Runner:
+class WatchedWarning(UserWarning):
+    """Every step is watched, since a proof of one does not speak for the next."""
+
+
+class Runner(Comparing):
     """A model on the tape, and what is proven of it.
 
     Attributes
@@ -47,10 +51,12 @@ class Runner:
         What the caller holds of the batch under way: reading it would mix records.
     random : bool
         Whether model, loss or augmentation drew anything.
-    unevenness : float
-        How far a record's factors differed between the slots of a piece, at most.
+    own_places : bool
+        Slots of a piece are not shown to be treated alike, so every record has one of its own.
     looking : bool
         Only a proof is wanted: no checks of what is vouched for.
+    unscaled : bool
+        A loss was propagated back that no scaler had multiplied.
     """
 
     model: nn.Module
@@ -65,10 +71,12 @@ class Runner:
     buffers: Buffers
     proof: Proof | None = None
     before: Storages | None = None
-    looking = False
-    unevenness = 0.0
+    looking: bool = False
+    unscaled: bool = False
+    own_places: bool = False
     random = False
     _attached = False
+    _slow = False
     _targets: dict[int, Target]
     _constants: frozenset[int]
     _unmeasured: set[str]
@@ -118,11 +126,13 @@ class Runner:
         self, piece: Piece, part: Part, limits: dict[str, float], select: Selection | None
     ) -> Piece:
         """A piece that was run step by step, or one that was watched in its place."""
-        wiring = self.wiring_of(part)
+        wiring = piece.wiring
         if wiring.proves(piece.path):
+            self._compare_grouped(piece, part, wiring, limits)
             return piece
         if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
             self._judge(piece, wiring)
+            self._compare_slots(piece, part, wiring, limits)
             return piece
         return self._watched(part, limits, select)
 
@@ -145,6 +155,7 @@ class Runner:
             try:
                 piece = self._through(self._piece(part, wiring, limits), select)
                 if wiring.proves(piece.path):
+                    self._compare_grouped(piece, part, wiring, limits)
                     return piece
             except OffPathError:
                 pass
@@ -181,43 +192,10 @@ class Runner:
             self.buffers.restore(held)  # what records wrote there is not left behind
             raise
         self.buffers.learn(held)
-        chance, held = Chance(self._device()), self.buffers.remember()
-        self._compare_slots(part, wiring, limits)
-        chance.restore()
-        self.buffers.restore(held)
+        self._compare_slots(piece, part, wiring, limits)
         if self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
         return piece
-
-    def _compare_slots(self, part: Part, wiring: Wiring, limits: dict[str, float]) -> None:
-        """Find out whether this path treats the slots of a piece alike, and refuse it if not."""
-        if self.assumed is not None or self.looking or self._device().type == "meta":
-            return
-        for trial in range(TRIALS):
-            x, y = one_record_everywhere(part.x, part.y, trial)
-            same = Part(x, y, part.places, None, part.number)
-            piece = self._piece(same, wiring, limits)
-            found = Difference(piece.records)
-            piece.tape.observe = found.look
-            try:
-                with Calm():  # type: ignore[no-untyped-call]
-                    self._through(piece, observe=found)
-                found.compare(piece.tape.norms.values())
-            except Detour:
-                found.largest = UNSEEN  # it took another path this time
-            self.unevenness = max(self.unevenness, found.largest)
-        if self.unevenness > LAST_BITS:
-            self._refuse_places()
-
-    def _refuse_places(self) -> None:
-        """Who is in which place depends on who else was drawn, so places must not matter."""
-        raise UnsupportedModelError(
-            "the model or the loss treats the records of a batch differently by their place in "
-            "it: a made-up record that was put into every place has not the same loss or gradient "
-            "everywhere. Places depend on which other records were drawn. Look for constants that "
-            "differ from row to row, or for parts of the batch that are treated apart, and decide "
-            "by the record itself or by chance instead."
-        )
 
     def _judge(self, piece: Piece, wiring: Wiring) -> None:
         """Accept what is proven, or what the user vouches for."""
@@ -229,6 +207,16 @@ class Runner:
         self.random = self.random or (piece.watch is not None and piece.watch.random)
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)
+        elif not self._slow and not self.looking:
+            self._slow = True
+            warnings.warn(
+                f"every step of this model is watched, which costs about ten plain steps: "
+                f"{piece.path.unfollowed}. What such code does cannot be told from what torch is "
+                "asked to do, so one proof does not speak for the next step. Training is exact; "
+                "without that code it is fast.",
+                WatchedWarning,
+                stacklevel=2,
+            )
         if cached := piece.left_behind():
             # Made from public values while we watched, and kept: a cache that later runs may read.
             storages(cached, self.storages_before())
@@ -243,7 +231,7 @@ class Runner:
         summing: bool = True,
         before: Storages | None = None,
     ) -> Piece:
-        return Piece(
+        piece = Piece(
             self.interception,
             wiring,
             self.losses_of,
@@ -260,7 +248,13 @@ class Runner:
             watched=watched,
             summing=summing,
             before=before,
+            each=part.each,
+            weights=part.weights,
+            gathers=part.gathered is not None,
         )
+        if piece.watch is not None:
+            piece.watch.comparing = not (self.looking or self.own_places)
+        return piece
 
     def _through(
         self, piece: Piece, select: Selection | None = None, observe: Difference | None = None
@@ -273,11 +267,17 @@ class Runner:
             parameter.grad = None
         try:
             with torch.enable_grad():
-                piece.forward()
-                losses = piece.loss(select)
-                if observe is not None:
-                    observe.compare([losses])
-                piece.backward()
+                if observe is None:
+                    with piece.together():
+                        piece.forward()
+                        piece.loss(select)
+                        piece.backward()
+                else:
+                    piece.forward()
+                    losses = piece.loss(select)
+                    with piece.unwatched():
+                        observe.compare([losses])
+                    piece.backward()
             self.check_leaks()
         finally:
             piece.close()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any
+import sys
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from noisewise.gradients.models import call_model, undisturbed
 from noisewise.separation.shadow import LARGEST
 
-__all__ = ["piece_size", "price_of_a_call"]
+__all__ = ["Cost", "cost_of_a_call", "piece_size", "saves_memory"]
 
 # What a processor does in the time that Python needs for one operation. It only steers a choice.
 _WORK = 4e5
@@ -46,14 +47,35 @@ def piece_size(expected: float, price: float, halved: bool) -> int:
     whole = expected + 2.0 * spread + 1
     best, least = 1, math.inf
     for pieces in range(2 if halved and expected >= 64 else 1, 65):
-        size = max(1, math.ceil(whole / pieces))
+        size = _whole_lines(max(1, math.ceil(whole / pieces)))
         work = sum(math.ceil(n / size) for n in sizes) * (size + price)
         if size <= LARGEST and work < least:
             best, least = size, work
     return best
 
 
-def price_of_a_call(model: nn.Module, x: Any) -> float:
+def _whole_lines(size: int) -> int:
+    """Round up where it costs little: kernels compute what is left of a line in another way."""
+    line = 16 if size > 64 else 8 if size > 16 else 1
+    return -(-size // line) * line
+
+
+class Cost(NamedTuple):
+    """What a model costs, from one call on a made-up record.
+
+    Attributes
+    ----------
+    price : float
+        Of calling it, in records.
+    activations : int
+        Numbers that a call writes for one record.
+    """
+
+    price: float
+    activations: int
+
+
+def cost_of_a_call(model: nn.Module, x: Any) -> Cost:
     """What calling a model costs beside one record, from one call on a made-up record."""
     with undisturbed(model), torch.no_grad(), contextlib.suppress(Exception):
         one = pytree.tree_map(
@@ -64,15 +86,29 @@ def price_of_a_call(model: nn.Module, x: Any) -> float:
         with counter, calls:
             call_model(model, one)
         entries = sum(t.numel() for t in pytree.tree_leaves(one) if isinstance(t, Tensor))
-        return _CALLS_OF_A_STEP * calls.count * _WORK / (3.0 * counter.get_total_flops() + entries)
-    return 8.0
+        work = 3.0 * counter.get_total_flops() + entries
+        return Cost(_CALLS_OF_A_STEP * calls.count * _WORK / work, calls.written)
+    return Cost(8.0, sys.maxsize)
+
+
+def saves_memory(activations: int, parameters: int, expected: float) -> bool:
+    """Whether half a batch at a time needs less memory than a whole one.
+
+    It saves half of the activations, and as much again of factors that wait for other layers; but
+    sums of several pieces are kept in float64.
+    """
+    return activations * expected > 2 * parameters
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    count = 0
+    count = written = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         self.count += 1
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        for part in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(part, Tensor) and part._base is None:
+                self.written += part.numel()
+        return result

@@ -1,11 +1,12 @@
-"""Whether a record's numbers depend on the slot of a piece that it is in.
+"""Whether kernels compute a record's numbers alike, to the bit, in every slot of a piece.
 
-Kernels may compute rows in different ways (those at an edge, or at another alignment), and a model
-may treat rows differently (a constant that varies from row to row, the first half of a batch).
-Which way a row goes depends on shapes and constants, not on the records' values
-(docs/proofs/rounding.md, premise 2), so it can be seen on made-up records: each is put into all
-slots, and its loss, factors and lengths must be the same everywhere, to the bit. Sums of
-few terms may agree by accident, so several are tried, some with terms of very different sizes.
+Kernels may compute rows in different ways (those at an edge, or at another alignment). Which way a
+row goes depends on shapes, not on the records' values (docs/proofs/rounding.md, premise 2), so it
+can be seen on made-up records: each is put into all slots, and its loss, factors and lengths must
+be the same everywhere, to the bit. Sums of few terms may agree by accident, so several are tried,
+some with terms of very different sizes. Nothing of a record is looked at, unless the program takes
+no made-up one. (That the program itself treats all records alike is shown for all values:
+`noisewise.separation.alike`.)
 """
 
 from __future__ import annotations
@@ -16,30 +17,39 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from noisewise.gradients.contractions import Contraction
 
-__all__ = ["LAST_BITS", "TRIALS", "UNSEEN", "Difference", "one_record_everywhere"]
+__all__ = ["KINDS", "TRIALS", "Difference", "one_record_everywhere"]
 
+#: How many records are made up.
 TRIALS = 4
 
-#: Differences beyond this are the program's doing, not that of rounding.
-LAST_BITS = 1e-3
-#: Stands for a path that could not be compared: perhaps in its last bits it differs.
-UNSEEN = 1e-9
+
+#: Kinds of made-up records, one after the other until the program takes one: floats of any sign
+#: or between 0 and 1, with whole numbers below 2 or 1; in the end the first record itself.
+KINDS = ((False, 2), (False, 1), (True, 2), (True, 1), None)
 
 
-def one_record_everywhere(x: Any, y: Any, trial: int) -> tuple[Any, Any]:
-    """A made-up record in every slot; whole numbers are those of the first record."""
+def one_record_everywhere(
+    x: Any, y: Any, trial: int, kind: tuple[bool, int] | None = KINDS[0]
+) -> tuple[Any, Any]:
+    """One record in every slot, made up as `kind` says."""
     drawn = torch.Generator().manual_seed(trial)
 
     def leaf(value: Any, draw: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         row = value[:1]
-        if value.is_floating_point():
+        if kind is not None and value.is_floating_point():
             # In double precision: rounder numbers would hide how doubles are rounded.
+            draw = torch.rand if kind[0] else draw
             row = draw(row.shape, generator=drawn, dtype=torch.float64).to(value)
+        elif kind is not None and not value.is_complex():
+            # Ones first: a mask of zeros would hide everything.
+            lowest = kind[1] - 1 if trial == 0 else 0
+            row = torch.randint(lowest, kind[1], row.shape, generator=drawn).to(value)
         return row.expand_as(value).contiguous()
 
     def spread(shape: torch.Size, **options: Any) -> Tensor:
@@ -54,27 +64,25 @@ def one_record_everywhere(x: Any, y: Any, trial: int) -> tuple[Any, Any]:
 
 
 class Difference:
-    """The largest difference between slots, relative to the factor that it was found in."""
+    """Whether anything was found that is not the same in every slot."""
 
     def __init__(self, records: int) -> None:
         self.records = records
-        self.largest = 0.0
+        self.found = False
 
     def look(self, contraction: Contraction) -> None:
         """Compare the factors of all records of one use."""
-        self.compare([factor for _, factor in contraction.ingredients()])
+        with _disable_current_modes():  # whoever follows the run does not follow us
+            self.compare([factor for _, factor in contraction.ingredients()])
 
-    def compare(self, tensors: Iterable[Tensor]) -> None:
-        """Compare all records in tensors whose first axis counts them, or their rows."""
+    def compare(self, tensors: Iterable[Tensor], count: int | None = None) -> None:
+        """Compare all records (or `count` units) in tensors whose first axis counts them."""
+        count = self.records if count is None else count
         for tensor in tensors:
             if not tensor.dim() or not tensor.is_floating_point():
                 continue
-            if tensor.shape[0] % self.records:
+            if tensor.shape[0] % count:
                 continue
-            rows = tensor.detach().reshape(self.records, -1)
-            first = rows[:1].expand_as(rows)
-            if torch.equal(rows, first):
-                continue
-            gap = torch.where(rows == first, 0.0, (rows - first).abs().nan_to_num(0.0))
-            scale = rows.abs().nan_to_num(0.0, 0.0, 0.0).amax().clamp_min(1e-30)
-            self.largest = max(self.largest, float((gap.amax() / scale).double()))
+            rows = tensor.detach().reshape(count, -1)
+            same = (rows == rows[:1]) | rows.isnan()
+            self.found = self.found or not bool(same.all())

@@ -8,8 +8,8 @@ cotangents go to the tape; then the tape's sums, group by group, with their sens
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noisewise.bounds.improvements import Improvements
-from noisewise.errors import UnsupportedModelError
+from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients.batches import (
     Part,
     count_records,
@@ -25,18 +25,23 @@ from noisewise.gradients.batches import (
     leading,
 )
 from noisewise.gradients.buffers import Buffers
-from noisewise.gradients.contractions.base import Sums, Target, add_to
+from noisewise.gradients.collecting import Collection
+from noisewise.gradients.compiled import uncompiled
+from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import PlacesMatterError
 from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
 from noisewise.gradients.losses import record_losses
 from noisewise.gradients.models import check_modules, undisturbed
-from noisewise.gradients.piece import Piece
-from noisewise.gradients.places import in_order
+from noisewise.gradients.piece import Selection
+from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
-from noisewise.gradients.sizing import piece_size, price_of_a_call
+from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
+from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
+from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
 from noisewise.privacy import _validate
 from noisewise.separation import Watch, storages
@@ -46,6 +51,8 @@ __all__ = ["Summation"]
 
 #: Records that are processed at a time where factors wait for other layers.
 _WAITING = 128
+#: Rows of units that are processed at a time, at most.
+_OF_UNITS = 1024
 
 
 class Summation(Runner):
@@ -74,9 +81,11 @@ class Summation(Runner):
         assume_apart: bool = False,
         private: Sequence[Tensor] = (),
         expected: float | None = None,
+        within: str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch module, got {type(model).__name__}")
+        model = uncompiled(model)
         if not isinstance(gradients, (Estimator, Schedule)):
             raise TypeError(
                 f"gradients must be an estimator, for example noisewise.Clipped(1.0), got "
@@ -93,6 +102,7 @@ class Summation(Runner):
         self.improvements = Improvements(balancing=False) if improvements is None else improvements
         check_modules(model)
         self.losses_of = record_losses(loss)
+        self.within = within
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise UnsupportedModelError("the model has no parameter that learns")
@@ -112,8 +122,10 @@ class Summation(Runner):
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
+        self._of_estimator: tuple[Estimator, tuple[GroupSpec, ...], bool] | None = None
         self._precision = contextlib.ExitStack()
         for estimator in self._stages():
+            check_within(within, estimator)
             if isinstance(estimator, Lipschitz):
                 self._check_type(estimator)
             else:
@@ -147,7 +159,16 @@ class Summation(Runner):
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
         """Groups of the estimator in force."""
-        return self.estimator.groups(self.sizes)
+        return self._grouped()[0]
+
+    def _grouped(self) -> tuple[tuple[GroupSpec, ...], bool]:
+        """The groups, and whether one waits for several layers; computed once an estimator."""
+        estimator = self.estimator
+        if self._of_estimator is None or self._of_estimator[0] is not estimator:
+            groups = estimator.groups(self.sizes)
+            waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in groups)
+            self._of_estimator = estimator, groups, waiting
+        return self._of_estimator[1:]
 
     def _limits(self, x: Any) -> dict[str, float]:
         """Bound on one record's contribution per group, at the present weights."""
@@ -160,28 +181,63 @@ class Summation(Runner):
 
     # -- sums ---------------------------------------------------------------------------
 
-    def sum(self, x: Any, y: Any) -> BoundedSum:
-        """Return the bounded sum of a batch, which may be empty."""
+    def sum(self, x: Any, y: Any, units: Tensor | None = None) -> BoundedSum:
+        """Return the bounded sum of a batch, which may be empty.
+
+        `units` numbers the unit of every row, in an engine that was made for units.
+        """
         records = count_records(x, y)
+        codes = self._codes(units, records)
         if not records:
             self._idle(x, y)
             return self.zeros(x)
         limits = self.prepared(x)
-        self.batch = [t for t in pytree.tree_leaves((x, y)) if isinstance(t, Tensor)]
-        total: Sums = {}
-        nonfinite = torch.zeros((), dtype=torch.long, device=self._device())
-        norms: dict[str, list[Tensor]] = {}
-        places: list[Tensor] = []
+        plain = isinstance(x, Tensor) and isinstance(y, Tensor)
+        leaves = (x, y) if plain else pytree.tree_leaves((x, y))
+        self.batch = [t for t in leaves if isinstance(t, Tensor)]
+        held = self.buffers.remember()
+        try:
+            return self.summed(x, y, records, limits, codes=codes)
+        except PlacesMatterError:
+            self.buffers.restore(held)
+            return self.summed(x, y, records, limits, codes=codes)
+
+    def summed(
+        self,
+        x: Any,
+        y: Any,
+        records: int,
+        limits: dict[str, float],
+        select: Selection | None = None,
+        codes: Tensor | None = None,
+    ) -> BoundedSum:
+        """Return the bounded sum of a batch; it has to be made again if places matter."""
+        found = self.collection(limits)
         with self._attachment():
-            for part in self.parts_of(x, y, records):
+            for part in self.parts_of(x, y, records, codes):
                 with self.buffers.kept_from(part.number):
-                    piece = self._run(part, limits)
-                    nonfinite = nonfinite + self.add(piece, part, total, norms)
-                places.append(part.places[part.places >= 0])
+                    found.add(self._run(part, limits, select), part)
         self.buffers.accept_moved()
-        result = self.result(total, limits, records, nonfinite, norms)
-        order = torch.cat(places).argsort()
-        return replace(result, norms={k: v[order.to(v.device)] for k, v in result.norms.items()})
+        return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
+
+    def collection(self, limits: dict[str, float]) -> Collection:
+        """An empty one, for the pieces of a batch."""
+        return Collection(self.estimator, self.groups, limits, self._device())
+
+    def _codes(self, units: Tensor | None, records: int) -> Tensor | None:
+        """Units numbered in the order in which they come, where there are any to be kept."""
+        if self.within is None:
+            if units is not None:
+                raise ValueError("this engine was made for records: give within='mean' for units")
+            return None
+        if units is None:
+            raise UnsoundError(
+                "the unit of every row is needed: rows of one unit are bounded together, and "
+                "without units each of them would be bounded by itself. Give units=."
+            )
+        if len(units) != records:
+            raise ValueError(f"units needs one entry for each of the {records} rows")
+        return numbered(units)
 
     def _idle(self, x: Any, y: Any) -> None:
         """Let state that moves with every step move for an empty batch, too."""
@@ -198,7 +254,7 @@ class Summation(Runner):
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
         limits = self._limits(x)
-        return self.result({}, limits, 0, torch.zeros((), dtype=torch.long), {})
+        return self.result(self.collection(limits), limits, 0)
 
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
@@ -223,15 +279,44 @@ class Summation(Runner):
         finally:
             piece.close()
 
-    def parts_of(self, x: Any, y: Any, records: int) -> Iterator[Part]:
+    def parts_of(
+        self,
+        x: Any,
+        y: Any,
+        records: int,
+        codes: Tensor | None = None,
+        places: Sequence[UnitPlaces] | None = None,
+    ) -> Iterator[Part]:
         """Pieces of one size; the last one is filled up."""
+        for number, held in enumerate(places or self.placed(x, y, records, codes)):
+            part = Part.of(x, y, held.places, number, held.each, held.left)
+            if codes is not None:
+                part = self._shared(part, codes)._replace(owners=held.owners)
+            yield part
+
+    def placed(self, x: Any, y: Any, records: int, codes: Tensor | None) -> list[UnitPlaces]:
+        """Piece by piece, the row in every slot."""
         size = self._piece_size(records, x)
-        for number, places in enumerate(self._places(x, y, records, size)):
-            yield Part.of(x, y, places, number)
+        if codes is not None and not self._lipschitz:
+            return list(self._unit_places(codes, size, x, y))
+        return [UnitPlaces(slots, 1, slots) for slots in self._places(x, y, records, size)]
+
+    def _shared(self, part: Part, codes: Tensor) -> Part:
+        """Give every row its share of its unit."""
+        if self.within != "mean":
+            return part
+        counts = torch.bincount(codes.cpu())
+        shares = counts.double().reciprocal()[codes.cpu()]
+        shares = shares[part.places.clamp_min(0)] * (part.places >= 0)
+        return part._replace(weights=shares.to(self._device()))
+
+    def _unit_places(self, codes: Tensor, size: int, x: Any, y: Any) -> Iterator[UnitPlaces]:
+        """Piece by piece, the rows of units side by side."""
+        return units_by_chance(codes, size) if self.own_places else in_units(codes, size)
 
     def _places(self, x: Any, y: Any, records: int, size: int) -> list[Tensor]:
         """Piece by piece, the record in every slot."""
-        return in_order(records, size)
+        return by_chance(records, size) if self.own_places else in_order(records, size)
 
     def _piece_size(self, records: int, x: Any) -> int:
         """The fixed size: as asked for, best for the expected batch, or that of the first batch.
@@ -243,27 +328,41 @@ class Summation(Runner):
         """
         if self.chunk is not None:
             return self.chunk
-        waiting = any(len({layer_of(n) for n in group.names}) > 1 for group in self.groups)
-        dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
-        halved = waiting and not dense
-        if self._size is None and self.expected is not None:
-            price = self._price(x)
-            self._size = piece_size(self.expected, price, halved)
-        elif self._size is None or (self.expected is None and records > 2 * self._size):
-            self._size = min(records, _WAITING if halved else LARGEST)
+        if self._size is None or (self.expected is None and records > 2 * self._size):
+            self._size = self._even(self._best_size(records, x))
+        if self.own_places:
+            # Pieces are as many as records share a slot: the fewer slots, the fewer are empty.
+            return self._even(math.ceil(math.sqrt(self.expected or self._size)))
         return self._size
 
-    def _price(self, x: Any) -> float:
+    def _even(self, size: int) -> int:
+        """With units, a power of two, which has many divisors, and not a very large one.
+
+        Units with about the same number of rows share pieces, so there are several to be filled up.
+        """
+        return size if self.within is None else min(1 << (size - 1).bit_length(), _OF_UNITS)
+
+    def _best_size(self, records: int, x: Any) -> int:
+        _, waiting = self._grouped()
+        dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
+        halved = waiting and not dense
+        if self.expected is None:
+            return min(records, _WAITING if halved else LARGEST)
+        cost, parameters = self._cost(x), sum(self.sizes.values())
+        halved = halved and saves_memory(cost.activations, parameters, self.expected)
+        return piece_size(self.expected, cost.price, halved)
+
+    def _cost(self, x: Any) -> Cost:
         """What a call of the model costs, from one on a made-up record."""
         known = [*self.model.parameters(), *self.model.buffers()]
         watch = Watch(known, before=self.storages_before())
         sample = self._sample(x)
         with watch:
-            price = price_of_a_call(self.model, sample)
+            cost = cost_of_a_call(self.model, sample)
         if left := watch.left_behind():
             # Made from public values, and kept: a cache that later runs may read.
             storages(left, self.storages_before())
-        return price
+        return cost
 
     def _sample(self, x: Any) -> Any:
         """One made-up input of the model, with the shapes that records have there."""
@@ -275,21 +374,7 @@ class Summation(Runner):
         with undisturbed(self.model):
             return self.augmentation(zeros)
 
-    def add(self, piece: Piece, part: Part, total: Sums, norms: dict[str, list[Tensor]]) -> Tensor:
-        """Add a piece's sums; returns how many records counted zero."""
-        add_to(total, piece.tape.sums)
-        for name, values in piece.tape.norms.items():
-            norms.setdefault(name, []).append(part.counting(values))
-        return piece.bad()
-
-    def result(
-        self,
-        total: Sums,
-        limits: dict[str, float],
-        records: int,
-        nonfinite: Tensor,
-        norms: dict[str, list[Tensor]],
-    ) -> BoundedSum:
+    def result(self, found: Collection, limits: dict[str, float], records: int) -> BoundedSum:
         """Sums with their sensitivities, group by group."""
         groups = []
         views = self.views if isinstance(self.estimator, Lipschitz) else 1
@@ -297,14 +382,13 @@ class Summation(Runner):
             gradients = {}
             for name in spec.names:
                 parameter = self.parameters[name]
-                found = total.get(name)
-                found = found if found is None or views == 1 else found / views
+                total = found.total.get(name)
+                total = total if total is None or views == 1 else total / views
                 kind = sum_type(parameter.dtype, records)
                 gradients[name] = (
-                    torch.zeros_like(parameter, dtype=kind) if found is None else found.to(kind)
+                    torch.zeros_like(parameter, dtype=kind) if total is None else total.to(kind)
                 ).detach()
             sensitivity = limits[spec.name] * (1 + SLACK)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)
-        joined = {name: torch.cat(parts).to(kind) for name, parts in norms.items()}
-        return BoundedSum(tuple(groups), records, nonfinite, joined)
+        return BoundedSum(tuple(groups), records, found.nonfinite, found.norms(kind))

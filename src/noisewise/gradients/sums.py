@@ -18,8 +18,9 @@ from torch import Tensor
 
 __all__ = ["SLACK", "BoundedSum", "Group", "sum_type"]
 
-#: Relative allowance for floating-point rounding on every sensitivity (contract, point 7); that
-#: it is enough is derived in docs/proofs/rounding.md#budget.
+#: Relative allowance for floating-point rounding on every sensitivity
+#: (docs/proofs/contract.md#numbers); that it is enough
+#: is derived in docs/proofs/rounding.md#budget.
 SLACK = 1e-3
 #: Largest number of records whose sum is rounded to float32: docs/proofs/rounding.md#result.
 FEW = 1024

@@ -23,10 +23,17 @@ from noisewise.gradients.contractions.derived import Derived, pulled_back
 from noisewise.gradients.contractions.joining import joined
 from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec
-from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, layout_of
+from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, is_foreign, layout_of
 from noisewise.gradients.rules import held
-from noisewise.gradients.wiring import NotApartError, OffPathError, RelayoutError, Use, Wiring
-from noisewise.separation import Finding, Origin, Path, Watch, is_mixed
+from noisewise.gradients.wiring import (
+    NotApartError,
+    OffPathError,
+    RelayoutError,
+    Use,
+    Wiring,
+    not_apart,
+)
+from noisewise.separation import Finding, Origin, Path, Watch
 from noisewise.separation.origin import place
 from noisewise.separation.shadow import broadcast_shapes
 
@@ -50,6 +57,9 @@ class Tape:
         Follows the records through this run; without one, calls must be known to the wiring.
     path : Path, optional
         That of the run, which tells its calls from those of other paths.
+    each, weights, gathers : int, Tensor, bool
+        Records that are one unit, added before they are bounded; what each counts in it, where
+        records are bounded by themselves; whether to add all up, for a unit that is bounded later.
     """
 
     def __init__(
@@ -64,7 +74,11 @@ class Tape:
         valid: Tensor | None = None,
         watch: Watch | None = None,
         path: Path | None = None,
+        each: int = 1,
+        weights: Tensor | None = None,
+        gathers: bool = False,
     ) -> None:
+        self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
         self.path = Path() if path is None else path
         self.targets, self.constants = wiring.targets, wiring.constants
@@ -131,7 +145,7 @@ class Tape:
                 raise OffPathError
             if known is NOT_APART:
                 shape = broadcast_shapes(*[t.shape for t in ([x] if isinstance(x, Tensor) else x)])
-                raise NotApartError(_not_apart(what, shape, self.records))
+                raise NotApartError(not_apart(what, shape, self.records))
             return known
         with self.watch.pause():
             self.wiring.layouts[key] = NOT_APART
@@ -187,13 +201,25 @@ class Tape:
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
         if found is None:
-            raise NotApartError(_not_apart(key[0], shape, self.records))
-        if found.constant and leading == self.rows and key not in self.wiring.constant_calls:
+            raise NotApartError(not_apart(key[0], shape, self.records))
+        each = self._rows_each(shape)
+        if found.constant and each and key not in self.wiring.constant_calls:
             # Rows of the batch that happen to be public, or a table as long as the batch: its
             # gradient will tell.
             self.wiring.doubtful.setdefault(key, frozenset(names))
-            return FIRST
+            if each == 1:
+                return FIRST
+            return Layout(owners=torch.arange(leading) // (leading // self.records))
         return found
+
+    def _rows_each(self, shape: Sequence[int]) -> int:
+        """How often a tensor may hold every row of the batch; 0 if it is no such tensor.
+
+        Masks of attention are made for all windows of all records, before any record is in them.
+        """
+        leading = shape[0] if shape else 0
+        windows = self.rows > 1 and len(shape) > 2 and leading % self.rows == 0
+        return leading // self.rows if windows or leading == self.rows else 0
 
     def _joined(self, operands: Sequence[Tensor], shape: Sequence[int]) -> Tensor | None:
         assert self.watch is not None
@@ -277,7 +303,7 @@ class Tape:
             planes = self.watch.shadow.read(factor)
             # What was read from memory of before is dealt with where it is read.
             known = cell is not None or name in ("x", "tokens")
-            if known and not _is_foreign(planes, self.records):
+            if known and not is_foreign(planes, self.records):
                 continue
             names = set(contraction.names)
             again = [key for key, used in self.wiring.doubtful.items() if names & used]
@@ -296,6 +322,8 @@ class Tape:
             return
         if self.valid is not None:
             contraction = contraction.counting(self.valid)
+        if self.each > 1 and not self.gathers:
+            contraction = contraction.grouped(self.each)
         contraction = pulled_back(contraction, self.derived)
         by_group: dict[str, set[str]] = {}
         for name in contraction.names:
@@ -313,15 +341,18 @@ class Tape:
         assert estimator is not None
         # Without a propagated bound every record is measured, whatever an estimator asks for.
         measures = estimator.measures if isinstance(estimator, Lipschitz) else "norm"
-        if measures == "nothing" or (
+        if self.gathers:
+            add_to(self.sums, {name: g.double() for name, g in part.sums(None, None).items()})
+        elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
-            add_to(self.sums, part.sums(None, None))
+            add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
             norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
             scale = held(factors_of(estimator, norm, self.limits[group]), norm, 1.0)
+            scale = scale if self.weights is None else scale * self.weights.to(scale)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
         else:
@@ -329,7 +360,9 @@ class Tape:
                 raise UnsupportedModelError(
                     f'a parameter of "{group}" was used again after the group had been bounded: '
                     "it was used in the backward pass more often than in the forward pass. Do not "
-                    "call backward twice on one batch."
+                    "call backward twice on one batch; and if the model recomputes activations "
+                    "(gradient checkpointing), use the way that is not reentrant: "
+                    "use_reentrant=False."
                 )
             complete = self.arrived[group] >= self.expected.get(group, 0)
             self.pending.setdefault(group, []).append(part if complete else part.condensed())
@@ -345,7 +378,7 @@ class Tape:
         assert estimator is not None
         uses = joined(self.pending.pop(group))
         self.settled.add(group)
-        cheap = estimator.measures == "bound"
+        cheap = estimator.measures == "bound" and self.each == 1
 
         def factors(norms: Tensor) -> Tensor:
             return held(factors_of(estimator, norms, limit), norms, limit)
@@ -365,26 +398,23 @@ class Tape:
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad
 
+    def _check_lost(self) -> None:
+        """Refuse gradients that reached a computed weight and found no way on to its parameters."""
+        for derived in self.derived.values():
+            if derived.leaf.grad is not None:
+                names = ", ".join(f'"{name}"' for name in derived.names)
+                raise UnsupportedModelError(
+                    f"what is computed from {names} is used by an operation that is not taken "
+                    "apart (as the first state of a recurrent layer, for example), so its gradient "
+                    "would be lost. Expand it over the batch, for example "
+                    "state.expand(-1, x.shape[0], -1), or freeze it."
+                )
+
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
+        self._check_lost()
+        if not self.pending:
+            return
         with torch._C.DisableTorchFunction(), full_precision(self.device):
             for group in list(self.pending):
                 self._settle(group)
-
-
-def _is_foreign(planes: Tensor | None, records: int) -> bool:
-    """Whether a factor holds anything but each record's own values, in the order of the records."""
-    if planes is None or not planes.numel():
-        return False
-    own = planes.reshape(2, records, -1)
-    expected = torch.arange(1, records + 1).unsqueeze(1)
-    return bool(((own[0] > 0) & ((own[0] != expected) | is_mixed(own))).any())
-
-
-def _not_apart(what: str, shape: Sequence[int], records: int) -> str:
-    return (
-        f"{what}, called at {place()}, gets a tensor of shape {tuple(shape)} for {records} "
-        "records, in which it cannot be told which rows belong to which record. Keep the records "
-        "of a batch along one axis, or merge them with positions in a fixed order: (batch, ..., "
-        "features), (time, batch, features) and (batch * time, features) are understood."
-    )

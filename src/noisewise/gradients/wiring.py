@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from noisewise.errors import UnsupportedModelError
@@ -10,8 +10,9 @@ from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.layout import Layout
 from noisewise.separation import Outside, Path
+from noisewise.separation.origin import place
 
-__all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring"]
+__all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring", "not_apart"]
 
 
 #: Name of a call, how often it was made before, and the digest of the path to it.
@@ -51,6 +52,8 @@ class Wiring:
         Calls on public rows as many as the batch has, and those that proved to be constants.
     paths : set of int
         Digests of the runs that were watched and accepted.
+    compared : set of (int, int)
+        Digests of paths, and numbers of rows in a unit, for which slots were compared.
     assumed : bool
         Whether the user vouches that records stay apart, so that rows are taken for records.
     """
@@ -63,8 +66,19 @@ class Wiring:
     constant_calls: set[Use] = field(default_factory=set)
     paths: set[int] = field(default_factory=set)
     outside: Outside = field(default_factory=Outside)
+    compared: set[tuple[int, int]] = field(default_factory=set)
     assumed: bool = False
 
     def proves(self, path: Path) -> bool:
         """Whether a run with this path is one that was watched and accepted."""
         return path.followed and path.digest in self.paths
+
+
+def not_apart(what: str, shape: Sequence[int], records: int) -> str:
+    """Why a use is refused in which it cannot be told which rows are whose."""
+    return (
+        f"{what}, called at {place()}, gets a tensor of shape {tuple(shape)} for {records} "
+        "records, in which it cannot be told which rows belong to which record. Keep the records "
+        "of a batch along one axis, or merge them with positions in a fixed order: (batch, ..., "
+        "features), (time, batch, features) and (batch * time, features) are understood."
+    )

@@ -22,6 +22,7 @@ from noisewise.nn.gradient import ClipGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
+from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import (
@@ -52,6 +53,7 @@ __all__ = [
     "LipschitzLayerNorm",
     "LipschitzResidual",
     "MaxMin",
+    "PatchFeatures",
     "ProjectionReport",
     "ScaledAvgPool2d",
     "ScaledL2Pool2d",

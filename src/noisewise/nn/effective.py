@@ -1,8 +1,9 @@
 """Rules of layers that map a raw parameter to the weight they apply.
 
-The bounds are those of the plain layer with the effective weight, and so is the gradient
-bound: it is the gradient of the effective weight that is bounded and gets noise (U19); the
-layer's ``pull_back`` then takes it to the raw parameter, free of charge.
+The bounds are those of the plain layer with the effective weight, and so is the gradient bound:
+it is the gradient of the effective weight that is bounded and gets noise
+(docs/proofs/layers.md#effective); the layer's ``pull_back`` then takes it to the raw parameter,
+free of charge.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

@@ -1,8 +1,8 @@
 """A layer that does nothing forward and clips each record's cotangent backward.
 
-The hybrid of the Clipless paper (section 3.1), in the form that is sound: per record, and
-for losses that are summed over records, not averaged (U16). What passes is no longer a
-gradient but a multiple of it, record by record.
+The hybrid of Béthune et al. (2024, section 3.1), in the form that is sound: per record, and for
+losses that are summed over records, not averaged (docs/proofs/published.md#mean-reduction).
+What passes is no longer a gradient but a multiple of it, record by record.
 """
 
 from __future__ import annotations

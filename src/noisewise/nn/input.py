@@ -1,8 +1,9 @@
 """The first layer of a model with proven bounds: every record is brought to a bounded norm.
 
-Each record is projected by itself, on the ball (``clip``) or the sphere (``normalise``),
-after an optional change of colour space. A record with a value that is not finite becomes
-zero, so that it can neither break a bound nor stop a step (contract, points 3 and 7).
+Each record is projected by itself, on the ball (``clip``) or the sphere (``normalise``), after
+an optional change of colour space. A record with a value that is not finite becomes zero, so
+that it can neither break a bound nor stop a step (docs/proofs/contract.md#apart,
+docs/proofs/contract.md#numbers).
 """
 
 from __future__ import annotations
@@ -164,6 +165,15 @@ class BoundedInputRule(LayerRule[BoundedInput]):
     def output_norm(self, call: Call[BoundedInput]) -> float:
         """Return the norm of the layer."""
         return call.module.norm
+
+    def jump(self, call: Call[BoundedInput]) -> str:
+        """Short inputs are blown up without limit on a sphere, and hues jump."""
+        if call.module.mode == "normalise":
+            return (
+                "with mode='normalise' blows up short inputs, so its slope is no constant of the "
+                "input; train with mode='clip'"
+            )
+        return "in the colour space hsv has hues that jump" if call.module.colour == "hsv" else ""
 
     def lipschitz(self, call: Call[BoundedInput]) -> float:
         """Slope of the colour space times that of the projection."""

@@ -1,6 +1,6 @@
 """Projections of weights onto sets of bounded norm, applied after an optimiser step.
 
-Four ways to meet ``norm <= limit`` (papers 000, Algorithm 2, and 001):
+Four ways to meet ``norm <= limit`` (Barczewski and Ramon 2024, Algorithm 2; Béthune et al. 2024):
 
 ``clip``             radial: divide by norm/limit where that exceeds one (ClipWeights). It is
                      *not* the nearest point for the spectral norm: descent on
@@ -256,7 +256,7 @@ class LayerProjection:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the limit binds, so that a larger one may serve the model (paper 000, 3.4)."""
+        """Whether the limit binds, so that a larger one may serve the model."""
         return self.ratio >= 1.0 - BOUNDARY
 
 

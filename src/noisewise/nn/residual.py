@@ -1,7 +1,7 @@
 """Residual connections whose Lipschitz constant is known.
 
-A sum has constant L_a + L_b (not L_a * L_b: U8); a convex mix keeps it at the mix of both,
-so that a chain of 1-Lipschitz blocks stays 1-Lipschitz.
+A sum has constant L_a + L_b (not L_a * L_b: docs/proofs/layers.md#residual); a convex mix keeps
+it at the mix of both, so that a chain of 1-Lipschitz blocks stays 1-Lipschitz.
 """
 
 from __future__ import annotations

@@ -1,7 +1,13 @@
 """What is promised: relations, accounting, mechanisms, randomness, statements, ledgers.
 
-The table of contents. Names are grouped by what they are for.
+The table of contents. The mechanisms stand on the kernel of releases, which stands on this
+package; so they are imported when first used.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from noisewise.privacy.accounting import (
     delta,
@@ -17,6 +23,7 @@ from noisewise.privacy.composition import (
     amplification_by_sampling,
     classic_gaussian_deviation,
     group_privacy,
+    group_privacy_of,
     renyi_to_approximate,
     simple_composition,
     zero_concentrated_to_approximate,
@@ -27,28 +34,38 @@ from noisewise.privacy.events import (
     History,
     Laplace,
     PoissonGaussian,
+    PoissonRows,
     Pure,
+    Selection,
     ZeroConcentrated,
     split_noise,
 )
 from noisewise.privacy.ledger import Charge, Ledger, LedgerHead
-from noisewise.privacy.mechanisms import (
-    LogisticProblem,
-    Release,
-    StronglyConvexProblem,
-    discrete_gaussian,
-    discrete_laplace,
-    exponential,
-    gaussian,
-    gaussian_deviation,
-    laplace,
-    output_perturbation,
-    permute_and_flip,
-)
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity
 from noisewise.privacy.statement import Statement, statement_schema
 from noisewise.privacy.verification import Verification, verify
+
+if TYPE_CHECKING:
+    from noisewise.mechanisms import (
+        LogisticProblem,
+        Release,
+        StronglyConvexProblem,
+        discrete_gaussian,
+        discrete_laplace,
+        exponential,
+        gaussian,
+        gaussian_deviation,
+        laplace,
+        output_perturbation,
+        permute_and_flip,
+    )
+
+_MECHANISMS = {
+    "LogisticProblem", "Release", "StronglyConvexProblem", "discrete_gaussian", "discrete_laplace",
+    "exponential", "gaussian", "gaussian_deviation", "laplace", "output_perturbation",
+    "permute_and_flip",
+}  # fmt: skip
 
 __all__ = [
     "ADD_REMOVE",
@@ -63,10 +80,12 @@ __all__ = [
     "LedgerHead",
     "LogisticProblem",
     "PoissonGaussian",
+    "PoissonRows",
     "Pure",
     "Randomness",
     "Relation",
     "Release",
+    "Selection",
     "Sensitivity",
     "Statement",
     "StronglyConvexProblem",
@@ -85,6 +104,7 @@ __all__ = [
     "gaussian",
     "gaussian_deviation",
     "group_privacy",
+    "group_privacy_of",
     "laplace",
     "max_steps",
     "noise_multiplier",
@@ -97,3 +117,13 @@ __all__ = [
     "verify",
     "zero_concentrated_to_approximate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MECHANISMS:
+        return getattr(importlib.import_module("noisewise.mechanisms"), name)
+    raise AttributeError(f"module 'noisewise.privacy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

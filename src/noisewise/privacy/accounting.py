@@ -1,14 +1,8 @@
 """From a history of releases to epsilon and back.
 
-The work is dp-accounting's: privacy loss distributions ("pld", the default,
-tight) and Renyi differential privacy ("rdp", looser, an independent check).
-This module chooses a discretisation that keeps 100,000 steps well under a
-second, adds the cases dp-accounting leaves out (Renyi accounting of Poisson
-sampling under replace-one, pure and concentrated releases), and searches.
-
-Replace-one uses its own pair of distributions, (1-q) N(0, s^2) + q N(+1, s^2)
-against (1-q) N(0, s^2) + q N(-1, s^2); the proof that no pair is worse is in
-``docs/accounting.md``.
+Events know their losses, the accountants of :mod:`noisewise.privacy.accountants` add them up:
+by privacy loss distributions ("pld", the default, tight) or Renyi divergences ("rdp", looser, an
+independent check). This module asks them, adds what is known in closed form, and searches.
 """
 
 from __future__ import annotations
@@ -18,16 +12,15 @@ from collections.abc import Callable, Iterable
 
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
-from noisewise.privacy import _pld, _rdp, _validate
+from noisewise.privacy import _validate
+from noisewise.privacy.accountants import ACCOUNTANTS, Accountant, tightest
 from noisewise.privacy.events import (
     Event,
-    Gaussian,
     History,
-    Laplace,
     PoissonGaussian,
-    Pure,
-    ZeroConcentrated,
+    PoissonRows,
     as_history,
+    require_relation,
     total_variation,
     with_count,
 )
@@ -43,12 +36,9 @@ __all__ = [
     "max_steps",
     "noise_multiplier",
     "pure_epsilon",
+    "tightest",
+    "training_step",
 ]
-
-ACCOUNTANTS = ("pld", "rdp")
-
-#: Below this the rounding of the FFT that composes privacy losses could matter.
-SMALLEST_PLD_DELTA = 1e-12
 
 #: Calibration stops when epsilon is within this fraction of its target.
 CALIBRATION_TOLERANCE = 0.002
@@ -85,24 +75,25 @@ def epsilon_of(
 
     Examples
     --------
+    >>> from noisewise.privacy import Laplace, Pure
     >>> round(epsilon_of([Laplace(2.0), Pure(0.25, count=2)], delta=0.0), 9)
     1.0
     """
     events = as_history(history)
     relation = Relation.of(relation)
     delta = _validate.probability("delta", delta, zero=True, one=False)
-    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    chosen = _accountant(accountant)
+    require_relation(events, relation)
     if not events:
         return 0.0
-    pure = pure_epsilon(events)
     if delta == 0.0:
-        return pure
+        return pure_epsilon(events)
     variation = total_variation(events)
     if variation > 0.0:
         return with_variation(
-            lambda left: _epsilon(events, pure, left, relation, accountant), delta, variation
+            lambda left: _epsilon(events, left, relation, chosen), delta, variation
         )
-    return _epsilon(events, pure, delta, relation, accountant)
+    return _epsilon(events, delta, relation, chosen)
 
 
 def with_variation(cost: Callable[[float], float], delta: float, variation: float) -> float:
@@ -124,17 +115,16 @@ def with_variation(cost: Callable[[float], float], delta: float, variation: floa
     return math.inf
 
 
-def _epsilon(
-    events: History, pure: float, delta: float, relation: Relation, accountant: str
-) -> float:
-    if all(isinstance(event, Gaussian) for event in events):
+def _epsilon(events: History, delta: float, relation: Relation, accountant: Accountant) -> float:
+    precisions = [event.gaussian_precision() for event in events]
+    known = [precision for precision in precisions if precision is not None]
+    if len(known) == len(events):
         # The privacy loss of Gaussian noise is itself Gaussian, so several
         # releases are exactly one and the closed form of Balle and Wang applies.
-        return float(get_epsilon_gaussian(_joint_multiplier(events), delta, tol=1e-14)) * (1 + 1e-9)
-    if accountant == "rdp":
-        return min(pure, _rdp.epsilon(events, delta, relation))
-    _check_pld(events, delta)
-    return min(pure, _pld.epsilon(events, delta, relation))
+        joint = 1.0 / math.sqrt(math.fsum(known))
+        return float(get_epsilon_gaussian(joint, delta, tol=1e-14)) * (1 + 1e-9)
+    _require(accountant, events, delta)
+    return min(pure_epsilon(events), accountant.epsilon(events, delta, relation))
 
 
 def delta_of(
@@ -148,14 +138,20 @@ def delta_of(
     events = as_history(history)
     relation = Relation.of(relation)
     epsilon = _validate.positive("epsilon", epsilon, zero=True)
-    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    chosen = _accountant(accountant)
+    require_relation(events, relation)
     if not events or pure_epsilon(events) <= epsilon:
         return 0.0
+    _require(chosen, events, None)
     extra = (1 + math.exp(min(epsilon, 700.0))) * total_variation(events)
-    if accountant == "rdp":
-        return min(1.0, _rdp.delta(events, epsilon, relation) + extra)
-    _check_pld(events, None)
-    return min(1.0, _pld.delta(events, epsilon, relation) + extra)
+    return min(1.0, chosen.delta(events, epsilon, relation) + extra)
+
+
+def training_step(noise_multiplier: float, sample_rate: float, unit_rows: int | None) -> Event:
+    """One step on records, or on rows of units that have up to `unit_rows` of them."""
+    if unit_rows is None:
+        return PoissonGaussian(noise_multiplier, sample_rate)
+    return PoissonRows(noise_multiplier, sample_rate, unit_rows)
 
 
 def epsilon(
@@ -164,6 +160,7 @@ def epsilon(
     steps: int,
     delta: float,
     sample_rate: float = 1.0,
+    unit_rows: int | None = None,
     accountant: str = "pld",
     relation: Relation | str = "add-remove",
 ) -> float:
@@ -171,6 +168,7 @@ def epsilon(
 
     Each step adds Gaussian noise of deviation `noise_multiplier` times the
     largest norm of one record's contribution to a sum over a Poisson sample.
+    With `unit_rows` it is that of a unit with up to so many of these records.
 
     Examples
     --------
@@ -179,7 +177,7 @@ def epsilon(
     True
     """
     count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
-    event = PoissonGaussian(noise_multiplier, sample_rate)
+    event = training_step(noise_multiplier, sample_rate, unit_rows)
     history = [with_count(event, count)] if count else []
     return epsilon_of(history, delta=delta, relation=relation, accountant=accountant)
 
@@ -190,12 +188,13 @@ def delta(
     steps: int,
     epsilon: float,
     sample_rate: float = 1.0,
+    unit_rows: int | None = None,
     accountant: str = "pld",
     relation: Relation | str = "add-remove",
 ) -> float:
     """Delta of `steps` steps of private training at a given epsilon."""
     count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
-    event = PoissonGaussian(noise_multiplier, sample_rate)
+    event = training_step(noise_multiplier, sample_rate, unit_rows)
     history = [with_count(event, count)] if count else []
     return delta_of(history, epsilon=epsilon, relation=relation, accountant=accountant)
 
@@ -206,6 +205,7 @@ def noise_multiplier(
     delta: float,
     steps: int,
     sample_rate: float = 1.0,
+    unit_rows: int | None = None,
     accountant: str = "pld",
     relation: Relation | str = "add-remove",
 ) -> float:
@@ -225,7 +225,7 @@ def noise_multiplier(
     count = _validate.integer("steps", steps, minimum=1, maximum=LARGEST_COUNT)
 
     def cost(sigma: float) -> float:
-        event = PoissonGaussian(sigma, rate, count)
+        event = with_count(training_step(sigma, rate, unit_rows), count)
         return epsilon_of(event, delta=delta, relation=relation, accountant=accountant)
 
     return calibrate(cost, target, "noise multiplier")
@@ -237,11 +237,12 @@ def max_steps(
     epsilon: float,
     delta: float,
     sample_rate: float = 1.0,
+    unit_rows: int | None = None,
     accountant: str = "pld",
     relation: Relation | str = "add-remove",
 ) -> int:
     """Largest number of steps whose epsilon does not exceed the target; may be 0."""
-    event = PoissonGaussian(noise_multiplier, sample_rate)
+    event = training_step(noise_multiplier, sample_rate, unit_rows)
     return max_count(event, epsilon=epsilon, delta=delta, accountant=accountant, relation=relation)
 
 
@@ -279,15 +280,7 @@ def max_count(
 
 def pure_epsilon(history: Iterable[Event]) -> float:
     """Sum of the pure epsilons; infinite as soon as one release is not pure."""
-    total = []
-    for event in history:
-        if isinstance(event, Pure):
-            total.append(event.epsilon * event.count)
-        elif isinstance(event, Laplace):
-            total.append(event.count / event.noise_multiplier)
-        else:
-            return math.inf
-    return math.fsum(total)
+    return math.fsum(event.pure_epsilon() for event in history)
 
 
 def calibrate(
@@ -351,22 +344,10 @@ def _next_guess(
     return math.exp(middle)
 
 
-def _joint_multiplier(events: History) -> float:
-    precision = math.fsum(
-        event.count / event.noise_multiplier**2 for event in events if isinstance(event, Gaussian)
-    )
-    return 1.0 / math.sqrt(precision)
+def _accountant(name: str) -> Accountant:
+    return ACCOUNTANTS[_validate.choice("accountant", name, ACCOUNTANTS)]
 
 
-def _check_pld(events: History, delta: float | None) -> None:
-    if any(isinstance(event, ZeroConcentrated) for event in events):
-        raise ValueError(
-            "accountant must be 'rdp' for a history with concentrated (zCDP) releases, such as "
-            "the discrete Gaussian mechanism, got 'pld': zCDP alone does not determine a "
-            "privacy loss distribution"
-        )
-    if delta is not None and delta < SMALLEST_PLD_DELTA:
-        raise ValueError(
-            f"delta must be >= {SMALLEST_PLD_DELTA:g} (or 0 for pure releases) with "
-            f"accountant='pld', whose FFT rounds there, got {delta!r}; use accountant='rdp'"
-        )
+def _require(accountant: Accountant, events: History, delta: float | None) -> None:
+    if refusal := accountant.refusal(events, delta):
+        raise ValueError(refusal)

@@ -1,4 +1,4 @@
-"""The theorems by which guarantees combine, as functions (paper 004, section 3.1.2 c).
+"""The theorems by which guarantees combine, as functions (Barczewski 2025, section 3.1.2).
 
 The accountants of :mod:`noisewise.privacy.accounting` are tighter and are what
 the library uses. These are the textbook bounds, to check by hand, to teach, and
@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from noisewise.privacy import _validate
+from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy.events import Event, as_history
+from noisewise.privacy.relation import Relation
 
 __all__ = [
     "Guarantee",
@@ -20,6 +23,7 @@ __all__ = [
     "amplification_by_sampling",
     "classic_gaussian_deviation",
     "group_privacy",
+    "group_privacy_of",
     "renyi_to_approximate",
     "simple_composition",
     "zero_concentrated_to_approximate",
@@ -66,7 +70,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
     """Guarantee towards `size` records that change together (Theorem 3.1.6).
 
     delta grows by (e^{K epsilon} - 1) / (e^epsilon - 1), what K applications of
-    the definition give. The thesis prints the looser K e^{K epsilon}.
+    the definition give. Barczewski (2025) prints the looser K e^{K epsilon}.
 
     Examples
     --------
@@ -82,6 +86,45 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
         return Guarantee(total, 1.0)
     growth = size if epsilon == 0.0 else math.expm1(total) / math.expm1(epsilon)
     return Guarantee(total, min(1.0, growth * delta))
+
+
+def group_privacy_of(
+    history: Event | Iterable[Event],
+    *,
+    size: int,
+    delta: float,
+    relation: Relation | str = "add-remove",
+    accountant: str = "pld",
+) -> float:
+    """What a statement about one record says of `size` records of one person: a bad bound.
+
+    The epsilon at `delta` of a group, by :func:`group_privacy` from the best smaller delta for one
+    record. A unit that is bounded, or accounted for, as a whole costs far less; this is what is
+    left to a reader who was given a statement about rows. Infinite where nothing follows.
+
+    Examples
+    --------
+    >>> from noisewise.privacy import PoissonGaussian, PoissonRows
+    >>> group_privacy_of(PoissonGaussian(2.0, 0.01, 500), size=8, delta=1e-5) > epsilon_of(
+    ...     PoissonRows(2.0, 0.01, 8, 500), delta=1e-5
+    ... )
+    True
+    """
+    events, target = as_history(history), _validate.fraction("delta", delta)
+    size = _validate.integer("size", size, minimum=1)
+
+    def cost(log_delta: float) -> Guarantee:
+        left = math.exp(log_delta)
+        one = epsilon_of(events, delta=left, relation=relation, accountant=accountant)
+        return group_privacy(one, left, size) if math.isfinite(one) else Guarantee(one, 1.0)
+
+    low, high = math.log(max(target * 1e-200, 2e-12)), math.log(target)
+    if cost(low).delta > target:
+        return math.inf
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(middle).delta <= target else (low, middle)
+    return cost(low).epsilon
 
 
 def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) -> Guarantee:
@@ -102,8 +145,9 @@ def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) 
 def renyi_to_approximate(order: float, divergence: float, delta: float) -> Guarantee:
     """(order, divergence)-RDP as (epsilon, delta)-DP.
 
-    The thesis's Theorem 3.1.5 (Mironov 2017) is divergence + ln(1/delta) / (order - 1);
-    this is the sharper Prop. 12 of Canonne, Kamath and Steinke (2020), never larger.
+    Theorem 3.1.5 of Barczewski (2025), after Mironov (2017), is divergence + ln(1/delta) /
+    (order - 1); this is the sharper Prop. 12 of Canonne, Kamath and Steinke (2020), never
+    larger.
     """
     order = _validate.finite("order", order)
     if order <= 1:
@@ -124,7 +168,7 @@ def zero_concentrated_to_approximate(rho: float, delta: float) -> Guarantee:
 def classic_gaussian_deviation(epsilon: float, delta: float, sensitivity: float) -> float:
     """Deviation sqrt(2 ln(1.25/delta)) sensitivity / epsilon, valid for epsilon <= 1 only.
 
-    For comparison (paper 004, Algorithm 3). At epsilon 10 and 20 it really gives
+    For comparison (Barczewski 2025, Algorithm 3). At epsilon 10 and 20 it really gives
     10.4 and 25.4 (delta 1e-5), so above 1 this function refuses;
     :func:`noisewise.privacy.gaussian` is exact for every epsilon.
     """

@@ -123,6 +123,11 @@ class Ledger:
         return str(self._file.header["unit"])
 
     @property
+    def delta(self) -> float:
+        """At which what was spent is told unless another delta is asked for."""
+        return float(self._file.header["delta"])
+
+    @property
     def budget(self) -> tuple[float, float] | None:
         """(epsilon, delta) that may be spent, or None if only recorded."""
         header = self._file.header
@@ -200,6 +205,18 @@ class Ledger:
                 raise self._conflict(key)
             self._check_budget(act.book, charges)
             act.append(charges)
+
+    def require_room(self, event: Event | Iterable[Event]) -> None:
+        """Check that a release would fit the budget now; nothing is recorded or reserved.
+
+        Raises
+        ------
+        BudgetExceededError
+            If it does not.
+        """
+        charges = _charges(event, "", None, None)
+        with self._file.act() as act:
+            self._check_budget(act.book, charges)
 
     def charge_once(self, event: Event, *, key: str, digest: str, note: str = "") -> bool:
         """Charge, unless exactly this was charged before.

@@ -20,7 +20,6 @@ from noisewise.privacy.events import (
     Event,
     History,
     event_from_dict,
-    event_to_dict,
     simplify,
     with_count,
 )
@@ -76,7 +75,7 @@ class Charge:
 
     def to_dict(self, sequence: int) -> dict[str, Any]:
         """Return the content of the line with that number."""
-        content = {"sequence": sequence, "event": event_to_dict(self.event), "note": self.note}
+        content = {"sequence": sequence, "event": self.event.to_dict(), "note": self.note}
         named = {"key": self.key, "digest": self.digest}
         return content | {name: value for name, value in named.items() if value is not None}
 

@@ -1,8 +1,8 @@
 """Which datasets count as neighbours, and how far a result may move between them.
 
-A :class:`Sensitivity` is a number that carries its norm and its
-:class:`Relation`. Adding sensitivities that hold under different relations is
-an error, because the sum would be true under neither (contract, point 2).
+A :class:`Sensitivity` is a number that carries its norm and its :class:`Relation`. Adding
+sensitivities that hold under different relations is an error, because the sum would be true
+under neither (docs/proofs/contract.md#relation).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from noisewise.privacy.events import (
     History,
     as_history,
     event_from_dict,
-    event_to_dict,
 )
+from noisewise.privacy.first_version import as_released, in_words_of_today
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement_form import (
     SCHEMA_VERSION,
@@ -127,7 +127,8 @@ class Statement:
             If no finite epsilon follows from the history, or an assumption is known
             to be false (it begins with "NOT SOUND").
         """
-        events = as_history(history)
+        events = as_released(as_history(history), mechanism)
+        mechanism = in_words_of_today(mechanism)
         relation = Relation.of(relation)
         sentences = tuple(dict.fromkeys(assumptions))
         for sentence in (*sentences, mechanism):
@@ -186,9 +187,9 @@ class Statement:
                     f"{parts[0].relation}/{parts[0].unit} and {other.relation}/{other.unit}"
                 )
         return cls.derive(
-            [event for part in parts for event in part.history],
+            [event for p in parts for event in as_released(p.history, p.mechanism)],
             delta=math.fsum(part.delta for part in parts) if delta is None else delta,
-            mechanism="; ".join(dict.fromkeys(part.mechanism for part in parts)),
+            mechanism="; ".join(dict.fromkeys(in_words_of_today(p.mechanism) for p in parts)),
             relation=parts[0].relation,
             accountant=accountant,
             unit=parts[0].unit,
@@ -208,6 +209,12 @@ class Statement:
         return self._single("sample_rate")
 
     @property
+    def unit_rows(self) -> int | None:
+        """How many rows a unit may have, if epsilon was derived from such a bound."""
+        bounds = [rows for event in self.history if (rows := getattr(event, "rows", None))]
+        return max(bounds) if bounds else None
+
+    @property
     def steps(self) -> int:
         """Number of private releases."""
         return sum(event.count for event in self.history)
@@ -223,7 +230,7 @@ class Statement:
         return {**content, "digest": digest(content)}
 
     def _content(self) -> dict[str, Any]:
-        return {
+        content: dict[str, Any] = {
             "format": "noisewise-privacy-statement",
             "version": SCHEMA_VERSION,
             "epsilon": self.epsilon,
@@ -234,13 +241,16 @@ class Statement:
             "noise_multiplier": self.noise_multiplier,
             "sample_rate": self.sample_rate,
             "steps": self.steps,
-            "history": [event_to_dict(event) for event in self.history],
+            "history": [event.to_dict() for event in self.history],
             "accountant": self.accountant,
             "sampler": self.sampler,
             "randomness": self.randomness,
             "assumptions": [*self.premises, *self.assumptions],
             "versions": dict(self.versions),
         }
+        if self.unit_rows is not None:
+            content["unit_rows"] = self.unit_rows
+        return content
 
     def to_json(self, *, indent: int | None = 2) -> str:
         """Return the statement as JSON; see :func:`statement_schema`."""
@@ -294,6 +304,10 @@ class Statement:
     def _check_consistent(self, content: Mapping[str, Any]) -> None:
         """Refuse a file that says anything but what this statement would be written as."""
         written = self._content()
+        if set(written) != set(content):
+            raise StatementError(
+                "unit_rows is there without a history of rows of units, or the other way round"
+            )
         for name, value in written.items():
             if _digest({name: value}) != _digest({name: content[name]}):
                 raise StatementError(
@@ -335,10 +349,11 @@ class Statement:
 
     def _rows(self) -> list[tuple[str, str]]:
         noise = "; ".join(_describe(event) for event in self.history) or "nothing was released"
+        most = self.unit_rows
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("relation", f"{self.relation} ({self.relation.sentence})"),
-            ("unit", self.unit),
+            ("unit", self.unit + (f", of at most {most} rows" if most else "")),
             ("mechanism", self.mechanism),
             ("releases", noise),
             ("sampler", self.sampler),
@@ -380,11 +395,20 @@ def round_up(value: float, digits: int = 4) -> str:
 
 
 def _describe(event: Event) -> str:
-    fields = event_to_dict(event)
+    fields = event.to_dict()
     kind, count = fields.pop("kind"), fields.pop("count")
     shown = {name: value for name, value in fields.items() if name != "variation" or value}
-    numbers = ", ".join(f"{name.replace('_', ' ')} {value:.6g}" for name, value in shown.items())
+    numbers = ", ".join(
+        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in shown.items()
+    )
     return f"{count:,} x {kind} ({numbers})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):  # of histories, each of which a record may go through
+        histories = (" + ".join(_describe(event_from_dict(e)) for e in each) for each in value)
+        return f"[{' or '.join(histories)}]"
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _versions() -> dict[str, str]:

@@ -18,7 +18,10 @@ __all__ = ["SCHEMA_VERSION", "check_shape", "digest", "parse", "shorten", "state
 #: cannot be told whether its assumptions were emptied.
 SCHEMA_VERSION = 2
 
-#: The fields of the JSON form, all required, nothing else allowed.
+#: The one field that not every statement has: one for rows of units, and no other.
+_OPTIONAL = "unit_rows"
+
+#: The other fields of the JSON form, all required, nothing else allowed.
 _FIELDS = (
     "accountant",
     "assumptions",
@@ -114,7 +117,7 @@ def check_shape(fields: Any) -> None:
             "assumes, so ask its author to derive it again."
         )
     missing = [name for name in _FIELDS if name not in fields]
-    unknown = [shorten(name) for name in fields if name not in _FIELDS][:5]
+    unknown = [shorten(name) for name in fields if name not in (*_FIELDS, _OPTIONAL)][:5]
     if missing or unknown:
         raise StatementError(f"missing fields: {missing}; unknown fields: {unknown}")
     texts = ("unit", "mechanism", "sampler", "randomness", "relation", "accountant", "digest")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
-from noisewise.privacy.events import History, PoissonGaussian
+from noisewise.privacy.events import History
 from noisewise.privacy.relation import Relation
 
-__all__ = ["premises", "sampler_of", "sampler_problem"]
+__all__ = ["POISSON", "premises", "sampler_of", "sampler_problem"]
 
 _CALLER = "promised by the caller, who drew the batches: "
 _ALL = (
@@ -20,6 +20,12 @@ _ALL = (
     "none: accounted as if every record took part in every step",
 )
 _POISSON = "Poisson: each record independently, with probability "
+#: The same for units: all rows of one together, or each row of one by itself.
+POISSON = {
+    "record": _POISSON,
+    "unit": "Poisson: each unit independently with its rows, with probability ",
+    "row": "Poisson: each row of a unit independently, with probability ",
+}
 _NUMBERS = re.compile(r"[0-9.e+-]+(?:, [0-9.e+-]+)*")
 
 
@@ -39,7 +45,8 @@ def sampler_of(history: History) -> str:
     rates = _rates(history)
     if not rates:
         return _ALL[0]
-    return f"{_POISSON}{', '.join(rates)}"
+    words = POISSON["row" if any(hasattr(event, "rows") for event in history) else "record"]
+    return f"{words}{', '.join(rates)}"
 
 
 def sampler_problem(sampler: str, history: History) -> str | None:
@@ -52,7 +59,9 @@ def sampler_problem(sampler: str, history: History) -> str | None:
     everybody = False
     for part in sampler.split("; "):
         text = part.removeprefix(_CALLER)
-        numbers = text.removeprefix(_POISSON)
+        numbers = text
+        for words in POISSON.values():
+            numbers = numbers.removeprefix(words)
         if text in _ALL:
             everybody = True
         elif text != numbers and _NUMBERS.fullmatch(numbers):
@@ -60,7 +69,7 @@ def sampler_problem(sampler: str, history: History) -> str | None:
         else:
             return f"sampler says {part[:100]!r}, which no analysis of the history is about"
     rates = set(_rates(history))
-    others = any(not isinstance(e, PoissonGaussian) or e.sample_rate == 1.0 for e in history)
+    others = any(not event.secret_rates for event in history)
     # If nothing was released yet, whatever the plan says of sampling is true.
     if history and (named != rates or (everybody and not others)):
         return (
@@ -71,5 +80,5 @@ def sampler_problem(sampler: str, history: History) -> str | None:
 
 
 def _rates(history: History) -> list[str]:
-    rates = {event.sample_rate for event in history if isinstance(event, PoissonGaussian)} - {1.0}
+    rates = {rate for event in history for rate in event.secret_rates}
     return [f"{rate:.6g}" for rate in sorted(rates)]

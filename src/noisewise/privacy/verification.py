@@ -9,19 +9,20 @@ it from both sides.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noisewise.errors import StatementError
 from noisewise.privacy._foreign import read_foreign_text
 from noisewise.privacy._limited import run_limited
+from noisewise.privacy.accountants import ACCOUNTANTS
 from noisewise.privacy.accounting import delta_of, epsilon_of
-from noisewise.privacy.events import ZeroConcentrated
-from noisewise.privacy.independent import estimate_epsilon
+from noisewise.privacy.first_version import as_released
+from noisewise.privacy.independent import CONCENTRATED, estimate_epsilon
 from noisewise.privacy.statement import Statement, round_up
 from noisewise.privacy.statement_form import shorten
 
-__all__ = ["Verification", "read_statement", "verify"]
+__all__ = ["Verification", "other_accountant", "read_statement", "verify"]
 
 #: The same accountant in another version may round differently.
 _SAME = 1e-4
@@ -87,6 +88,7 @@ def verify(statement: Statement | str | Path, *, seconds: float | None = None) -
 
 
 def _verify(claim: Statement) -> Verification:
+    claim = replace(claim, history=as_released(claim.history, claim.mechanism))
     recomputed = epsilon_of(
         claim.history, delta=claim.delta, relation=claim.relation, accountant=claim.accountant
     )
@@ -96,20 +98,20 @@ def _verify(claim: Statement) -> Verification:
     return Verification(claim.epsilon, recomputed, other, independent, problems)
 
 
+def other_accountant(name: str) -> str:
+    """Return the accountant with which an epsilon of `name` is compared."""
+    return next(other for other in ACCOUNTANTS if other != name)
+
+
 def _other(claim: Statement) -> float | None:
-    if claim.accountant == "pld":
-        return epsilon_of(
-            claim.history, delta=claim.delta, relation=claim.relation, accountant="rdp"
-        )
-    if any(isinstance(event, ZeroConcentrated) for event in claim.history):
-        return None  # only the Renyi accountant reads concentrated releases
-    if 0 < claim.delta < 1e-12:
-        return None  # below what the PLD accountant resolves
-    return epsilon_of(claim.history, delta=claim.delta, relation=claim.relation, accountant="pld")
+    other = other_accountant(claim.accountant)
+    if ACCOUNTANTS[other].refusal(claim.history, claim.delta):
+        return None
+    return epsilon_of(claim.history, delta=claim.delta, relation=claim.relation, accountant=other)
 
 
 def _independent(claim: Statement) -> float | None:
-    kinds = {isinstance(event, ZeroConcentrated) for event in claim.history}
+    kinds = {type(event) in CONCENTRATED for event in claim.history}
     if len(kinds) != 1 or claim.delta < 1e-12:
         return None  # nothing released, a mixture it cannot read, or below its resolution
     return estimate_epsilon(claim.history, delta=claim.delta, relation=claim.relation)
@@ -128,8 +130,9 @@ def _problems(
             f"derives {round_up(recomputed, 6)}"
         )
     if other is not None:
-        # PLD is the tighter of the two, up to its rounding on the finest grid.
-        low, high = (stated, other) if claim.accountant == "pld" else (other, stated)
+        # PLD, the first, is the tighter of the two, up to its rounding on the finest grid.
+        first = next(iter(ACCOUNTANTS))
+        low, high = (stated, other) if claim.accountant == first else (other, stated)
         rounding = _ABSOLUTE + _GRID * math.sqrt(claim.steps)
         if low > high * (1 + _ESTIMATE) + rounding:
             found.append(

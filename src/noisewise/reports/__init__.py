@@ -1,5 +1,6 @@
 """Reports for people: one HTML file that needs nothing else."""
 
-from noisewise.reports.page import Page
+from noisewise.reports.chart import Chart, Thresholds
+from noisewise.reports.page import Page, command_line, promised
 
-__all__ = ["Page"]
+__all__ = ["Chart", "Page", "Thresholds", "command_line", "promised"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,12 @@ class Call:
         self.results: list[Tensor] = []
         self.overwritten = 0
         self.read: set[int] = set()
+
+    def with_shadow(self, shadow: Shadow) -> Call:
+        """The same call, to be asked about another shadow."""
+        other = copy.copy(self)
+        other.shadow, other.read = shadow, set()
+        return other
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)

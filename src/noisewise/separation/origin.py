@@ -10,16 +10,31 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["place"]
+__all__ = ["is_ours", "is_torchs", "place"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_STANDARD = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The run that is watched stands here: what called it is the training loop, not the model.
 _BOTTOM = (os.path.join("gradients", "piece.py"), ("forward", "loss", "backward"))
 
 
+def is_torchs(file: str) -> bool:
+    """Whether a file of code is torch's."""
+    return file.startswith(_TORCH)
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file of code is this library's."""
+    return file.startswith(_OURS)
+
+
 def place() -> str:
-    """The innermost line that is neither torch's nor ours; else the module or the autograd node."""
+    """The innermost line that is the user's or another library's, not torch's, ours or Python's.
+
+    If there is none, the module or the autograd node.
+    """
     frame: FrameType | None = sys._getframe(1)
     module = ""
     while frame is not None:
@@ -30,7 +45,8 @@ def place() -> str:
         owner = frame.f_locals.get("self")
         if not module and isinstance(owner, nn.Module):
             module = f"{type(owner).__name__} ({name.removeprefix(_TORCH)}:{frame.f_lineno})"
-        if not name.startswith((_TORCH, _OURS, "<")):
+        standard = name.startswith(_STANDARD) and not any(part in name for part in _INSTALLED)
+        if not standard and not name.startswith((_TORCH, _OURS, "<")):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     node: Any = torch._C._current_autograd_node()

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from noisewise.separation.content import Content
+from noisewise.separation.origin import is_torchs, place
 
 __all__ = ["Outside", "Path"]
 
@@ -40,7 +41,11 @@ _PLAIN = (
     type,
     types.BuiltinFunctionType,
 )
+_NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
+#: What a property of a tensor is, and the kinds of facts that say nothing of its values.
+_Getter = type(Tensor.shape.__get__)  # type: ignore[attr-defined]
+_SAID_OF_ALL = frozenset((torch.Size, torch.dtype, torch.device, torch.layout))
 #: Makes a constant of the number that is assigned.
 _ASSIGNMENT = Tensor.__setitem__
 #: Ways to have code run within the backward pass.
@@ -90,11 +95,12 @@ class Path:
 
     Attributes
     ----------
-    followed : bool
-        Whether the digest says all. If not, the run must be watched, whatever its digest is.
+    unfollowed : str
+        Why the digest does not say all, so that the run must be watched whatever its digest is;
+        empty if it does.
     """
 
-    __slots__ = ("_count", "_known", "_learning", "_numbers", "_outside", "digest", "followed")
+    __slots__ = ("_count", "_known", "_learning", "_numbers", "_outside", "digest", "unfollowed")
 
     def __init__(
         self,
@@ -103,7 +109,7 @@ class Path:
         learning: bool = False,
     ) -> None:
         self.digest = 0
-        self.followed = True
+        self.unfollowed = ""
         self._known = known
         self._outside = Outside() if outside is None else outside
         self._learning = learning
@@ -120,18 +126,39 @@ class Path:
         self._learning = False
 
     def hand_over(self, values: Any) -> None:
-        """Note which values leave one part of the run for the next."""
+        """Note which values leave one part of the run for the next.
+
+        Of an object only its kind is noted: tensors in it are known where they are used.
+        """
         seen: list[Any] = [self.digest]
-        self._describe(values, seen, exact=True)
+        for value in values:
+            if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
+                self._describe((value,), seen, exact=True)
+            else:
+                seen.append(type(value))
         self.digest = hash(tuple(seen))
 
     def called(self, kind: Any, returning: bool) -> None:
         """Something else than a torch function was called; `returning` if it has backward code."""
         self.digest = hash((self.digest, kind))
-        self.followed = self.followed and not returning
+        if returning:
+            self.lose(f"{kind.__name__} runs code of its own in the backward pass")
+
+    @property
+    def followed(self) -> bool:
+        """Whether the digest says all."""
+        return not self.unfollowed
+
+    def lose(self, reason: str) -> None:
+        """Something happened that the digest cannot tell."""
+        self.unfollowed = self.unfollowed or f"{reason} ({place()})"
 
     def note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """One call of a torch function."""
+        if function.__class__ is _Getter and result.__class__ in _SAID_OF_ALL:
+            # Shape, type or device: whoever asks, and of which tensor, does nothing to it.
+            self.digest = hash((self.digest, function, result))
+            return
         seen: list[Any] = [self.digest, function]
         exact = function is _ASSIGNMENT or not (args and isinstance(args[0], Tensor))
         self._describe(args, seen, exact)
@@ -141,7 +168,12 @@ class Path:
                 self._describe((value,), seen, exact)
         self.digest = hash(tuple(seen))
         if function in _RETURNING:
-            self.followed = False
+            self.lose("a hook on a tensor's gradient")
+        if isinstance(function, types.FunctionType) and not is_torchs(
+            function.__code__.co_filename
+        ):
+            # What it does is done below the mode that notes the path.
+            self.lose(f"{function.__qualname__} is called as if it were a function of torch")
         if isinstance(result, Tensor):
             self.name(result)
         elif isinstance(result, (tuple, list)):
@@ -161,9 +193,11 @@ class Path:
                 seen.append(value.requires_grad)
             elif isinstance(value, bool):
                 seen.append("yes" if value else "no")
-            elif isinstance(value, int):
-                # -1 and -2 have the same hash, and are the commonest axes.
-                seen.append(2 * value if value >= 0 else -2 * value + 1)
+            elif value.__class__ is int:
+                # -1 and -2 have the same hash, and are the commonest axes; so have numbers that
+                # are 2^61 - 1 apart.
+                small = 2 * value if value >= 0 else -2 * value + 1
+                seen.append(small if small < 2**60 else str(value))
             elif isinstance(value, float):
                 seen.append(value.hex() if exact else "float")
             elif isinstance(value, (tuple, list)):
@@ -180,11 +214,11 @@ class Path:
             return "known", id(tensor)
         number = self._outside.number(tensor, self._learning)
         if number is None:
-            self.followed = False
+            self.lose("a tensor that this run has not made, and that is not a parameter or buffer")
         else:
             # Known from now on: it is compared once a run.
             self._numbers[id(tensor)] = (weakref.ref(tensor), -number)
-        return -1 if number is None else -number
+        return "outside", number
 
     def _describe_rare(self, value: Any, seen: list[Any]) -> None:
         seen.append(type(value))
@@ -198,9 +232,13 @@ class Path:
             for key, item in value.items():
                 self._describe((key, item), seen, True)
         elif isinstance(value, _CALLED):
+            if not (value.__module__ or "").startswith(("torch.", "noisewise.")):
+                # What it does is done below the mode that notes the path.
+                self.lose(f"a function of one's own, {value.__qualname__}, is handed to torch")
             seen.append(value.__code__ if hasattr(value, "__code__") else _code_of(value))
         elif not isinstance(value, (torch.Generator, torch._C._FunctionBase)):
-            self.followed = False  # it could stand for any number
+            # It could stand for any number.
+            self.lose(f"an argument of type {type(value).__name__}")
 
 
 def _code_of(method: Callable[..., Any]) -> Any:

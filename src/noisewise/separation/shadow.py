@@ -13,7 +13,7 @@ own size, strides and offset.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +77,16 @@ def is_mixed(planes: Tensor) -> Tensor:
     return planes[0] + planes[1] > TOP
 
 
+def _covers(tensor: Tensor) -> bool:
+    """Whether a tensor has every entry of its memory once."""
+    size = tensor.numel() * tensor.element_size()
+    return size == tensor.untyped_storage().nbytes() and not overlaps(tensor)
+
+
+def _view_of(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
 class Cell:
     """The shadow of one storage.
 
@@ -88,6 +98,18 @@ class Cell:
         Whether the values follow from Python constants alone: not from records, weights or chance.
     origin : Origin or None
         What first mixed records here.
+    kind : str or None
+        Without records: "flat" if all entries are equal, "drawn" if each is drawn alike.
+    labels : Tensor or None
+        What each entry is within its record, by numbers that only this storage knows.
+    labelled : bool
+        Whether it ever had labels.
+    shared : bool
+        Whether others may write to it.
+    arranged : tuple or None
+        The view in which labels were given last, and the layout of its records.
+    drawn_for : Tensor or None
+        Of what was drawn: which record each entry was used for, -1 for all of them.
     """
 
     def __init__(self, tensor: Tensor, const: bool) -> None:
@@ -97,6 +119,11 @@ class Cell:
         self.unit = tensor.element_size()
         self.const = const
         self.origin: Origin | None = None
+        self.kind: str | None = None
+        self.labels: Tensor | None = None
+        self.labelled = self.shared = False
+        self.drawn_for: Tensor | None = None
+        self.arranged: tuple[Any, Any] | None = None
 
     @property
     def alive(self) -> bool:
@@ -112,6 +139,7 @@ class Shadow:
         #: Memory that held records before, the dataset itself.
         self.given: set[int] = set()
         self._writes = 0
+        self._numbered = 0
 
     def cell(self, tensor: Tensor) -> Cell | None:
         """Return what is known of a tensor's memory."""
@@ -131,21 +159,105 @@ class Shadow:
         seen = self._view(tensor, cell)
         return seen.amax(-1) if tensor.element_size() > cell.unit else seen
 
+    def kind(self, tensor: Tensor) -> str | None:
+        """Of public memory: "flat" if all entries are equal, "drawn" if each is drawn alike."""
+        cell = self.cell(tensor)
+        if cell is None or cell.planes is not None or cell.unit != tensor.element_size():
+            return None
+        return cell.kind
+
+    def holds_draws(self, tensor: Tensor) -> bool:
+        """Whether memory was drawn, whatever it is taken for."""
+        cell = self.cell(tensor)
+        return cell is not None and cell.planes is None and cell.kind == "drawn"
+
+    def share(self, tensor: Tensor) -> None:
+        """Others may write to this memory from now on: nothing is known of what it holds."""
+        cell = self.cell(tensor)
+        if cell is not None:
+            cell.shared, cell.const, cell.kind, cell.labels = True, False, None, None
+
+    def labels(self, tensor: Tensor) -> Tensor | None:
+        """What each entry of a tensor with records is within its record; None without records."""
+        cell = self.cell(tensor)
+        if cell is None or (cell.planes is None and cell.labels is None):
+            return None
+        if cell.labels is None or cell.unit != tensor.element_size():
+            raise RuntimeError("entries without labels")
+        view: Tensor = cell.labels.as_strided(
+            tensor.shape, tensor.stride(), tensor.storage_offset()
+        )
+        return view
+
+    def claim(self, tensor: Tensor, owners: Tensor) -> bool:
+        """Say for which record each drawn entry is used (-1: all); False if it was for another."""
+        cell = self.cell(tensor)
+        if cell is None or overlaps(tensor) or cell.unit != tensor.element_size():
+            return False
+        if cell.drawn_for is None:
+            entries = tensor.untyped_storage().nbytes() // tensor.element_size()
+            cell.drawn_for = torch.zeros(entries, dtype=PLANE)
+        layout = (tensor.shape, tensor.stride(), tensor.storage_offset())
+        seen = cell.drawn_for.as_strided(*layout)
+        free = bool(((seen == 0) | (seen == owners)).all())
+        seen.copy_(owners)
+        return free
+
+    def arrangement(self, tensor: Tensor) -> Any:
+        """The layout that a tensor was labelled by, if it is still the same."""
+        cell = self.cell(tensor)
+        if cell is None or cell.arranged is None or cell.arranged[0] != _view_of(tensor):
+            return None
+        return cell.arranged[1]
+
+    def label(self, tensor: Tensor, numbers: Tensor | None, layout: Any = None) -> None:
+        """Give every entry of a tensor with records its number; None: it is not known."""
+        cell = self.cell(tensor)
+        if cell is None:
+            return
+        entries = tensor.untyped_storage().nbytes() // cell.unit
+        if numbers is None or cell.unit != tensor.element_size():
+            cell.labels = None
+            return
+        if cell.labels is None or len(cell.labels) < entries:
+            if tensor.numel() < entries and (cell.labels is not None or cell.labelled):
+                return  # parts of it are not known
+            # What was there before is the same as itself alone, unless all of it is equal.
+            cell.labels = -1 - torch.arange(entries, dtype=torch.int32)
+            if cell.kind == "flat":
+                cell.labels.fill_(-1)
+        cell.labelled = True
+        seen = cell.labels.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        seen.copy_(numbers + self._numbered)
+        self._numbered = (self._numbered + tensor.numel()) % 2**30
+        cell.arranged = None if layout is None else (_view_of(tensor), layout)
+
     def write(
         self,
         tensor: Tensor,
         planes: Tensor | None,
         const: bool = False,
         origin: Origin | None = None,
+        kind: str | None = None,
     ) -> None:
         """Set the shadow of the elements that a tensor covers."""
         key = storage_key(tensor)
         if key is None:
             return
         cell = self.cells.get(key)
+        whole = _covers(tensor)
         if cell is None:
             cell = self.cells[key] = Cell(tensor, const)
-        cell.const = cell.const and const
+            cell.kind = kind if whole else None
+        elif planes is None:
+            if whole and cell.unit == tensor.element_size():
+                cell.planes = cell.labels = None  # nothing is left of what was there
+                cell.kind, cell.labelled, cell.drawn_for = kind, False, None
+            elif cell.planes is None:
+                cell.kind = cell.labels = None  # parts of it are one thing, parts another
+        cell.const = cell.const and const and not cell.shared
+        cell.kind = None if cell.shared else cell.kind
+        cell.arranged = None
         if planes is not None or cell.planes is not None:
             if cell.planes is None:
                 entries = tensor.untyped_storage().nbytes() // cell.unit
@@ -165,6 +277,8 @@ class Shadow:
             elif planes is None:
                 seen.zero_()
             else:
+                if planes.untyped_storage()._cdata == cell.planes.untyped_storage()._cdata:
+                    planes = planes.clone()  # what a rule read of the memory that is written
                 planes = planes.expand(2, *tensor.shape)
                 seen.copy_(planes.unsqueeze(-1) if seen.dim() > tensor.dim() + 1 else planes)
             cell.origin = origin or cell.origin

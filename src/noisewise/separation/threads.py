@@ -24,6 +24,7 @@ _DOORS: tuple[tuple[Any, str], ...] = (
     (queue.Queue, "put"),
     (pool.Pool, "_check_running"),  # asked by everything that hands work to a pool
     (_thread, "start_new_thread"),
+    (threading, "_start_new_thread"),
     (dlpack, "to_dlpack"),  # another library may read the memory from now on
     (torch._C, "_to_dlpack"),
     (torch._tensor_str, "_str"),
@@ -36,27 +37,54 @@ _DOORS: tuple[tuple[Any, str], ...] = (
 _TRUSTED = ("torch.utils.checkpoint", "torch.random", "noisewise.")
 
 
+class _Door:
+    """One of them, and what stands in its place while somebody wants to know."""
+
+    def __init__(self, kind: Any, name: str) -> None:
+        self.kind, self.name = kind, name
+        self.original: Any = None
+        self.told: list[tuple[int, Callable[[str], None]]] = []
+        self._watched = self._stand_in()  # made once, since runs open and close it all the time
+
+    def _stand_in(self) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith(_TRUSTED):
+                own = threading.get_ident()
+                for notice in [told for thread, told in self.told if thread == own][-1:]:
+                    notice(f"{self.kind.__name__}.{self.name}")
+            return self.original(*args, **kwargs)
+
+        return watched
+
+    def watch(self, caller: tuple[int, Callable[[str], None]]) -> None:
+        if not self.told:
+            self.original = vars(self.kind).get(self.name)
+            setattr(self.kind, self.name, self._watched)
+        self.told.append(caller)
+
+    def leave(self, caller: tuple[int, Callable[[str], None]]) -> None:
+        self.told.remove(caller)
+        if not self.told:
+            setattr(self.kind, self.name, self.original)
+
+
+_ALL = tuple(_Door(kind, name) for kind, name in _DOORS)
+
+
 @contextlib.contextmanager
 def noticing_threads(notice: Callable[[str], None]) -> Iterator[None]:
     """Tell when this thread uses one of the doors."""
-    own = threading.get_ident()
-    changed = []
-
-    def watched(kind: Any, name: str, original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1).f_globals.get("__name__", "")
-            if threading.get_ident() == own and not caller.startswith(_TRUSTED):
-                notice(f"{kind.__name__}.{name}")
-            return original(*args, **kwargs)
-
-        return call
-
-    for kind, name in _DOORS:
-        original = vars(kind).get(name)
-        setattr(kind, name, watched(kind, name, original))
-        changed.append((kind, name, original))
+    caller = threading.get_ident(), notice
+    for door in _ALL:
+        door.watch(caller)
+    seed, count = torch.initial_seed(), _thread._count()
     try:
         yield
+        if torch.initial_seed() != seed:
+            notice("a seed of torch's generator")
+        if _thread._count() > count:
+            notice("a thread that was started")
     finally:
-        for kind, name, original in changed:
-            setattr(kind, name, original)
+        for door in _ALL:
+            door.leave(caller)

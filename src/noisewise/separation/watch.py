@@ -1,7 +1,7 @@
 """Carries the shadow through every ATen operation of a run: forward, loss and backward.
 
 `Watch` is a dispatch mode: it sees what torch computes, whoever asked for it (modules, hooks,
-custom autograd functions, recomputation). `Leaks` is a function mode: it sees the few doors
+custom autograd functions, recomputation). `Leaks` sees the few doors
 through which values leave torch without an operation. No value of a record is ever read.
 """
 
@@ -13,18 +13,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from noisewise.separation import rules
+from noisewise.separation.alike import Layout, alike, label, layout_of
 from noisewise.separation.before import Storages, storages
 from noisewise.separation.call import HIDDEN, Call, Planes, UnfollowedError, everything
+from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
-from noisewise.separation.registry import Operation, operation_of, words
+from noisewise.separation.registry import Operation, operation_of
+from noisewise.separation.sameness import public_kind, uniform_numbers
 from noisewise.separation.shadow import LARGEST, PLANE, TOP, Origin, Shadow, is_mixed, storage_key
 
-__all__ = ["Leaks", "Storages", "Watch", "storages"]
+__all__ = ["Storages", "Watch", "storages"]
 
 assert rules  # importing them fills the registry
 
@@ -85,6 +87,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.reads = 0
         self.calls = 0
         self._exported: set[int] = set()
+        self._made = 0
+        #: How many records are followed, and operations that may treat them differently.
+        self.records = 0
+        self.unlike: dict[Origin, None] = {}
+        #: Whether it is asked at all if they are treated alike.
+        self.comparing = True
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
         """Say which record each row of a tensor belongs to (negative: none)."""
@@ -92,7 +100,21 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ValueError(f"a batch of at most {LARGEST} records can be followed")
         own = (owners + 1).to(PLANE)
         planes = torch.stack([own, torch.where(own > 0, TOP - own, own)])
-        self.shadow.write(tensor, planes.reshape(2, -1, *(1,) * (tensor.dim() - 1)))
+        planes = planes.reshape(2, -1, *(1,) * (tensor.dim() - 1))
+        self.shadow.write(tensor, planes)
+        if owners.numel():
+            self.records = max(self.records, int(owners.max()) + 1)
+            layout = layout_of(planes, self.records)
+            if layout is not None:
+                label(self.shadow, tensor, layout)
+
+    def carry(self, old: Tensor, new: Tensor) -> None:
+        """Say that the library changed a tensor's entries, each record's by themselves."""
+        planes = self.shadow.read(old)
+        self.shadow.write(new, planes)
+        layout = None if planes is None else layout_of(planes, self.records)
+        if layout is not None:
+            label(self.shadow, new, layout)
 
     def notice(self, what: str) -> None:
         """Something that cannot be followed happened."""
@@ -171,8 +193,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
-        if private and not _tensors_only(result) and call.name not in Leaks.FACTS:
+        if private and not tensors_only(result) and call.name not in Leaks.FACTS:
             self.escapes.setdefault(Origin(call.name, place()))
+        derived = None if private else public_kind(call, operation)
+        if call.results or not tensors_only(result):  # more than another view
+            self._claim_draws(call, derived == "drawn")
         if not call.results:
             return
         if operation.unwritten:
@@ -191,18 +216,63 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         )
         if not private:
+            kind = derived
             for tensor in call.results:
-                shadow.write(tensor, None, const)
+                numbers = None if kind is not None or const else self._uniform(call, operation)
+                shadow.write(tensor, None, const, kind=kind)
+                if numbers is not None:
+                    shadow.label(tensor, numbers)
             return
         origins = [cell.origin for cell in cells if cell is not None and cell.origin is not None]
         written = call.results[: call.overwritten]
-        for tensor, planes in zip(call.results, self._apply(call, operation), strict=True):
+        found = self._apply(call, operation)
+        layouts = self._alike(call, operation, found)
+        kind = public_kind(call, operation) if None in found else None
+        for tensor, planes in zip(call.results, found, strict=True):
             first: Origin | None = None
             if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
                 first = origins[0] if origins else Origin(call.name, place())
             if planes is not None:
                 self._check_memory(tensor, made=not any(tensor is t for t in written))
-            shadow.write(tensor, planes, False, first)
+            shadow.write(tensor, planes, False, first, kind)
+        for tensor, layout in zip(call.results, layouts, strict=True):
+            label(shadow, tensor, layout)
+
+    def _claim_draws(self, call: Call, drawn: bool) -> None:
+        """What was drawn is used up by what it becomes, or, if anything else reads it, by all."""
+        private = any(self.shadow.read(t) is not None for t in call.tensors)
+        for tensor in call.tensors:
+            if private or not self.shadow.holds_draws(tensor):
+                continue
+            # A second thing made of the same draws meets another owner: they are no draws anew.
+            self._made = self._made % 10_000 + 1
+            owner = torch.full((), -1 - self._made if drawn else -1, dtype=PLANE)
+            if not self.shadow.claim(tensor, owner):
+                self.unlike.setdefault(Origin(call.name, place()))
+
+    def _uniform(self, call: Call, operation: Operation) -> Planes:
+        """Numbers of a public result that is the same along some axis, for all records perhaps."""
+        if len(call.results) != 1 or self.records < 2 or not self.comparing:
+            return None
+        try:
+            return uniform_numbers(call, operation, call.results[0], self.records)
+        except (RuntimeError, IndexError, TypeError, AttributeError, ValueError, UnfollowedError):
+            return None
+
+    def _alike(
+        self, call: Call, operation: Operation, found: list[Planes]
+    ) -> Sequence[Layout | None]:
+        """Where records lie in the results, if the operation is shown to treat them alike."""
+        if self.unlike or not self.comparing:
+            return [None] * len(call.results)
+        try:
+            layouts = alike(call, operation, found, self.records)
+        except (RuntimeError, IndexError, TypeError, AttributeError, ValueError, UnfollowedError):
+            layouts = None
+        if layouts is not None:
+            return layouts
+        self.unlike.setdefault(Origin(call.name, place()))
+        return [None] * len(call.results)
 
     def _find_results(
         self, call: Call, operation: Operation, kwargs: dict[str, Any], result: Any, fresh: bool
@@ -276,88 +346,3 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _name(func: Any) -> str:
     name: str = func.overloadpacket.__name__
     return name
-
-
-class Leaks(TorchFunctionMode):
-    """Sees the values of records leave torch without an operation.
-
-    What a function on records returns is a tensor, or a fact that holds for every record alike
-    (`FACTS`). Anything else may be a value.
-    """
-
-    #: What is said of a tensor without looking at its values. Those of the last line end in an
-    #: operation, where they are followed.
-    FACTS = words(
-        "__get__ __set__ size dim stride numel nelement element_size storage_offset is_contiguous",
-        "is_floating_point is_complex is_signed is_set_to is_same_size ndimension get_device type",
-        "__len__ __hash__ __iter__ register_hook retain_grad is_pinned is_shared has_names is_conj",
-        "is_inference __dir__ _is_view is_neg is_tensor is_storage result_type can_cast",
-        "promote_types __dlpack_device__ dim_order is_distributed _is_zerotensor grad __delattr__",
-        "register_post_accumulate_grad_hook has_torch_function is_coalesced nested_size",
-        "item allclose equal is_nonzero __contains__ __bool__ __int__ __float__ __index__ backward",
-        "__complex__ __setitem__",
-    )
-    #: These hand values to Python code, or memory to others, and return tensors.
-    DOORS = words("apply_ map_ map2_ share_memory_ __deepcopy__ _ctc_loss tensor_split")
-    #: These hand out memory that may be written later.
-    EXPORTS = words(
-        "numpy __array__ data_ptr untyped_storage storage _typed_storage __dlpack__ share_memory_"
-    )
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Look at who leaves."""
-        watch = self.watch
-        reads = watch.reads
-        watch.calls += 1
-        try:
-            result = func(*args, **(kwargs or {}))
-        finally:
-            watch.calls -= 1
-        name = getattr(func, "__name__", "")
-        leaking = name in self.DOORS or (
-            name not in self.FACTS
-            # New memory from records takes an operation that reads them.
-            and (not _tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
-        )
-        if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
-            with self.watch.pause():
-                leaves = pytree.tree_leaves((args, kwargs))
-                tensors = [t for t in leaves if isinstance(t, Tensor)]
-                if leaking and any(self.watch.shadow.read(t) is not None for t in tensors):
-                    self.watch.escapes.setdefault(Origin(name, place()))
-                if "out" in (kwargs or {}) and self._unseen(kwargs["out"], tensors):
-                    self.watch.escapes.setdefault(Origin(f"{name} (into out=)", place()))
-                if name in self.EXPORTS:
-                    for tensor in tensors:
-                        self.watch.export(tensor)
-        return result
-
-    def _unseen(self, out: Any, tensors: list[Tensor]) -> bool:
-        """Whether a result was put into memory though no operation was seen to write it there."""
-        written = [t for t in pytree.tree_leaves(out) if isinstance(t, Tensor)]
-        read = self.watch.shadow.read
-        given = [t for t in tensors if all(t is not w for w in written)]
-        return any(read(t) is not None for t in given) and any(read(t) is None for t in written)
-
-
-def _is_new(result: Any, args: Any) -> bool:
-    """Whether a tensor was made in memory that no argument has."""
-    if not isinstance(result, Tensor) or (args and result is args[0]):
-        return False
-    given = [t for t in pytree.tree_leaves(args) if isinstance(t, Tensor)]
-    try:
-        return storage_key(result) not in {storage_key(t) for t in given}
-    except NotImplementedError:  # inside vmap, where operations are followed one level below
-        return False
-
-
-def _tensors_only(result: Any) -> bool:
-    if isinstance(result, (tuple, list)):
-        return all(map(_tensors_only, result))
-    return result is None or isinstance(result, Tensor)

@@ -3,7 +3,8 @@
 The table of contents.
 """
 
-from noisewise.training.allocation import deviations
+from noisewise.privacy.trials import TrialNumber
+from noisewise.release.allocation import deviations
 from noisewise.training.averaging import Averaging, Ema, Polyak
 from noisewise.training.callbacks import Callback, EarlyStopping, ProgressBar, TensorBoard
 from noisewise.training.distributed import Distributed
@@ -14,11 +15,15 @@ from noisewise.training.plan import Plan
 from noisewise.training.private import make_private
 from noisewise.training.private_run import PrivateRun
 from noisewise.training.resolved import ResolvedPlan, default_delta
+from noisewise.training.selection import Candidate, Selected, select
+from noisewise.training.several import SeveralOptimizers
+from noisewise.training.streamed import Streamed
 from noisewise.training.team import Solo, Team
 
 __all__ = [
     "Averaging",
     "Callback",
+    "Candidate",
     "CheckpointError",
     "Distributed",
     "EarlyStopping",
@@ -30,12 +35,17 @@ __all__ = [
     "PrivateRun",
     "ProgressBar",
     "ResolvedPlan",
+    "Selected",
+    "SeveralOptimizers",
     "Solo",
     "StepError",
+    "Streamed",
     "Team",
     "TensorBoard",
+    "TrialNumber",
     "default_delta",
     "deviations",
     "fit",
     "make_private",
+    "select",
 ]

@@ -141,10 +141,12 @@ class ProgressBar(Callback):
     """A bar with loss, accuracy, epsilon and the time that is left.
 
     While training, epsilon is that of one of the next steps (:mod:`noisewise.training.meter`), so
-    it is never below the truth; in the end it is the statement's.
+    it is never below the truth; in the end it is the statement's. It goes to standard error; where
+    that is no terminal, a plain line tells of every tenth part.
     """
 
     def __init__(self) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
@@ -154,13 +156,17 @@ class ProgressBar(Callback):
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
             Remaining(),
+            console=Console(stderr=True),
         )
+        self._plain = not self._bar.console.is_terminal
+        self._told = 0
         self._task: Any = None
         self._metrics: dict[str, float] = {}
 
     def on_start(self, run: PrivateRun) -> None:
         """Show the bar."""
-        self._bar.start()
+        if not self._plain:
+            self._bar.start()
         self._task = self._bar.add_task(
             run.name, total=run.steps, completed=run.next_step, numbers=""
         )
@@ -173,10 +179,16 @@ class ProgressBar(Callback):
     def on_end(self, run: PrivateRun) -> None:
         """Leave the bar with the epsilon of the statement."""
         self._show(run, exactly=True)
-        self._bar.stop()
+        if not self._plain:
+            self._bar.stop()
 
     def _show(self, run: PrivateRun, exactly: bool = False) -> None:
         epsilon = run.meter.after(run.steps_taken, exactly=exactly)
         shown = [f"{name} {value:.3f}" for name, value in self._metrics.items()]
         shown.append(f"epsilon {'none' if epsilon is None else round_up(epsilon)}")
         self._bar.update(self._task, completed=run.next_step, numbers=", ".join(shown))
+        tenth = 10 * run.next_step // max(1, run.steps)
+        if self._plain and (tenth > self._told or exactly):
+            self._told = tenth
+            said = f"{run.name}: step {run.next_step} of {run.steps}, {', '.join(shown)}"
+            self._bar.console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ from torch import Tensor, nn
 
 from noisewise.errors import BudgetExceededError, LedgerError, NoisewiseError
 from noisewise.privacy import Randomness, _validate
+from noisewise.release import Approval, Query, ThisProcess
+from noisewise.release.tensors import TensorNoise
 from noisewise.training.division import compare_copies, compare_parts
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.records import Records
-from noisewise.training.release import Approval, GroupLike, NoisePlan, add_noise
 from noisewise.training.sampling import Shard
 from noisewise.training.sharding import is_sharded, local_part, sharded_modules, whole_tensor
 
@@ -184,28 +186,24 @@ class Distributed:
     # ---------------------------------------------------------------- a step
 
     def noisy(
-        self,
-        groups: Sequence[GroupLike],
-        noise: NoisePlan,
-        rng: Randomness,
-        divisor: float,
-        types: Mapping[str, torch.dtype],
-        approve: Approval | None = None,
+        self, query: Query, noise: TensorNoise, rng: Randomness, approve: Approval | None = None
     ) -> dict[str, Tensor] | None:
         """Add the sums on worker 0, add noise there once, and send the mean to all."""
-        tensors = {name: g for group in groups for name, g in group.gradients.items()}
+        groups = query.measure(None)
+        tensors = {name: g for group in groups for name, g in group.items()}
         joined = torch.cat([t.detach().reshape(-1).double() for t in tensors.values()])
         joined = joined.to(self._device)
         dist.reduce(joined, self._source, group=self._group)
         kind = torch.float32
-        if torch.float64 in types.values():
+        if torch.float64 in noise.types.values():
             kind = torch.float64
         sent = torch.empty(joined.shape, dtype=kind, device=self._device)
         mean: dict[str, Tensor] = {}
         if self.worker == 0:
             parts = _split(joined, tensors, dict.fromkeys(tensors, torch.float64))
-            sums = [_Sum({n: parts[n] for n in group.gradients}) for group in groups]
-            mean = add_noise(sums, noise, rng, divisor, types)
+            sums = [{name: parts[name] for name in group} for group in groups]
+            whole = replace(query, measure=lambda held: held)
+            mean = ThisProcess(sums).noisy(whole, noise, rng)
         if approve is not None:
             answer: list[bool] = []
             self.first(lambda: answer.append(approve(mean)))
@@ -214,7 +212,7 @@ class Distributed:
         if self.worker == 0:
             sent.copy_(torch.cat([mean[name].reshape(-1).to(kind) for name in tensors]))
         dist.broadcast(sent, self._source, group=self._group)
-        return _split(sent, tensors, types)
+        return _split(sent, tensors, noise.types)
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient, or this worker's part of it."""
@@ -277,16 +275,6 @@ class Distributed:
     @property
     def _source(self) -> int:
         return 0 if self._group is None else dist.get_global_rank(self._group, 0)
-
-
-class _Sum:
-    """A group on worker 0, after the sums were added."""
-
-    def __init__(self, gradients: dict[str, Tensor]) -> None:
-        self.gradients = gradients
-        self.name = ""
-        self.sensitivity = 0.0
-        self.size = 0
 
 
 def default_team() -> Distributed | None:

@@ -227,7 +227,6 @@ class _Training:
 
     def to_the_end(self) -> Fitted:
         run, fitted = self.run, Fitted(self.run, Epochs(self.run.meter))
-        assert run.loader is not None
         run.plain_model.train()
         if run.next_step == 0:
             self._save()

@@ -7,6 +7,7 @@ batch, on one that the caller drew, or on a changed one, which it refuses.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -38,6 +39,8 @@ class PrivateLoader:
         For :meth:`epoch`.
     device : torch.device, optional
         Where batches are moved, without waiting.
+    codes : Tensor, optional
+        The unit of every record, as a number.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class PrivateLoader:
         steps: int,
         steps_per_epoch: int = 1,
         device: torch.device | None = None,
+        codes: Tensor | None = None,
     ) -> None:
         self.records = records
         self.sampler = sampler
@@ -55,6 +59,9 @@ class PrivateLoader:
         self.device = device
         self.position = 0
         self._fresh: list[tuple[Tensor, Tensor]] | None = None
+        self._codes = codes
+        self._coming: deque[Tensor] = deque()
+        self._units: Tensor | None = None
         self._seeks = 0
         self.unused = 0
 
@@ -120,6 +127,13 @@ class PrivateLoader:
                 return found
         return None
 
+    def units(self, rows: tuple[int, int]) -> Tensor | None:
+        """The units of these rows of the batch that was handed out last."""
+        if self._units is None:
+            return None
+        first, missing = rows
+        return self._units[first : len(self._units) - missing]
+
     def drop(self) -> None:
         """The batch that was handed out last will not be stepped on."""
         if self._fresh is not None:
@@ -133,10 +147,12 @@ class PrivateLoader:
     def _until(self, stop: int) -> Iterator[Any]:
         while self.position < stop:
             seeks = self._seeks
+            self._coming = deque()
             for batch in self.records.batches(self._indices(self.position, stop)):
                 if self._fresh is not None:
                     self.unused += 1
                 self.position += 1
+                self._units = self._coming.popleft() if self._coming else None
                 moved = self._moved(batch)
                 # Copies, since memory can be written without torch taking notice.
                 self._fresh = [(tensor, tensor.detach().clone()) for tensor in leaves(moved)]
@@ -145,7 +161,13 @@ class PrivateLoader:
                     break
 
     def _indices(self, start: int, stop: int) -> Iterator[Tensor]:
-        return (self.sampler.indices(step) for step in range(start, stop))
+        coming = self._coming
+        for step in range(start, stop):
+            indices = self.sampler.indices(step)
+            if self._codes is not None:
+                # Workers may read ahead; batches come in the order of their indices.
+                coming.append(self._codes[indices])
+            yield indices
 
     def _moved(self, value: Any) -> Any:
         if self.device is None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from noisewise.gradients import BoundedSum, GradientEngine
 from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
 from noisewise.training.records import first_record, leaves, map_tensors, record_count
-from noisewise.training.release import BoundedSumLike, EngineLike
 
 __all__ = ["GradientWatch", "Loop", "PrivateLoss", "PrivateModel"]
 
@@ -36,20 +37,25 @@ class Loop:
     engine : GradientEngine
     before, before_loss : callable
         Called with the inputs before a forward pass, and with the targets before the loss.
-    sharded : bool
-        Whether the weights are in parts on several workers; then only `run.step` works.
+    gathered : callable
+        Returns a context in which weights that are in parts on several workers are whole; it is
+        held from the forward pass to the step.
+    units : callable
+        From the inputs, after `before`, to the units of their rows; None: every row is one.
     """
 
     def __init__(
         self,
         model: nn.Module,
         loss: Callable[[Any, Any], Tensor],
-        engine: EngineLike,
+        engine: GradientEngine,
         before: Callable[[Any], None],
         before_loss: Callable[[Any], None],
-        sharded: bool = False,
+        gathered: Callable[[], AbstractContextManager[None]] = nullcontext,
+        units: Callable[[Any], Tensor | None] = lambda x: None,
     ) -> None:
-        self._sharded = sharded
+        self._units = units
+        self._gathered, self._held = gathered, ExitStack()
         self._model = model
         self._loss = loss
         self._engine = engine
@@ -67,11 +73,6 @@ class Loop:
         """Open a batch, or evaluate the model if it is not training."""
         if not torch.is_grad_enabled() or not self._model.training:
             return call_model(self._model, x)
-        if self._sharded:
-            raise StepError(
-                "weights that fully_shard keeps in parts are gathered for a whole step, so a loop "
-                "by hand is not possible. Use run.step(x, y)."
-            )
         if self._state not in (_IDLE, _SPOILED):
             raise StepError(
                 "run.model was called twice in training mode without a step in between; the "
@@ -86,7 +87,9 @@ class Loop:
         self._records = record_count(x)
         self._inputs = x
         try:
-            output = self._engine.forward(x) if self._records else self._no_output(x)
+            self._held.enter_context(self._gathered())
+            codes = self._units(x)
+            output = self._engine.forward(x, codes) if self._records else self._no_output(x)
         except BaseException:
             self.discard()
             raise
@@ -110,7 +113,7 @@ class Loop:
         self._state = _LOSS
         return value
 
-    def collect(self) -> BoundedSumLike:
+    def collect(self) -> BoundedSum:
         """Close the batch and return its bounded sum."""
         if self._state != _BACKWARD:
             reasons = {
@@ -147,6 +150,7 @@ class Loop:
     def _close(self) -> None:
         self._inputs = None
         self._engine.detach()
+        self._held.close()
 
     def _on_backward(self, gradient: Tensor) -> None:
         if self._state != _LOSS:

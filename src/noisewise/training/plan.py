@@ -2,8 +2,9 @@
 
 A :class:`Plan` couples the bound on one record's influence, the noise, the sampler and the
 accountant. It is immutable, checks itself when it is made, and serialises to JSON.
-:meth:`Plan.resolve` turns it into the constants of the accountant (contract, point 5): the
-sample rate q, the number of steps, the divisor, delta and the noise multiplier.
+:meth:`Plan.resolve` turns it into the constants of the accountant
+(docs/proofs/contract.md#sampler): the sample rate q, the number of steps, the divisor, delta
+and the noise multiplier.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from noisewise.errors import UnsoundError
 from noisewise.gradients import Clipped, Estimator, Schedule
 from noisewise.privacy import Relation, _validate
 from noisewise.privacy.accounting import ACCOUNTANTS
-from noisewise.training.allocation import ALLOCATIONS
+from noisewise.release.allocation import ALLOCATIONS
+from noisewise.training import unit_rules
 from noisewise.training.plan_values import from_plain, to_plain
 from noisewise.training.resolved import Constants, ResolvedPlan, calibrated, default_delta
 
 __all__ = ["Plan"]
 
 SAMPLERS = ("poisson", "full")
+RECORD = "one record"
 
 _REFUSED_SAMPLERS = {
     "shuffle": (
@@ -64,8 +67,20 @@ class Plan:
     records : int, optional
         The number of records, declared public. Otherwise `make_private` reads it from the data
         if the plan needs it, and the statement says so.
+        Where units are given (``make_private(units=)``), the number of units; the expected batch
+        size and the sample rate speak of units as well.
     unit : str
-        What one record stands for.
+        What one record stands for, or one unit.
+    unit_rule : {"auto", "units", "rows"}
+        With units: "units" draws each unit with the sample rate, and bounds the mean gradient of
+        its rows; "rows" draws each of its rows with the sample rate, bounds each, and accounts for
+        `unit_rows` of them. "auto" takes the one with the smaller noise, for which `unit_rows` and
+        `rows` must be public; else "units".
+    unit_rows : int, optional
+        The most rows of one unit that take part, chosen at random: with "units" in every step,
+        with "rows" (which needs it) once. Default: all.
+    rows : int, optional
+        The number of rows, declared public; used by "rows" to divide, and by "auto".
     assume_apart : bool
         Train although it is not proven that the model and the loss keep records apart. Every step
         then compares halves of the batch with the whole, and the statement says that this is an
@@ -97,6 +112,9 @@ class Plan:
     relation: str = "add-remove"
     records: int | None = None
     unit: str = "one record"
+    unit_rule: str = "auto"
+    unit_rows: int | None = None
+    rows: int | None = None
     assume_apart: bool = False
     seed: int | None = None
 
@@ -119,13 +137,18 @@ class Plan:
             raise TypeError(f"assume_apart must be True or False, got {self.assume_apart!r}")
         if not isinstance(self.unit, str) or not self.unit:
             raise TypeError(f"unit must say what one record stands for, got {self.unit!r}")
+        unit_rules.check(self)
         if self.records is not None or not self.needs_size:
-            self._sigma(self._constants(self.records))  # raises what is impossible
+            self.sigma(self._constants(self.records))  # raises what is impossible
 
     # ---------------------------------------------------------------- resolution
 
     def resolve(
-        self, records: int | None = None, *, public_size: int | None = None
+        self,
+        records: int | None = None,
+        *,
+        public_size: int | None = None,
+        of_units: bool = False,
     ) -> ResolvedPlan:
         """Return the constants of the accountant.
 
@@ -134,6 +157,8 @@ class Plan:
         records, public_size : int, optional
             Two names for the number of records, which is declared public by giving it here;
             needed unless the plan has `records` or needs none.
+        of_units : bool
+            Whether what is protected are units of several rows.
 
         Raises
         ------
@@ -151,16 +176,30 @@ class Plan:
                 f"one record at random would be allowed. {default_delta(size):g} is customary.",
                 stacklevel=2,
             )
+        if not of_units and self.speaks_of_units:
+            raise ValueError(
+                "the plan speaks of units of several rows (unit_rule, unit_rows or rows), but none "
+                "were given: give units=, one identifier for each row, or every row would be "
+                "protected by itself"
+            )
+        rule = unit_rules.chosen(self, constants) if of_units else None
+        rows = unit_rules.mean_rows(self, size) if rule == "rows" else 1.0
         return ResolvedPlan(
-            plan=self,
+            plan=self.with_(unit=unit_rules.UNIT) if of_units and self.unit == RECORD else self,
             records=size,
             sample_rate=constants.rate,
             steps=constants.steps,
-            batch_size=constants.divisor,
+            batch_size=constants.divisor * rows,
             delta=constants.delta,
-            noise_multiplier=self._sigma(constants),
+            noise_multiplier=self.sigma(constants, self.unit_rows if rule == "rows" else None),
             size_used=self.needs_size,
+            unit_rule=rule,
         )
+
+    @property
+    def speaks_of_units(self) -> bool:
+        """Whether some field makes sense for units of several rows only."""
+        return self.unit_rule != "auto" or self.unit_rows is not None or self.rows is not None
 
     @property
     def needs_size(self) -> bool:
@@ -178,7 +217,13 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain values."""
-        content = {item.name: to_plain(getattr(self, item.name)) for item in fields(self)}
+        # What is not said of units is not written: plans without them read as they always did.
+        said = [
+            item.name
+            for item in fields(self)
+            if item.name not in unit_rules.FIELDS or getattr(self, item.name) != item.default
+        ]
+        content = {name: to_plain(getattr(self, name)) for name in said}
         return {"format": "noisewise-plan", "version": 1, **content}
 
     def to_json(self, *, indent: int | None = 2) -> str:
@@ -324,9 +369,10 @@ class Plan:
         if delta is None:
             assert size is not None
             delta = default_delta(size)
-        return Constants(rate, divisor, steps, delta)
+        return Constants(rate, divisor, steps, delta, size)
 
-    def _sigma(self, constants: Constants) -> float:
+    def sigma(self, constants: Constants, unit_rows: int | None = None) -> float:
+        """Noise multiplier of these constants, for units of so many rows."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         assert self.epsilon is not None
@@ -337,4 +383,5 @@ class Plan:
             constants.rate,
             self.accountant,
             self.relation,
+            unit_rows,
         )

@@ -1,6 +1,6 @@
 """Estimators as plain values and back, so that a plan can be written down as JSON.
 
-Only the estimators that :mod:`noisewise.gradients` exports are ever built again from text.
+Only the rules of the registry, and schedules of them, are ever built again from text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from noisewise import gradients
+from noisewise.gradients import GRADIENT_RULES, Schedule
 
 __all__ = ["from_plain", "to_plain"]
 
@@ -48,7 +48,8 @@ def from_plain(value: Any) -> Any:
 
 
 def _estimator(name: str) -> type[Any]:
-    found = getattr(gradients, name, None) if name in gradients.__all__ else None
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+    if name == Schedule.__name__:
+        return Schedule
+    if name not in GRADIENT_RULES:
         raise ValueError(f"{name!r} is not an estimator of noisewise.gradients")
-    return found
+    return GRADIENT_RULES[name].kind

@@ -12,18 +12,22 @@ from torch import Tensor, nn
 
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import GradientEngine
+from noisewise.gradients.compiled import uncompiled
 from noisewise.nn.projections import Projectable
 from noisewise.privacy import Ledger, _validate
 from noisewise.privacy.statement import Preprocessing
-from noisewise.training.account import Account, MemoryAccount, open_account
+from noisewise.release.steps import Steps
+from noisewise.training.account import memory_account, open_account
 from noisewise.training.averaging import Averaging, averaging_of
 from noisewise.training.distributed import default_team
 from noisewise.training.plan import Plan
 from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
-from noisewise.training.records import TensorRecords, records_of
-from noisewise.training.sharding import sharded_modules
+from noisewise.training.records import Records, TensorRecords, records_of
+from noisewise.training.sharding import is_sharded, sharded_modules
+from noisewise.training.streamed import Streamed
 from noisewise.training.streams import Streams
 from noisewise.training.team import Solo, Team
+from noisewise.training.units import UnitTable
 
 __all__ = ["build_engine", "make_private"]
 
@@ -39,6 +43,7 @@ def make_private(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     name: str = "training",
+    units: Any = None,
     views: int = 1,
     augmentation: Augmentation | None = None,
     chunk: int | None = None,
@@ -73,6 +78,10 @@ def make_private(
         Checkpoint to continue, with the same plan, name and ledger.
     name : str
         Of this run, in the ledger; runs of one program differ by it.
+    units : sequence, optional
+        The unit that each row of `data` belongs to, by identifiers of any hashable type: all visits
+        of a patient. What is protected is then a unit with all its rows, and the expected batch
+        size counts units; see `Plan.unit_rule`. Identifiers are neither kept nor shown.
     views, augmentation : int, callable
         Augmentation multiplicity: every record's gradient is the mean over `views` augmented
         copies, bounded as one. `augmentation` maps a batch of inputs to another, record by record.
@@ -107,22 +116,32 @@ def make_private(
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module  # its own reduction would never see a gradient
+    model = uncompiled(model)
     team = team or default_team() or Solo()
+    if isinstance(data, Streamed) and team.workers > 1:
+        raise UnsoundError(
+            "a stream is read by one process: what several of them read cannot be compared, so a "
+            "record might be drawn by two. Give a map-style dataset, or train in one process."
+        )
     held = (
         None
         if data is None
         else records_of(data, collate=collate, workers=workers, pin_memory=pin_memory)
     )
+    table = _table(units, held, team)
     size_read = records is None and plan.records is None and plan.needs_size and held is not None
     if size_read:
         assert held is not None
-        records = team.public_size(len(held))
-    resolved = plan.resolve(records)
+        records = team.public_size(len(held)) if table is None else len(table)
+    resolved = plan.resolve(records, of_units=units is not None)
+    plan = resolved.plan
+    within = "mean" if resolved.unit_rule == "units" else None
     _check_parameters(model, optimizer)
     _check_sharded(model, averaging)
     team.prepare(model, plan.to_json())
-    division = team.compare(held, None if size_read else resolved.records)
+    division = team.compare(held, None if size_read or table else resolved.records)
     with team.gathered(model):
+        _check_whole(model)
         engine = build_engine(
             model,
             loss,
@@ -132,12 +151,13 @@ def make_private(
             augmentation=augmentation,
             assume_apart=plan.assume_apart,
             expected=resolved.batch_size / team.workers,
+            within=within,
             private=held.held if isinstance(held, TensorRecords) else (),
         )
         # Now, before any batch is handed out: what is made later may hold records.
         engine.storages_before()
-    account: Account = MemoryAccount(resolved)
-    opened: list[Account] = []
+    account: Steps = memory_account(resolved)
+    opened: list[Steps] = []
     team.first(lambda: opened.append(open_account(resolved, ledger, name)))
     account = opened[0] if opened else account
     try:
@@ -150,6 +170,7 @@ def make_private(
             account=account,
             streams=Streams(plan.seed, name, team.worker, bound_to),
             records=held,
+            table=table,
             name=name,
             team=team,
             views=_validate.integer("views", views, minimum=1),
@@ -185,6 +206,7 @@ def build_engine(
     assume_apart: bool = False,
     expected: float | None = None,
     private: Sequence[Tensor] = (),
+    within: str | None = None,
 ) -> GradientEngine:
     """Return the engine that bounds every record's contribution."""
     return GradientEngine(
@@ -197,7 +219,25 @@ def build_engine(
         assume_apart=assume_apart,
         expected=expected,
         private=private,
+        within=within,
     )
+
+
+def _table(units: Any, held: Records | None, team: Team) -> UnitTable | None:
+    """Read the units of all rows; None if rows are units, or the caller draws all batches."""
+    if units is None:
+        return None
+    if team.workers > 1:
+        raise UnsoundError(
+            "units of several rows are not divided among workers yet: a unit whose rows are on two "
+            "of them would be bounded twice. Train in one process, or without units."
+        )
+    if held is None:
+        raise ValueError(
+            "units belong to the rows of data, and there are none. Give data, from which batches "
+            "of whole units are drawn."
+        )
+    return UnitTable.of(units, len(held))
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -225,6 +265,18 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             "is spent on their gradients for nothing. Freeze them with requires_grad_(False).",
             stacklevel=3,
         )
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Refuse weights that are in parts even when FSDP has gathered its own."""
+    for name, parameter in model.named_parameters():
+        if is_sharded(parameter):
+            raise UnsupportedModelError(
+                f'the parameter "{name}" is spread over several processes (a DTensor, as tensor '
+                "parallelism makes them). A record's norm would have to be put together from all "
+                "of them before its gradient is scaled, which is not done here. Shard the model "
+                "with fully_shard (FSDP2) instead, or replicate it."
+            )
 
 
 def _check_sharded(model: nn.Module, averaging: object) -> None:

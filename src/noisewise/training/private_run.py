@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -18,25 +18,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.gradients import BoundedSum, GradientEngine
 from noisewise.nn.projections import Projectable, project
-from noisewise.privacy import Statement
+from noisewise.privacy import ADD_REMOVE, Sensitivity, Statement
 from noisewise.privacy.statement import Preprocessing
+from noisewise.release import Query, release
+from noisewise.release.steps import Step, Steps
+from noisewise.release.tensors import TensorNoise
 from noisewise.training import checkpoints, promise
-from noisewise.training.account import Account
 from noisewise.training.averaging import Averager, Averaging
 from noisewise.training.binding import Binding, require_constant
+from noisewise.training.drawing import make_loader
 from noisewise.training.errors import StepError
 from noisewise.training.loader import ALL_ROWS, PrivateLoader
 from noisewise.training.loop import GradientWatch, Loop, PrivateLoss, PrivateModel
 from noisewise.training.meter import EpsilonMeter
 from noisewise.training.plan import Plan
-from noisewise.training.records import Records
-from noisewise.training.release import BoundedSumLike, EngineLike, NoisePlan, digest_of
+from noisewise.training.records import Records, record_count
 from noisewise.training.resolved import ResolvedPlan
-from noisewise.training.sampling import FullSampler, PoissonSampler
 from noisewise.training.sharding import sharded_modules
 from noisewise.training.streams import Streams
-from noisewise.training.team import Team
+from noisewise.training.team import Team, Workers
+from noisewise.training.units import UnitTable, batch_units
 
 __all__ = ["Augmentation", "LossFunction", "PrivateRun"]
 
@@ -68,11 +71,12 @@ class PrivateRun:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: LossFunction,
-        engine: EngineLike,
+        engine: GradientEngine,
         resolved: ResolvedPlan,
-        account: Account,
+        account: Steps,
         streams: Streams,
         records: Records | None,
+        table: UnitTable | None = None,
         name: str,
         team: Team,
         views: int,
@@ -96,15 +100,19 @@ class PrivateRun:
         self.next_step = 0
         self._engine = engine
         self._records = records
+        self._table = table
         self._views = views
         self._preprocessing = preprocessing
-        sharded = bool(sharded_modules(model))
+        self._sharded = bool(sharded_modules(model))
         self._rows: tuple[int, int] | None = None
-        self._loop = Loop(model, loss, engine, self._before_forward, self._before_loss, sharded)
+        gathered = partial(team.gathered, model)
+        self._loop = Loop(
+            model, loss, engine, self._before_forward, self._before_loss, gathered, self._units
+        )
         self.model = PrivateModel(model, self._loop)
         self.loss = PrivateLoss(self._loop)
         self.device = torch.device(device) if device is not None else _device(model)
-        self.loader = self._make_loader()
+        self._loader = make_loader(records, table, resolved, team, streams, self.device)
         self._inside_step = False
         self._released = False
         self._constrained = _is_constrained(model)
@@ -144,11 +152,18 @@ class PrivateRun:
         """Whether all planned steps were taken."""
         return self.next_step >= self.resolved.steps
 
-    def step(self, x: Any, y: Any) -> None:
+    def step(self, x: Any, y: Any, units: Any = None) -> None:
         """Take one private step on a batch.
 
         The batch is the one that `run.loader` handed out last, or one that the caller drew; then
         the statement says that sampling is the caller's promise. It may be empty.
+
+        Parameters
+        ----------
+        x, y : inputs and targets
+        units : sequence, optional
+            In a run with units, of each row of a batch that the caller drew: rows of one unit are
+            bounded together. Those of the loader's batches are known.
 
         Raises
         ------
@@ -159,10 +174,11 @@ class PrivateRun:
         self._binding.require(self.optimizer)
         require_constant((x, y))
         self._announce()
-        own = self._recognise((x, y)) == ALL_ROWS
+        rows = self._recognise((x, y))
+        codes = self._units_of(rows, record_count(x), units)
         with self.team.gathered(self.plain_model):
-            bounded = self._engine.sum(x, y)
-        self._release(bounded, own)
+            bounded = self._engine.sum(x, y, codes)
+        self._release(bounded, rows == ALL_ROWS)
         self._inside_step = True
         try:
             self.optimizer.step()
@@ -172,8 +188,8 @@ class PrivateRun:
     def discard(self) -> None:
         """Drop a batch that was handed out, or on which `run.model` was called, without a step."""
         self._loop.discard()
-        if self.loader is not None:
-            self.loader.drop()
+        if self._loader is not None:
+            self._loader.drop()
 
     def epsilon(self) -> float:
         """Epsilon of the steps so far, at the plan's delta.
@@ -193,7 +209,7 @@ class PrivateRun:
         assumed = self._engine.assumed
         if assumed is not None:
             self.circumstances.unproven = "; ".join(assumed.reasons[:3])
-        self.circumstances.skipped_batches |= self.loader is not None and self.loader.unused > 0
+        self.circumstances.skipped_batches |= self._loader is not None and self._loader.unused > 0
         return promise.state(
             self.resolved,
             self.account.history,
@@ -201,6 +217,12 @@ class PrivateRun:
             randomness=self.streams.description,
             records=self._records,
             preprocessing=self._preprocessing,
+        )
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what must hold for a promise about this run, as far as it went."""
+        return promise.assumptions(
+            self.resolved, self.circumstances, self._records, self._preprocessing
         )
 
     def averaged_model(self) -> nn.Module:
@@ -223,14 +245,15 @@ class PrivateRun:
     def batches_known_by(self) -> str:
         """What a seeded batch depends on beside seed, name and step, for checkpoints."""
         records = None if self._records is None else len(self._records)
-        return f"{records} records, {self.team.workers} workers"
+        held = "" if self._table is None else f", {len(self._table)} units"
+        return f"{records} records{held}, {self.team.workers} workers"
 
     def go_to(self, step: int) -> None:
         """Make that step the next one, for batches, noise and schedules (used by checkpoints)."""
         self.discard()
         self.next_step = step
-        if self.loader is not None:
-            self.loader.seek(step)
+        if self._loader is not None:
+            self._loader.seek(step)
 
     def close(self) -> None:
         """Give the optimizer back, and the ledger if this run opened it."""
@@ -272,54 +295,61 @@ class PrivateRun:
         self, values: Any, like: tuple[int, int] | None = None
     ) -> tuple[int, int] | None:
         """Which rows of the loader's batch these are; a changed one is refused."""
-        return None if self.loader is None else self.loader.recognise(values, like)
+        return None if self._loader is None else self._loader.recognise(values, like)
 
-    def _release(self, bounded: BoundedSumLike, own: bool) -> None:
+    def _units(self, x: Any) -> Tensor | None:
+        """Units of the batch on which `run.model` is called."""
+        return self._units_of(self._rows, record_count(x), None)
+
+    def _units_of(self, rows: tuple[int, int] | None, count: int, given: Any) -> Tensor | None:
+        """The unit of every row of a batch, where rows of one unit are bounded together."""
+        known = None if rows is None or self._loader is None else self._loader.units(rows)
+        return batch_units(self.resolved.unit_rule, known, rows is not None, given, count)
+
+    def _release(self, bounded: BoundedSum, own: bool) -> None:
         """Charge, add noise once, and hand the noisy gradient to the optimizer."""
-        noise = NoisePlan(
-            self.team.largest([group.sensitivity for group in bounded.groups]),
-            [group.size for group in bounded.groups],
+        bounds = self.team.largest([group.sensitivity for group in bounded.groups])
+        sensitivity = tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds)
+        noise = TensorNoise(
+            sensitivity,
+            tuple(group.size for group in bounded.groups),
             self.resolved.noise_multiplier,
             self.plan.noise,
+            self.resolved.batch_size,
+            {name: p.dtype for name, p in self._engine.parameters.items()},
+            self.resolved.sample_rate,
+            self.resolved.unit_rows,
         )
-        self.circumstances.uneven |= self.team.agree(self._engine.unevenness > 0.0)
-        if self.loader is not None:
-            self.loader.claim()
+        if self._loader is not None:
+            self._loader.claim()
         if self.team.agree(not own):
             self.circumstances.caller_batches = True
             # Only the loader's batches are known to repeat; noise must never meet another batch.
             self.next_step = max(self.next_step, self.account.charged)
-        secret = self.streams.is_secret
-        if secret:  # a charge whose step was interrupted is lost: secret noise is never repeated
+        if self.streams.is_secret:
+            # A charge whose step was interrupted is lost: secret noise is never repeated.
             self.next_step = self.team.share(max(self.next_step, self.account.charged))
         step = self.next_step
-        if secret:
-            self.team.first(lambda: self._charge(step))
-        types = {name: p.dtype for name, p in self._engine.parameters.items()}
-        noisy = self.team.noisy(
-            bounded.groups,
+        sums = [group.gradients for group in bounded.groups]
+        found = release(
+            Query(lambda _: sums, sensitivity, "sum of gradients", self.plan.unit),
             noise,
-            self.streams.noise(step),
-            self.resolved.batch_size,
-            types,
-            None if secret else partial(self._charge, step),
-        )
-        if noisy is None:
+            Workers(self.team),
+            Step(self.account, step, partial(self._use, step)),
+            delta=None,
+            rng=self.streams.noise(step),
+        ).value
+        if found is None:
             self._lose()
             return
         self.account.follow(step + 1)
         self.next_step = step + 1
-        self._watch.write(self._engine.pull_back(noisy))
+        self._watch.write(self._engine.pull_back(found))
         self._released = True
 
-    def _charge(self, step: int, mean: Mapping[str, Tensor] | None = None) -> bool:
-        """Charge a step (worker 0 holds the ledger); whether it may be released."""
-        durable = self.account.durable  # without a ledger nothing is ever repeated
-        digest = digest_of(mean) if mean is not None and durable else None
-        paid = self.account.charge(step, digest)
-        if paid:
-            self.next_step = step + 1  # at once: whatever fails below, its noise is used up
-        return paid
+    def _use(self, step: int) -> None:
+        """Never draw the noise of this step again."""
+        self.next_step = step + 1
 
     def _lose(self) -> None:
         """Leave out steps that were charged but cannot be repeated: their noise is used up."""
@@ -345,9 +375,16 @@ class PrivateRun:
                 "not private. Call run.loss(run.model(x), y).backward() and then "
                 "run.optimizer.step()."
             )
-        self._binding.require(self.optimizer)
-        self._watch.require_untouched()
-        self._release(self._loop.collect(), self._rows == ALL_ROWS)
+        if self._sharded:
+            # The model shows its parts again, which are what the optimizer holds, after collecting.
+            self._watch.require_untouched()
+            bounded = self._loop.collect()
+            self._binding.require(self.optimizer)
+        else:
+            self._binding.require(self.optimizer)
+            self._watch.require_untouched()
+            bounded = self._loop.collect()
+        self._release(bounded, self._rows == ALL_ROWS)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._released:
@@ -362,22 +399,16 @@ class PrivateRun:
         if self._constrained:
             project(self.plain_model)
 
-    def _make_loader(self) -> PrivateLoader | None:
-        if self._records is None:
-            return None
-        shard = self.team.shard(len(self._records))
-        sampler = (
-            FullSampler(shard, self.streams)
-            if self.plan.sampling == "full"
-            else PoissonSampler(shard, self.resolved.sample_rate, self.streams)
-        )
-        return PrivateLoader(
-            self._records,
-            sampler,
-            self.resolved.steps,
-            self.resolved.steps_per_epoch,
-            self.device,
-        )
+    @property
+    def loader(self) -> PrivateLoader:
+        """All batches of the plan, drawn as the accountant assumes."""
+        if self._loader is None:
+            raise StepError(
+                "this run has no loader: it was made without data (data=None), so batches are "
+                "the caller's. Hand the records to make_private, or draw batches yourself and "
+                "call run.step(x, y)."
+            )
+        return self._loader
 
 
 def _device(model: nn.Module) -> torch.device | None:

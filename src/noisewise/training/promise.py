@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import History, Statement
+from noisewise.privacy import History, Relation, Statement
 from noisewise.privacy.statement import Preprocessing
+from noisewise.privacy.statement_premises import POISSON
+from noisewise.release import Promise
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
+from noisewise.training.streamed import Streamed
 
-__all__ = ["Circumstances", "state"]
+__all__ = ["Circumstances", "assumptions", "require_sound", "state"]
 
 
 @dataclass
@@ -36,8 +39,6 @@ class Circumstances:
         What must be said about how records were divided among workers.
     workers : int
         How many there were.
-    uneven : bool
-        Whether the last bits of a record's numbers depend on its place in a batch.
     """
 
     size_read: bool = False
@@ -47,7 +48,6 @@ class Circumstances:
     unproven: str = ""
     division: str = ""
     workers: int = 1
-    uneven: bool = False
 
 
 def state(
@@ -64,21 +64,36 @@ def state(
     require_sound(estimator)
     if preprocessing is not None:
         preprocessing.require_sound()
-    return Statement.derive(
-        history,
+    return Promise(
+        history=history,
         delta=resolved.delta,
         mechanism=_mechanism(resolved),
-        relation=resolved.plan.relation,
+        relation=Relation.of(resolved.plan.relation),
         accountant=resolved.plan.accountant,
         unit=resolved.plan.unit,
         sampler=_sampler(resolved, circumstances) if history else None,
         randomness=randomness,
-        assumptions=_assumptions(resolved, circumstances, records, preprocessing),
-    )
+        assumptions=assumptions(resolved, circumstances, records, preprocessing),
+    ).state()
+
+
+def assumptions(
+    resolved: ResolvedPlan,
+    circumstances: Circumstances,
+    records: Records | None,
+    preprocessing: Preprocessing | None,
+) -> tuple[str, ...]:
+    """Return what must hold for a promise about a run."""
+    if preprocessing is not None:
+        preprocessing.require_sound()
+    return tuple(_assumptions(resolved, circumstances, records, preprocessing))
 
 
 def require_sound(estimator: Any) -> None:
-    """Raise if no proof bounds what the estimator lets one record do (contract, point 9)."""
+    """Raise if no proof bounds what the estimator lets one record do.
+
+    docs/proofs/contract.md#proof.
+    """
     if getattr(estimator, "sound", True):
         return
     reason = getattr(estimator, "reason", "") or (
@@ -101,16 +116,33 @@ def _mechanism(resolved: ResolvedPlan) -> str:
         )
         shown = f"({values})"
     return (
-        f"noisy gradient descent: sums of gradients bounded by {type(estimator).__name__}{shown}, "
+        f"noisy gradient descent: sums of gradients{_of_units(resolved)} bounded by "
+        f"{type(estimator).__name__}{shown}, "
         f"Gaussian noise ({resolved.plan.noise} allocation), divided by "
         f"{resolved.batch_size:g}"
     )
 
 
+def _drawn(resolved: ResolvedPlan) -> str:
+    return "record" if resolved.unit_rule is None else "unit with its rows"
+
+
+def _of_units(resolved: ResolvedPlan) -> str:
+    """Whose gradients, where a unit has several rows."""
+    most = resolved.plan.unit_rows
+    if resolved.unit_rule == "units":
+        which = "all its rows" if most is None else f"at most {most} of its rows, drawn by chance"
+        return f" of units, each the mean over {which},"
+    if resolved.unit_rule == "rows":
+        return f" of rows, at most {most} of each unit, chosen once by chance,"
+    return ""
+
+
 def _sampler(resolved: ResolvedPlan, circumstances: Circumstances) -> str:
     if resolved.sample_rate == 1.0:
         return "none: accounted as if every record took part in every step"
-    text = f"Poisson: each record independently, with probability {resolved.sample_rate:.6g}"
+    kind = {None: "record", "units": "unit", "rows": "row"}[resolved.unit_rule]
+    text = f"{POISSON[kind]}{resolved.sample_rate:.6g}"
     if circumstances.caller_batches:
         return f"promised by the caller, who drew the batches: {text}"
     return text
@@ -125,24 +157,24 @@ def _assumptions(
     if resolved.size_used:
         how = "was read from the data and " if circumstances.size_read else ""
         yield (
-            f"The number of records, {resolved.records}, {how}is treated as public: the sample "
+            f"The number of {'records' if resolved.unit_rule is None else 'units'}, "
+            f"{resolved.records}, {how}is treated as public: the sample "
             "rate, the number of steps, delta or the divisor follow from it."
         )
-    if circumstances.uneven:
-        yield (
-            "On this machine the last bits of a record's gradient depend on its place in the "
-            "batch. It is assumed that no record lies so close to a kink of the model or the loss "
-            "that these bits change its gradient by more than the slack on the sensitivity."
-        )
+    if resolved.unit_rule is not None:
+        yield "All rows of a unit carry its identifier."
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."
     if resolved.sample_rate < 1.0 and circumstances.caller_batches:
         yield (
-            "The caller drew batches and promises that each record entered each of them "
-            f"independently with probability {resolved.sample_rate:.6g}."
+            f"The caller drew batches and promises that each {_drawn(resolved)} entered each of "
+            f"them independently with probability {resolved.sample_rate:.6g}."
         )
     elif circumstances.caller_batches:
-        yield "The caller drew batches and promises that no record was in one batch twice."
+        yield (
+            f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
+            "twice."
+        )
     if circumstances.caller_batches and circumstances.workers > 1:
         yield (
             f"The caller promises that no record was drawn by two of the {circumstances.workers} "
@@ -169,7 +201,12 @@ def _assumptions(
         yield from preprocessing.assumptions
     else:
         yield "The records were turned into numbers by public constants only."
-    if isinstance(records, MapRecords):
+    if isinstance(records, Streamed):
+        yield (
+            "Every pass over the stream gives each record once and no more than "
+            f"{len(records)} in all, and an item depends on its record alone."
+        )
+    elif isinstance(records, MapRecords):
         yield "Item i of the dataset depends on record i alone, and so does its place in a batch."
     if circumstances.unproven:
         yield (

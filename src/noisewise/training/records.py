@@ -93,7 +93,9 @@ class MapRecords:
             raise UnsoundError(
                 f"{type(dataset).__name__} gives its records in an order of its own, so they "
                 "cannot be drawn independently and Poisson accounting would be false. Give a "
-                "map-style dataset (with __len__ and __getitem__) or tensors."
+                "map-style dataset (with __len__ and __getitem__) or tensors; if every pass gives "
+                "each record once, noisewise.training.Streamed(dataset, records=...) draws them. "
+                "Shards that are resampled or split on the way (WebDataset) cannot be used."
             )
         self.dataset = dataset
         self.collate = collate or default_collate
@@ -143,6 +145,8 @@ def records_of(
     """Return whatever a user calls data as records that can be drawn by position."""
     if isinstance(data, (TensorRecords, MapRecords)):
         return data
+    if isinstance(data, IterableDataset):
+        return MapRecords(data)  # refuses it, with the reason
     if isinstance(data, DataLoader):
         return _of_loader(data, collate)
     if isinstance(data, TensorDataset) and collate is None:

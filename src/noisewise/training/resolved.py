@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from noisewise.privacy import PoissonGaussian, _validate
-from noisewise.privacy.accounting import epsilon_of, noise_multiplier
+from noisewise.privacy import _validate
+from noisewise.privacy.accounting import calibrate, epsilon_of, noise_multiplier, training_step
+from noisewise.privacy.events import Event, PoissonGaussian, with_count
 
 if TYPE_CHECKING:
     from noisewise.training.plan import Plan
 
-__all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta"]
+__all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta", "noise_beside"]
 
 
 class Constants(NamedTuple):
@@ -23,11 +24,18 @@ class Constants(NamedTuple):
     divisor: float
     steps: int
     delta: float
+    records: int | None = None
 
 
 @lru_cache(maxsize=256)
 def calibrated(
-    epsilon: float, delta: float, steps: int, rate: float, accountant: str, relation: str
+    epsilon: float,
+    delta: float,
+    steps: int,
+    rate: float,
+    accountant: str,
+    relation: str,
+    unit_rows: int | None = None,
 ) -> float:
     """Least noise multiplier; a plan checks at once that there is one, and asks again later."""
     return noise_multiplier(
@@ -35,9 +43,33 @@ def calibrated(
         delta=delta,
         steps=steps,
         sample_rate=rate,
+        unit_rows=unit_rows,
         accountant=accountant,
         relation=relation,
     )
+
+
+@lru_cache(maxsize=256)
+def noise_beside(
+    others: tuple[Event, ...],
+    epsilon: float,
+    delta: float,
+    steps: int,
+    rate: float,
+    accountant: str,
+    relation: str,
+) -> float:
+    """Least noise multiplier with which all steps and other releases cost `epsilon` together."""
+
+    def cost(multiplier: float) -> float:
+        return epsilon_of(
+            (PoissonGaussian(multiplier, rate, steps), *others),
+            delta=delta,
+            relation=relation,
+            accountant=accountant,
+        )
+
+    return calibrate(cost, epsilon, "noise multiplier")
 
 
 @dataclass(frozen=True)
@@ -55,6 +87,8 @@ class ResolvedPlan:
         The expected batch size, by which sums are divided.
     size_used : bool
         Whether any constant was computed from `records`.
+    unit_rule : {"units", "rows"} or None
+        How units of several rows are drawn; None if every record is a unit.
     """
 
     plan: Plan
@@ -65,11 +99,17 @@ class ResolvedPlan:
     delta: float
     noise_multiplier: float
     size_used: bool
+    unit_rule: str | None = None
 
     @property
-    def event(self) -> PoissonGaussian:
+    def unit_rows(self) -> int | None:
+        """The bound on a unit's rows that epsilon follows from, if it does."""
+        return self.plan.unit_rows if self.unit_rule == "rows" else None
+
+    @property
+    def event(self) -> Event:
         """One step, for the accountant."""
-        return PoissonGaussian(self.noise_multiplier, self.sample_rate)
+        return training_step(self.noise_multiplier, self.sample_rate, self.unit_rows)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,7 +121,7 @@ class ResolvedPlan:
         if steps == 0:
             return 0.0
         return epsilon_of(
-            PoissonGaussian(self.noise_multiplier, self.sample_rate, steps),
+            with_count(self.event, steps),
             delta=self.delta,
             relation=self.plan.relation,
             accountant=self.plan.accountant,

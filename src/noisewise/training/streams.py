@@ -61,6 +61,10 @@ class Streams:
         """Generator of the batch of a step, this worker's own."""
         return self._secret or self._derived("batch", step, self._worker)
 
+    def choice(self, step: int) -> Randomness:
+        """Generator of a choice among the rows of a unit; step -1: of one for all steps."""
+        return self._secret or self._derived("rows of units", step, 0)
+
     def _derived(self, purpose: str, step: int, worker: int) -> Randomness:
         label = f"noisewise/training/1/{self._seed}/{len(self._name)}:{self._name}"
         text = f"{label}/{purpose}/{step}/{worker}".encode()

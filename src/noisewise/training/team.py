@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.privacy import Randomness
+from noisewise.release import Agreed, Approval, Noise, Query, ThisProcess
+from noisewise.release.tensors import TensorNoise
 from noisewise.training.records import Records
-from noisewise.training.release import Approval, GroupLike, NoisePlan, add_noise
 from noisewise.training.sampling import Shard
 
-__all__ = ["Solo", "Team"]
+__all__ = ["Solo", "Team", "Workers"]
 
 
 class Team(Protocol):
@@ -73,13 +75,7 @@ class Team(Protocol):
         ...
 
     def noisy(
-        self,
-        groups: Sequence[GroupLike],
-        noise: NoisePlan,
-        rng: Randomness,
-        divisor: float,
-        types: Mapping[str, torch.dtype],
-        approve: Approval | None = None,
+        self, query: Query, noise: TensorNoise, rng: Randomness, approve: Approval | None = None
     ) -> dict[str, Tensor] | None:
         """Add all workers' sums, add noise once, divide; the same result on every worker.
 
@@ -152,17 +148,11 @@ class Solo:
         return list(values)
 
     def noisy(
-        self,
-        groups: Sequence[GroupLike],
-        noise: NoisePlan,
-        rng: Randomness,
-        divisor: float,
-        types: Mapping[str, torch.dtype],
-        approve: Approval | None = None,
+        self, query: Query, noise: TensorNoise, rng: Randomness, approve: Approval | None = None
     ) -> dict[str, Tensor] | None:
         """Add noise and divide."""
-        mean = add_noise(groups, noise, rng, divisor, types)
-        return mean if approve is None or approve(mean) else None
+        mean: dict[str, Tensor] | None = ThisProcess().noisy(query, noise, rng, approve)
+        return mean
 
     def write(self, parameter: nn.Parameter, gradient: Tensor | None) -> None:
         """Set the gradient."""
@@ -185,3 +175,24 @@ class Solo:
 
     def barrier(self) -> None:
         """Nobody to wait for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workers:
+    """A team as the parties of a release: worker 0 keeps the account and adds the noise."""
+
+    team: Team
+
+    def agree(self, query: Query, noise: Noise) -> Agreed:
+        """Add the noise as it was planned, once."""
+        return Agreed(noise)
+
+    def first(self, act: Callable[[], object]) -> None:
+        """Let worker 0 act."""
+        self.team.first(act)
+
+    def noisy(
+        self, query: Query, noise: Any, rng: Randomness, approve: Approval | None = None
+    ) -> dict[str, Tensor] | None:
+        """Add all workers' sums, and noise once."""
+        return self.team.noisy(query, noise, rng, approve)

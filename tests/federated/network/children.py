@@ -28,7 +28,6 @@ from noisewise.federated import Domain, Records
 from noisewise.federated.fss import generate_point
 from noisewise.federated.masking import MaskingClient
 from noisewise.federated.network import (
-    NOBODY,
     ClientSettings,
     RemoteAggregator,
     ServerSettings,
@@ -101,8 +100,8 @@ def warm_up() -> None:
     """Compile and plan what every child needs, once, in the process that they are forked from."""
     first, second = generate_point([1, 2], 3, bytes(8))
     assert (first.sum_over_domain() + second.sum_over_domain()).sum() == 2
-    RocQuestion(Domain(0, 1, 8, labelled=True, closed="below"), 1.0).planned  # noqa: B018
-    EcdfQuestion(Domain(0, 1, 8), 1.0).planned  # noqa: B018
+    RocQuestion(Domain(0, 1, 8, labelled=True, closed="below"), 1.0, relation="replace-one").planned  # noqa: B018
+    EcdfQuestion(Domain(0, 1, 8), 1.0, relation="replace-one").planned  # noqa: B018
 
 
 def die_at(kind: str, place: str | None, count: int) -> None:
@@ -180,10 +179,10 @@ def take(
         aggregator = RemoteAggregator(settings, told=taken.append, **options)
         study = settings.study
         if "roc" in study.curves:
-            question: Any = RocQuestion(curve_domain(study, "roc"), epsilon)
+            question: Any = RocQuestion(curve_domain(study, "roc"), epsilon, relation="replace-one")
         else:
-            question = EcdfQuestion(curve_domain(study, "ecdf"), epsilon)
-        sums = aggregator.ask(question, [NOBODY], resolve(None))
+            question = EcdfQuestion(curve_domain(study, "ecdf"), epsilon, relation="replace-one")
+        sums = aggregator.ask(question, (), resolve(None))
         curve = question.answer(sums)
         try:
             promise: Any = curve.statement().to_dict()

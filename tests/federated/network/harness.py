@@ -77,7 +77,7 @@ class Federation:
     ) -> Federation:
         settings = {"bins": 8, "patience": 3.0, "seconds": 1.0, "epsilon": 1.0, **options}
         settings.setdefault("parties", PARTIES)
-        trial = make_trial(folder, **settings)
+        trial = make_trial(folder, **{"relation": "replace-one", **settings})
         data = {}
         for party in trial.parties:
             count = int(rng.integers(1, records + 1))
@@ -219,8 +219,8 @@ class Federation:
     def question(self, epsilon: float = 1.0) -> Any:
         study = self.study
         if "roc" in study.curves:
-            return RocQuestion(curve_domain(study, "roc"), epsilon)
-        return EcdfQuestion(curve_domain(study, "ecdf"), epsilon)
+            return RocQuestion(curve_domain(study, "roc"), epsilon, relation="replace-one")
+        return EcdfQuestion(curve_domain(study, "ecdf"), epsilon, relation="replace-one")
 
     def truth(self, parties: Any = None) -> np.ndarray:
         question = self.question()

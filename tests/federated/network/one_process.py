@@ -78,7 +78,9 @@ class OneProcess:
         self.states = {}
 
     def measurement(self, epsilon=1.0):
-        return Measurement.of(self.study, RocQuestion(self.made.question().domain, epsilon))
+        return Measurement.of(
+            self.study, RocQuestion(self.made.question().domain, epsilon, relation="replace-one")
+        )
 
     def reserve(self, server, name="first", measurement=None, members=None, excluded=()):
         wanted = set_digest(self.members if members is None else members)

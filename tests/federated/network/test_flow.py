@@ -15,7 +15,6 @@ from noisewise import federated
 from noisewise.errors import UnsoundError
 from noisewise.federated import LocalAggregator, Records, without_noise
 from noisewise.federated.network import (
-    NOBODY,
     ClientSettings,
     NetworkError,
     RefusedError,
@@ -43,25 +42,25 @@ def rounded(records, bins):
     return Records(np.ceil(records.values * bins) / bins, records.positive)
 
 
-@pytest.mark.parametrize("neighbors", ["replace", "add-remove"])
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("route", "servers"), [("functions", 2), ("vectors", 2), ("vectors", 3)])
 def test_without_noise_every_curve_equals_the_local_one_to_the_bit(
-    tmp_path, route, servers, neighbors
+    tmp_path, route, servers, relation
 ):
     names = ("alpha", "beta", "gamma")[:servers]
     made = Federation.create(
         tmp_path, np.random.default_rng(3), records=200, curves=ALL, bins=16, route=route,
-        servers=names, neighbors=neighbors, noiseless_test=True, patience=60.0, seconds=15.0,
+        servers=names, relation=relation, noiseless_test=True, patience=60.0, seconds=15.0,
     )  # fmt: skip
     parties = list(made.data.values())
     quiet = without_noise(LocalAggregator())
-    options = {"epsilon": 1.0, "bins": 16, "neighbors": neighbors}
+    options = {"epsilon": 1.0, "bins": 16, "relation": relation}
     with made:
         give(made)
         remote = analyst(made)
-        roc = federated.roc([NOBODY], remote, **options)
-        histogram = federated.histogram([NOBODY], remote, range=(0, 1), **options)
-        test = federated.hosmer_lemeshow([NOBODY], remote, draws=200, **options)
+        roc = federated.roc(None, remote, **options)
+        histogram = federated.histogram(None, remote, range=(0, 1), **options)
+        test = federated.hosmer_lemeshow(None, remote, draws=200, **options)
         curve = test.curve
     local = federated.roc(parties, quiet, **options)
     assert np.array_equal(roc.tpr, local.tpr)
@@ -72,8 +71,8 @@ def test_without_noise_every_curve_equals_the_local_one_to_the_bit(
     coarse = [rounded(part, 16) for part in parties]
     there = federated.hosmer_lemeshow(coarse, quiet, draws=200, **options)
     assert test.statistic == there.statistic
-    assert {name: part.tolist() for name, part in test.test.table.items()} == {
-        name: part.tolist() for name, part in there.test.table.items()
+    assert {name: part.tolist() for name, part in test.table.items()} == {
+        name: part.tolist() for name, part in there.table.items()
     }
     assert np.array_equal(curve.counts, there.curve.counts)
     levels = np.linspace(0.05, 0.95, 7)
@@ -96,31 +95,43 @@ def test_a_missing_party_is_named_and_nothing_is_spent(federation):
     give(federation, "north", "west")
     remote = analyst(federation)
     with pytest.raises(NetworkError, match=r"2 contributions .* waits for: south"):
-        federated.roc([NOBODY], remote, epsilon=1.0, bins=8)
+        federated.roc(None, remote, epsilon=1.0, bins=8, relation="replace-one")
     assert {state["epsilon_spent"] for state in progress_of(remote.settings).values()} == {0.0}
     taken = []
     two = analyst(federation, parties=2, told=taken.append)
-    federated.roc([NOBODY], two, epsilon=1.0, bins=8)
+    federated.roc(None, two, epsilon=1.0, bins=8, relation="replace-one")
     assert taken[0].contributions == 2
     assert taken[0].records == len(federation.data["north"]) + len(federation.data["west"])
 
 
 def test_the_same_question_costs_once_and_keeps_its_answer(federation):
     give(federation, "north", "south")
-    first = federated.roc([NOBODY], analyst(federation, parties=2), epsilon=1.0, bins=8)
+    first = federated.roc(
+        None, analyst(federation, parties=2), epsilon=1.0, bins=8, relation="replace-one"
+    )
     give(federation, "west")
     federation.restart("alpha")
     federation.restart("beta")
-    again = federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8)
+    again = federated.roc(None, analyst(federation), epsilon=1.0, bins=8, relation="replace-one")
     assert np.array_equal(first.release.noisy, again.release.noisy)
-    unsmoothed = federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8, smooth=None)
+    unsmoothed = federated.roc(
+        None, analyst(federation), epsilon=1.0, bins=8, smooth=None, relation="replace-one"
+    )
     assert np.array_equal(first.release.noisy, unsmoothed.release.noisy)
-    anew = federated.roc([NOBODY], analyst(federation, name="all-three"), epsilon=1.0, bins=8)
+    anew = federated.roc(
+        None, analyst(federation, name="all-three"), epsilon=1.0, bins=8, relation="replace-one"
+    )
     assert anew.release.records == sum(len(part) for part in federation.data.values())
     states = progress_of(analyst(federation).settings)
     assert all(1.9 < state["epsilon_spent"] <= 2.0 for state in states.values())
     with pytest.raises(RefusedError, match="exceed the budget"):
-        federated.roc([NOBODY], analyst(federation, name="once-more"), epsilon=0.5, bins=8)
+        federated.roc(
+            None,
+            analyst(federation, name="once-more"),
+            epsilon=0.5,
+            bins=8,
+            relation="replace-one",
+        )
     assert progress_of(analyst(federation).settings) == states
 
 
@@ -131,7 +142,7 @@ def test_a_contribution_can_be_taken_back_until_a_release_has_used_it(federation
     before = contribute(settings, federation.data["south"])
     after = contribute(settings, other, replace=True)
     assert before["contribution"] != after["contribution"]
-    roc = federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8)
+    roc = federated.roc(None, analyst(federation), epsilon=1.0, bins=8, relation="replace-one")
     assert roc.release.records == len(federation.data["north"]) + len(federation.data["west"]) + 2
     with pytest.raises(RefusedError, match="cannot be taken back"):
         withdraw(settings)
@@ -159,7 +170,7 @@ def test_other_data_is_not_mixed_into_a_contribution_that_is_under_way(federatio
 
 def test_the_statement_names_the_protocol_and_its_epsilon_is_that_of_one_servers_noise(federation):
     give(federation)
-    roc = federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8)
+    roc = federated.roc(None, analyst(federation), epsilon=1.0, bins=8, relation="replace-one")
     statement = roc.statement()
     assert statement.epsilon <= 1.0
     text = " ".join(statement.assumptions)
@@ -195,19 +206,20 @@ def test_large_contributions_travel_in_pieces(tmp_path):
         receipt = json.loads(next((tmp_path / "one-state").rglob("receipt.json")).read_text())
         assert receipt["bytes"]["alpha"] > 1 << 20
         question = made.question()
-        sums = analyst(made).ask(question, [NOBODY], None)
+        sums = analyst(made).ask(question, (), None)
     assert np.array_equal(sums.noisy, made.truth())
 
 
 def test_a_question_that_the_budget_can_never_meet_is_refused_in_words(federation):
     give(federation)
     gaussian = {"epsilon": 1.0, "delta": 1e-6, "bins": 8, "mechanism": "sqrt"}
+    gaussian["relation"] = "replace-one"
     with pytest.raises(RefusedError, match="budget"):
-        federated.roc([NOBODY], analyst(federation), **gaussian)
+        federated.roc(None, analyst(federation), **gaussian)
     with pytest.raises(RefusedError, match="no such cells"):
-        federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=16)
+        federated.roc(None, analyst(federation), epsilon=1.0, bins=16, relation="replace-one")
     with pytest.raises(RefusedError, match="counts under"):
-        federated.roc([NOBODY], analyst(federation), epsilon=1.0, bins=8, neighbors="add-remove")
+        federated.roc(None, analyst(federation), epsilon=1.0, bins=8, relation="add-remove")
     states = progress_of(analyst(federation).settings).values()
     assert {state["epsilon_spent"] for state in states} == {0.0}
 
@@ -221,6 +233,12 @@ def test_a_contribution_that_one_server_lacks_is_left_out_by_both(federation):
         contribute(brief, federation.data["south"])
     federation.start("beta")
     taken = []
-    federated.roc([NOBODY], analyst(federation, parties=2, told=taken.append), epsilon=1.0, bins=8)
+    federated.roc(
+        None,
+        analyst(federation, parties=2, told=taken.append),
+        epsilon=1.0,
+        bins=8,
+        relation="replace-one",
+    )
     assert taken[0].contributions == 2
     assert taken[0].records == len(federation.data["north"]) + len(federation.data["west"])

@@ -20,7 +20,6 @@ from federated.network.harness import (
 from noisewise import federated
 from noisewise.federated import LocalAggregator, without_noise
 from noisewise.federated.network import (
-    NOBODY,
     ClientSettings,
     NetworkError,
     RemoteAggregator,
@@ -51,19 +50,19 @@ def analyst(made, **options):
 
 
 @pytest.mark.parametrize(
-    ("curve", "neighbors"),
-    [("ecdf", "replace"), ("histogram", "replace"), ("roc", "add-remove")],
+    ("curve", "relation"),
+    [("ecdf", "replace-one"), ("histogram", "replace-one"), ("roc", "add-remove")],
 )
-def test_without_noise_the_curve_equals_the_local_one_to_the_bit(tmp_path, curve, neighbors):
+def test_without_noise_the_curve_equals_the_local_one_to_the_bit(tmp_path, curve, relation):
     made = create(
-        tmp_path, records=200, curves=[curve], bins=16, neighbors=neighbors, noiseless_test=True
+        tmp_path, records=200, curves=[curve], bins=16, relation=relation, noiseless_test=True
     )
     quiet, parties = without_noise(LocalAggregator()), list(made.data.values())
-    asked = {"epsilon": 1.0, "bins": 16, "neighbors": neighbors}
+    asked = {"epsilon": 1.0, "bins": 16, "relation": relation}
     with made:
         made.contribute()
         remote = analyst(made)
-        for aggregator, data in ((remote, [NOBODY]), (quiet, parties)):
+        for aggregator, data in ((remote, None), (quiet, parties)):
             if curve == "ecdf":
                 found = federated.ecdf(data, aggregator, bounds=(0, 1), **asked).counts
             elif curve == "histogram":
@@ -108,9 +107,11 @@ def test_the_band_knows_the_noise_of_all_who_arrived(tmp_path):
     made = create(tmp_path, minimum_parties=2, curves=["ecdf"])
     with made:
         made.contribute()
-        curve = federated.ecdf([NOBODY], analyst(made), bounds=(0, 1), bins=8, epsilon=1.0)
+        curve = federated.ecdf(
+            None, analyst(made), bounds=(0, 1), bins=8, epsilon=1.0, relation="replace-one"
+        )
     alone = federated.ecdf(list(made.data.values()), LocalAggregator(), bounds=(0, 1), bins=8,
-                           epsilon=1.0)  # fmt: skip
+                           epsilon=1.0, relation="replace-one")  # fmt: skip
     assert np.allclose(curve.mechanism.variance, alone.mechanism.variance * 3 / 2)
     assert curve.mechanism.epsilon == alone.mechanism.epsilon
 
@@ -123,11 +124,11 @@ def test_another_question_another_name_and_an_unfinished_round_are_refused(tmp_p
         assert remote.noise.honest == 3
         question = made.question()
         with pytest.raises(NetworkError, match="releases its curve once, with epsilon 1"):
-            remote.ask(made.question(0.5), [NOBODY], None)
+            remote.ask(made.question(0.5), (), None)
         with pytest.raises(NetworkError, match="without a name"):
-            analyst(made, name="again").ask(question, [NOBODY], None)
+            analyst(made, name="again").ask(question, (), None)
         with pytest.raises(NetworkError, match=r"stage 'advertise'.*missing: north, south, west"):
-            remote.ask(question, [NOBODY], None)
+            remote.ask(question, (), None)
 
 
 # ------------------------------------------------------------------------------ drop-outs

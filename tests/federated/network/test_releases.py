@@ -37,15 +37,18 @@ def test_a_name_has_one_answer_and_one_charge(both):
 
 def test_the_same_question_in_other_words_is_the_same_release(both):
     domain = both.made.question().domain
-    first = Measurement.of(both.study, RocQuestion(domain, 1.0))
+    first = Measurement.of(both.study, RocQuestion(domain, 1.0, relation="replace-one"))
     for other in (
-        RocQuestion(domain, 1),
-        RocQuestion(domain, 1.0, 0),
-        RocQuestion(domain, 1.0, neighbors=both.study.relation.name),
-        RocQuestion(domain, 1.0, neighbors="replace", smooth=None),
+        RocQuestion(domain, 1, relation="replace-one"),
+        RocQuestion(domain, 1.0, 0, relation="replace-one"),
+        RocQuestion(domain, 1.0, relation=both.study.relation),
+        RocQuestion(domain, 1.0, relation="replace-one", smooth=None),
     ):
         assert Measurement.of(both.study, other).digest == first.digest
-    assert Measurement.of(both.study, RocQuestion(domain, 0.5)).digest != first.digest
+    assert (
+        Measurement.of(both.study, RocQuestion(domain, 0.5, relation="replace-one")).digest
+        != first.digest
+    )
 
 
 def test_a_charge_whose_release_was_never_stored_is_used_and_not_paid_again(both, monkeypatch):
@@ -140,9 +143,15 @@ def test_every_server_adds_the_full_noise_to_its_own_share(tmp_path):
         [np.full(block.size, block.variance) for block in measurement.question.planned.noise]
     )
     differences = {}
-    asked = reservations.Reservation("many", measurement.encoded, tuple(sorted(made.members)))
+    members = tuple(sorted(made.members))
     for server in made.names:
-        answers = (made.releases[server]._make(asked, measurement) for _ in range(400))
+        answers = (
+            made.releases[server]._make(
+                reservations.Reservation(f"many {number}", measurement.encoded, members),
+                measurement,
+            )
+            for number in range(400)
+        )
         words = np.array([np.frombuffer(unframe(answer)[1], "<i8") for answer in answers])
         differences[server] = words[::2] - words[1::2]
         ratio = (differences[server] ** 2 / (2 * spread(made, planned))).mean()

@@ -18,7 +18,6 @@ from federated.network.harness import Federation
 from federated.network.one_process import OneProcess
 from federated.network.raw import ask
 from noisewise.federated.network import (
-    NOBODY,
     ClientSettings,
     NetworkError,
     RemoteAggregator,
@@ -308,7 +307,7 @@ def test_a_party_that_withdraws_between_list_and_reservation_is_in_no_share(
     monkeypatch.setattr(RemoteAggregator, "_members", members)
     taken = []
     aggregator = RemoteAggregator(client(federation, "analyst"), parties=2, told=taken.append)
-    sums = aggregator.ask(federation.question(), [NOBODY], None)
+    sums = aggregator.ask(federation.question(), (), None)
     assert sums.noisy.tolist() == federation.truth(("north", "south")).tolist()
     assert taken[0].contributions == 2
     # What is left of it at the other server goes as well.
@@ -338,4 +337,4 @@ def test_a_party_is_told_that_a_release_is_being_prepared_and_may_try_again(fede
     assert ask(federation, "alpha", "DELETE", "/v1/reservations/r1")[0] == 200
     withdraw(client(federation, "west"))
     with pytest.raises(NetworkError, match="Nothing was spent"):
-        aggregator.ask(federation.question(), [NOBODY], None)
+        aggregator.ask(federation.question(), (), None)

@@ -15,7 +15,6 @@ pytest.importorskip("aiohttp")
 from federated.network.harness import Federation
 from federated.network.one_process import OneProcess
 from noisewise.federated.network import ClientSettings, NetworkError, RemoteAggregator
-from noisewise.federated.network.collection import NOBODY
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.seen import SeenMarks
 from noisewise.privacy.ledger import Ledger
@@ -298,4 +297,4 @@ def test_who_was_here_before_notices_a_server_that_began_anew(tmp_path):
         made.start("alpha")
         settings = ClientSettings.read(made.trial.config("analyst"))
         with pytest.raises(NetworkError, match="deleted or replaced"):
-            RemoteAggregator(settings).ask(made.question(), [NOBODY], None)
+            RemoteAggregator(settings).ask(made.question(), (), None)

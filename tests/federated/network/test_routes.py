@@ -24,7 +24,7 @@ def studies(tmp_path_factory):
     for route, servers in (("functions", 2), ("vectors", 2), ("vectors", 3)):
         trial = make_trial(
             tmp_path_factory.mktemp("routes"), servers=("a", "b", "c")[:servers], route=route,
-            curves=("roc", "ecdf", "histogram"), bins=6, neighbors="add-remove",
+            curves=("roc", "ecdf", "histogram"), bins=6, relation="add-remove",
         )  # fmt: skip
         made[route, servers] = Study.read(trial.folder / "study.toml")
     return made

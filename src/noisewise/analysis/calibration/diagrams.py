@@ -1,4 +1,6 @@
-"""Reliability diagram and confidence histogram, as in figures 6 and 8 of paper 003.
+"""Reliability diagram and confidence histogram.
+
+As in figures 6 and 8 of Bu, Wang, Dai and Long (2021).
 
 Accuracy as bars, the gap to the mean confidence hatched over them, the diagonal of perfect
 calibration; and how confidence is distributed, with lines at its mean and at the accuracy.

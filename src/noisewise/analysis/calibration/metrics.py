@@ -1,11 +1,11 @@
 """How far confidence is from accuracy: NLL, ECE, MCE, classwise ECE and Brier score.
 
-The measures of section 6 of paper 003 (after Naeini et al., 2015). A record's confidence is
-the probability of its predicted class. Records are grouped into bins of confidence
-``(edge before, edge]``, the first one closed below, of equal width or of nearly equal mass;
-ECE is the mean over records, MCE the maximum over non-empty bins, of |accuracy - confidence|.
-Both depend on the bins, so every result carries its own. Not private: for private records see
-:mod:`noisewise.analysis.calibration.private`.
+The measures of section 6 of Bu, Wang, Dai and Long (2021), after Naeini et al. (2015). A
+record's confidence is the probability of its predicted class. Records are grouped into bins of
+confidence ``(edge before, edge]``, the first one closed below, of equal width or of nearly
+equal mass; ECE is the mean over records, MCE the maximum over non-empty bins, of |accuracy -
+confidence|. Both depend on the bins, so every result carries its own. Not private: for private
+records see :mod:`noisewise.analysis.calibration.private`.
 """
 
 from __future__ import annotations

@@ -16,15 +16,29 @@ from typing import Any
 import numpy as np
 
 from noisewise.analysis.inputs import as_labels, as_log_probabilities
-from noisewise.ecdf import PrivateCalibration, PrivateECDF, dp_ecdf, private_calibration
+from noisewise.ecdf import (
+    Budget,
+    PrivateCalibration,
+    PrivateECDF,
+    dp_ecdf,
+    plan,
+    private_calibration,
+)
+from noisewise.ecdf.calibration import calibration_event
+from noisewise.ecdf.counting import account_of
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.release import LedgerOrPath, compose, together
+from noisewise.release.words import one_vocabulary
 
 __all__ = ["PrivateReliability", "private_reliability"]
 
 #: Shares of epsilon: reliability, distribution of the loss, distribution of the Brier score.
 RELIABILITY_SHARE, LOSS_SHARE, BRIER_SHARE = 0.5, 0.25, 0.25
+#: Thresholds of the two distributions.
+CURVE_BINS = 2**10
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +93,10 @@ class PrivateReliability:
     def statement(self) -> Statement:
         """Return the promise of the whole release."""
         parts = [part.statement() for part in (self.reliability, self.loss, self.brier)]
-        return Statement.compose(parts, delta=self.delta)
+        return compose(parts, self.delta)
 
 
+@one_vocabulary
 def private_reliability(
     scores: Any,
     labels: Any,
@@ -91,8 +106,9 @@ def private_reliability(
     logits: bool = False,
     bins: int = 15,
     loss_bound: float = 10.0,
-    neighbors: str = "replace",
-    rng: Randomness | int | None = None,
+    relation: Relation | str = "add-remove",
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
 ) -> PrivateReliability:
     """Release the calibration of a classifier on private records.
 
@@ -106,7 +122,7 @@ def private_reliability(
         Bins of confidence, of equal width: their limits are public.
     loss_bound : float
         Public cap of a record's NLL; losses above it count as this.
-    neighbors, rng
+    relation, ledger, seed
         See :func:`noisewise.ecdf.dp_ecdf`.
 
     Examples
@@ -114,13 +130,13 @@ def private_reliability(
     >>> import numpy as np
     >>> p = np.random.default_rng(0).uniform(0.5, 1.0, 20_000)
     >>> y = (np.random.default_rng(1).random(20_000) < p).astype(int)
-    >>> found = private_reliability(p, y, epsilon=1.0, rng=2)
+    >>> found = private_reliability(p, y, epsilon=1.0, seed=2)
     >>> abs(found.accuracy - 0.75) < 0.03, found.statement().epsilon <= 1.0 + 1e-9
     (True, True)
     """
     epsilon = _validate.positive("epsilon", epsilon)
     cap = _validate.positive("loss_bound", loss_bound)
-    source = resolve(rng)
+    relation, source = Relation.of(relation), resolve(seed)
     logs = as_log_probabilities(scores, logits=logits)
     truth = as_labels(labels, logs.shape[1], logs.shape[0])
     probabilities = np.exp(logs)
@@ -128,21 +144,33 @@ def private_reliability(
     loss = np.minimum(-logs[rows, truth], cap)
     distance = probabilities.copy()
     distance[rows, truth] -= 1.0
-    # Labels as bools say which of two values is the positive one even if only one occurs.
-    reliability = private_calibration(
-        probabilities.argmax(1) == truth,
-        np.minimum(probabilities.max(1), 1.0),
-        epsilon=epsilon * RELIABILITY_SHARE,
-        n_bins=bins,
-        neighbors=neighbors,
-        rng=source,
-    )
-    shared: dict[str, Any] = {"neighbors": neighbors, "rng": source, "bins": 2**10}
-    curves = [
-        dp_ecdf(values, bounds=(0.0, top), epsilon=epsilon * share, delta=delta / 2, **shared)
-        for values, top, share in (
-            (loss, cap, LOSS_SHARE),
-            (np.minimum((distance**2).sum(1), 2.0), 2.0, BRIER_SHARE),
+    brier = np.minimum((distance**2).sum(1), 2.0)
+    parts = [Budget(epsilon * share, delta / 2) for share in (LOSS_SHARE, BRIER_SHARE)]
+    events = [plan(CURVE_BINS, relation, part).event for part in parts]
+    events.append(calibration_event(epsilon * RELIABILITY_SHARE, relation))
+    with account_of(ledger, relation, Budget(epsilon, delta)) as opened:
+        account = together(opened, events, source)
+        # Labels as bools say which of two values is the positive one even if only one occurs.
+        reliability = private_calibration(
+            probabilities.argmax(1) == truth,
+            np.minimum(probabilities.max(1), 1.0),
+            epsilon=epsilon * RELIABILITY_SHARE,
+            n_bins=bins,
+            relation=relation,
+            ledger=account,
+            seed=source,
         )
-    ]
+        curves = [
+            dp_ecdf(
+                values,
+                bounds=(0.0, top),
+                epsilon=part.epsilon,
+                delta=part.delta,
+                bins=CURVE_BINS,
+                relation=relation,
+                ledger=account,
+                seed=source,
+            )
+            for values, top, part in ((loss, cap, parts[0]), (brier, 2.0, parts[1]))
+        ]
     return PrivateReliability(reliability, curves[0], curves[1], delta)

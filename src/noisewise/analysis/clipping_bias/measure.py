@@ -1,11 +1,12 @@
 """How far bounding takes the gradient from the true one: one measurement.
 
 For a batch, g is the mean of the records' gradients and b the mean of their bounded ones, as
-:func:`noisewise.bounded_sum` gives them, both without noise. Paper 000 (figure 3) and paper 004
-(figure 5.3.3) draw |g - b| and |b| over training: the model stops where b is zero, not where g
-is. An estimator that rescales every record (InputScaled) makes |g - b| large without harm, so
-the cosine of g and b and the part of g that no multiple of b reaches, sqrt(1 - cos^2), stand
-beside it. NOT PRIVATE: everything here is computed from private records without noise.
+:func:`noisewise.bounded_sum` gives them, both without noise. Barczewski and Ramon (2024, figure
+3) and Barczewski (2025, figure 5.3.3) draw |g - b| and |b| over training: the model stops where
+b is zero, not where g is. An estimator that rescales every record (InputScaled) makes |g - b|
+large without harm, so the cosine of g and b and the part of g that no multiple of b reaches,
+sqrt(1 - cos^2), stand beside it. NOT PRIVATE: everything here is computed from private records
+without noise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
-from noisewise.training.allocation import deviations
+from noisewise.release.allocation import deviations
 
 __all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
 
@@ -213,8 +214,8 @@ def measure(
 def boundary_layers(model: nn.Module, tolerance: float = 1e-2) -> tuple[str, ...]:
     """Return the constrained layers whose norm has reached its limit.
 
-    A layer on its boundary could become better if the limit were larger (section 5.2.4 of
-    paper 004). Reads the weights only, so it is as private as they are.
+    A layer on its boundary could become better if the limit were larger (Barczewski 2025,
+    section 5.2.4). Reads the weights only, so it is as private as they are.
 
     Examples
     --------

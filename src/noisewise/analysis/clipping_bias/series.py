@@ -194,7 +194,7 @@ class BiasSeries:
         return figure
 
     def plot_bias(self, ax: Axes) -> Axes:
-        """Draw |g - bounded(g)| and |bounded(g)|, as figure 3 of paper 000."""
+        """Draw |g - bounded(g)| and |bounded(g)|, as figure 3 of Barczewski and Ramon (2024)."""
         steps = [m.step for m in self.measurements]
         ax.plot(
             steps,

@@ -1,10 +1,10 @@
 """Membership attacks that need one model: logistic regression and the loss threshold.
 
-The first is the attack of paper 003 (figure 5): a black-box adversary fits a logistic
-regression to logits and labels. It is cross-fitted: each record is scored by a regression that
-did not see it, because one that was scored on its own training data would find "members" in
-pure noise. The second (Yeom et al., 2018) calls a record a member if its loss is small, and
-needs no fitting at all.
+The first is the attack of Bu, Wang, Dai and Long (2021, figure 5): a black-box adversary fits a
+logistic regression to logits and labels. It is cross-fitted: each record is scored by a
+regression that did not see it, because one that was scored on its own training data would find
+"members" in pure noise. The second (Yeom et al., 2018) calls a record a member if its loss is
+small, and needs no fitting at all.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def logistic(
     folds: int = 5,
     seed: int = 0,
 ) -> AttackResult:
-    """Fit and cross-fit the attack of paper 003.
+    """Fit and cross-fit the attack of Bu, Wang, Dai and Long (2021).
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""How clipping changes the kernel, and with it the loss: equations 4.3 and 4.4 of paper 003.
+"""How clipping changes the kernel, and with it the loss.
+
+Equations 4.3 and 4.4 of Bu, Wang, Dai and Long (2021).
 
 Under gradient flow with per-record factors the loss changes by dL/dt = -s' K s with s the
 derivatives of the mean loss by the outputs and
@@ -7,7 +9,7 @@ derivatives of the mean loss by the outputs and
     K = sum_r H_r C_r  layerwise clipping.
 
 C_i is min(1, R/|g_i|) for "clip" (the paper's local clipping), 1 if |g_i| <= R and else 0 for
-"global", and R/(|g_i| + 0.01) for "automatic" (Bu et al., 2022). Not private.
+"global", and R/(|g_i| + 0.01) for "automatic" (Bu, Wang, Zha and Karypis 2023). Not private.
 """
 
 from __future__ import annotations
@@ -194,7 +196,7 @@ def analyse(
 def table_of_kernels(
     model: nn.Module, loss: Any, x: Tensor, target: Tensor, *, clip: float = 1.0, **options: Any
 ) -> list[dict[str, Any]]:
-    """Return the rows of Table 1 of paper 003, measured on this batch.
+    """Return the rows of Table 1 of Bu, Wang, Dai and Long (2021), measured on this batch.
 
     One row for each of: no clipping, local, global and automatic flat clipping, local and
     global layerwise clipping.

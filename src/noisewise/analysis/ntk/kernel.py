@@ -1,11 +1,12 @@
 """The neural tangent kernel of some records, layer by layer, in bounded memory.
 
-With J_r the Jacobian of the outputs f by the parameters of layer r, H_r = J_r J_r' and
-H = sum_r H_r (sections 2 and 4.2 of paper 003, there for one output a record; with m outputs
-the kernel has n m rows, records outermost). The Jacobians of a block of records come from
-torch.func; only two blocks exist at a time, and blocks are computed again instead of stored.
-Products are summed in float64, so each H_r is positive semi-definite up to about 1e-16 of its
-size even if the model computes in float32: it is the exact Gram matrix of slightly rounded rows.
+With J_r the Jacobian of the outputs f by the parameters of layer r, H_r = J_r J_r' and H =
+sum_r H_r (Bu, Wang, Dai and Long 2021, sections 2 and 4.2, there for one output a record; with
+m outputs the kernel has n m rows, records outermost). The Jacobians of a block of records come
+from torch.func; only two blocks exist at a time, and blocks are computed again instead of
+stored. Products are summed in float64, so each H_r is positive semi-definite up to about 1e-16
+of its size even if the model computes in float32: it is the exact Gram matrix of slightly
+rounded rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Two meanings of "positive" for a matrix that is not symmetric (definition 4.3, paper 003).
+"""Two meanings of "positive" for a matrix that is not symmetric.
+
+After definition 4.3 of Bu, Wang, Dai and Long (2021).
 
 In quadratic form: x'Ax >= 0 for all x, that is, the symmetric part (A + A')/2 has no negative
 eigenvalue. In eigenvalues: no eigenvalue of A itself is negative. They agree for symmetric

@@ -8,7 +8,7 @@ reads them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,10 +20,14 @@ from noisewise.auditing.attacks.training import Data
 from noisewise.auditing.scores import Scores
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import ADD_REMOVE
+from noisewise.privacy.units import unit_codes
 
 __all__ = ["PrivateSteps", "private_steps"]
 
 _CALIBRATION = 6
+
+#: Inputs, targets and, in a run with units, the unit of every row.
+Records = tuple[Tensor, ...]
 
 
 @runtime_checkable
@@ -44,6 +48,7 @@ def private_steps(
     *,
     data: Data,
     canary: Data,
+    units: Sequence[Any] | None = None,
     repeats: int = 500,
 ) -> Scores:
     """Scores of single steps of a run, many times with a canary in the batch and many without.
@@ -60,7 +65,9 @@ def private_steps(
     data : (inputs, targets)
         The other records of the batch; synthetic, or public.
     canary : (inputs, targets)
-        One record, with its leading dimension of 1.
+        One record, with its leading dimension of 1; in a run with units, all rows of one unit.
+    units : sequence, optional
+        In a run with units: who each row of `data` belongs to. A whole unit comes and goes.
     repeats : int
         Steps in each world.
     """
@@ -72,10 +79,9 @@ def private_steps(
             "..., plan.with_(epsilon=None, noise_multiplier=run.resolved.noise_multiplier)), "
             "and audit that; nothing was spent."
         )
-    with_canary = (torch.cat([data[0], canary[0]]), torch.cat([data[1], canary[1]]))
-    nobody = (data[0][:0], data[1][:0])
+    with_canary, others, nobody = _worlds(run, data, canary, units)
     seen = _Gradients(run)
-    before, after = seen.silent(data), seen.silent(with_canary)
+    before, after = seen.silent(others), seen.silent(with_canary)
     noise = np.mean([seen.squares(nobody) for _ in range(_CALIBRATION)], axis=0)
     # A tensor that no record can move has no noise, and tells nothing.
     shift = after - before
@@ -89,19 +95,41 @@ def private_steps(
             "choose a record with a large gradient at the weights of the run"
         )
 
-    def scores(records: Data) -> NDArray[np.float64]:
+    def scores(records: Records) -> NDArray[np.float64]:
         values = [float(weights @ (seen.noisy(records) - before)) / far for _ in range(count)]
         return np.asarray(values, dtype=np.float64)
 
     return Scores(
         scores(with_canary),
-        scores(data),
+        scores(others),
         midpoint=far / 2,
         relation=ADD_REMOVE,
         observed="batch",
-        threat_model="an adversary who chooses a record, knows the rest of the batch and sees "
-        "the noisy gradient of a step",
+        threat_model=f"an adversary who chooses {'a record' if units is None else 'a unit'}, "
+        "knows the rest of the batch and sees the noisy gradient of a step",
         assumptions=("every step of the run draws fresh noise",),
+    )
+
+
+def _worlds(
+    run: PrivateSteps, data: Data, canary: Data, units: Sequence[Any] | None
+) -> tuple[Records, Records, Records]:
+    """The batch with the canary, without it, and an empty one; with units where there are any."""
+    whole = (torch.cat([data[0], canary[0]]), torch.cat([data[1], canary[1]]))
+    if (getattr(run.resolved, "unit_rule", None) is None) != (units is None):
+        raise ValueError(
+            "a run with units is audited by whole units: give units= for the rows of data"
+            if units is None
+            else "this run protects single records, so there are no units to be audited"
+        )
+    if units is None:
+        return whole, data, (data[0][:0], data[1][:0])
+    known = torch.from_numpy(unit_codes(units, len(data[0])))
+    one = torch.full((len(canary[0]),), len(known))
+    return (
+        (*whole, torch.cat([known, one])),
+        (*data, known),
+        (data[0][:0], data[1][:0], known[:0]),
     )
 
 
@@ -114,7 +142,7 @@ class _Gradients:
         named = run.plain_model.named_parameters()
         self._parameters = {n: p for n, p in named if p.requires_grad}
 
-    def noisy(self, records: Data) -> NDArray[np.float64]:
+    def noisy(self, records: Records) -> NDArray[np.float64]:
         """The gradient of one private step, weights put back afterwards."""
         self._run.step(*records)
         found = {n: p.grad for n, p in self._parameters.items() if p.grad is not None}
@@ -122,13 +150,13 @@ class _Gradients:
         self._run.plain_model.load_state_dict(self._start)
         return vector
 
-    def squares(self, records: Data) -> NDArray[np.float64]:
+    def squares(self, records: Records) -> NDArray[np.float64]:
         """The mean square of each tensor's noise, spread over its entries."""
         rows = self.noisy(records)
         parts = np.split(rows, np.cumsum([p.numel() for p in self._parameters.values()])[:-1])
         return np.concatenate([np.full(part.size, np.mean(part**2)) for part in parts])
 
-    def silent(self, records: Data) -> NDArray[np.float64]:
+    def silent(self, records: Records) -> NDArray[np.float64]:
         """The sum before noise."""
         # The one thing that a run does not show in public, for good reason.
         bounded = self._run._engine.sum(*records)  # type: ignore[attr-defined]

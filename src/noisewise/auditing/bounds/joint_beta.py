@@ -1,4 +1,4 @@
-"""A Bayesian lower bound on epsilon from one threshold (Zanella-Beguelin et al., 2023).
+"""A Bayesian lower bound on epsilon from one threshold (Zanella-Béguelin et al., 2023).
 
 The two error rates get independent Jeffreys priors, Beta(1/2, 1/2); their joint
 posterior gives the probability that they lie outside the region that

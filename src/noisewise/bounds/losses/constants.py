@@ -1,6 +1,6 @@
 """Largest gradient norms of loss functions, per record and with respect to the outputs.
 
-Section 4 (g) of the soundness notes; all rounded up.
+Proofs: docs/proofs/losses.md; all rounded up.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ Circular padding of at most d(k - 1) with stride one is a restriction of a circu
 convolution, whose norm is a maximum over fewer frequencies. Other padding is a linear map
 before a convolution without padding: its norm, the root of the largest number of copies of
 one position, is multiplied in.
+
+Proofs: docs/proofs/norms.md#convolution.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ times that, to cover complex arithmetic and libraries that multiply by reciproca
 Batches of small matrices are factorised in single precision, on the CPU, where that is twice
 as fast: UNIT is then 2^-24, which costs less than a thousandth at n = 64, and rounding the
 entries adds 2^-24 ||P||_F to the error. (On a GPU single precision may mean less than that.)
+
+Proof: docs/proofs/norms.md#cholesky.
 """
 
 from __future__ import annotations

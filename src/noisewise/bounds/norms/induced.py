@@ -1,4 +1,4 @@
-r"""Norms of a matrix as a map from l_p to l_q (paper 004, section 2.7).
+r"""Norms of a matrix as a map from l_p to l_q (Barczewski 2025, section 2.7).
 
 | from, to     | value                                | here              |
 |--------------|--------------------------------------|-------------------|

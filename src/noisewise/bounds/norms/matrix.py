@@ -1,11 +1,11 @@
 """Certified spectral norms of matrices.
 
-Five proofs, from cheap to tight, of ``||W|| <= value`` (section 4(e) of the soundness notes;
+Five proofs, from cheap to tight, of ``||W|| <= value`` (docs/proofs/norms.md;
 ``P`` is the Gram matrix on the smaller side, n its size):
 
 ``frobenius``    ``||W||_F``; exact for rank one, else up to sqrt(n) too large.
 ``orthogonal``   ``sqrt(c + ||P - c I||_F)``, c the mean diagonal; exact for orthogonal W.
-``gram``         ``||P^(2^t)||_F^(2^-t)``; at most n^(2^-(t+2)) too large.
+``gram``         ``||P^(2^t)||_F^(2^-(t+1))``; at most n^(2^-(t+2)) too large.
 ``cholesky``     a Rayleigh quotient raised by `tolerance` and proven by a factorisation.
 ``eigenvalue``   the same with LAPACK's eigenvalue as the guess; tight to rounding.
 """

@@ -1,4 +1,6 @@
-"""The arithmetic in which weights and records are measured and summed (contract, point 7).
+"""The arithmetic in which weights and records are measured and summed.
+
+Why it matters: docs/proofs/contract.md#numbers.
 
 A certificate counts on the roundings of float32 where it uses that type. A record's norm and
 its share of the sum must agree to the slack on every sensitivity, 1e-3. TF32 keeps eleven bits
@@ -25,9 +27,16 @@ _SWITCHES = {
 _FULL = ("ieee", "none")
 
 
-@contextlib.contextmanager
-def full_precision(device: str) -> Iterator[None]:
+def full_precision(device: str) -> contextlib.AbstractContextManager[None]:
     """Compute float32 in float32 on devices of this type, whatever autocast says."""
+    # Asked by every layer of every step, and nearly always in force already.
+    if not _autocast(device) and not _reduced(device):
+        return contextlib.nullcontext()
+    return _full_precision(device)
+
+
+@contextlib.contextmanager
+def _full_precision(device: str) -> Iterator[None]:
     with full_float32(device), contextlib.ExitStack() as stack:
         if _autocast(device):
             stack.enter_context(torch.autocast(device, enabled=False))

@@ -1,10 +1,10 @@
 """Rules of activations.
 
-An activation f acts on each entry. With ``slope`` = sup |f'|, ``offset`` = |f(0)|,
-``growth`` = sup |f(x) - f(0)|/|x| and ``ceiling`` = sup |f|, a record of n entries obeys
-||f(x)|| <= min(sqrt(n) ceiling, sqrt(n) offset + growth X) (U6: an offset needs sqrt(n)).
-Suprema that have no closed form are rounded up; a test encloses each by a fine grid and
-a bound on the second derivative.
+An activation f acts on each entry. With ``slope`` = sup |f'|, ``offset`` = |f(0)|, ``growth`` =
+sup |f(x) - f(0)|/|x| and ``ceiling`` = sup |f|, a record of n entries obeys ||f(x)|| <=
+min(sqrt(n) ceiling, sqrt(n) offset + growth X) (an offset needs sqrt(n):
+docs/proofs/layers.md#activations). Suprema that have no closed form are rounded up; a test
+encloses each by a fine grid and a bound on the second derivative.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 
@@ -82,6 +82,9 @@ class ShrinkRule(_Fixed):
     def check(self, call: Call[Any]) -> None:
         if getattr(call.module, "lambd", 0.0) < 0:
             call.refuse("has a negative threshold.", "Use lambd >= 0.")
+
+    def jump(self, call: Call[Any]) -> str:
+        return "jumps at its threshold" if isinstance(call.module, nn.Hardshrink) else ""
 
 
 @register(nn.LeakyReLU)
@@ -245,6 +248,10 @@ class ThresholdRule(LayerRule[nn.Threshold]):
 
     def lipschitz(self, call: Call[nn.Threshold]) -> float:
         return 1.0
+
+    def jump(self, call: Call[nn.Threshold]) -> str:
+        same = call.module.value == call.module.threshold
+        return "" if same else "jumps at its threshold"
 
     def output_norm(self, call: Call[nn.Threshold]) -> float:
         return hypotenuse(call.norm, product(root(call.size), abs(call.module.value)))

@@ -1,4 +1,7 @@
-"""Rules of arithmetic between tensors of one record, and with public constants."""
+"""Rules of arithmetic between tensors of one record, and with public constants.
+
+Proof: docs/proofs/layers.md#arithmetic.
+"""
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ class EntrywiseIsometry(LayerRule[Any]):
 
 
 class Sum(LayerRule[Any]):
-    """Residual sum: norms add, and each branch receives the whole cotangent (U8)."""
+    """Residual sum: norms add, and each branch receives the whole cotangent.
+
+    Proof: docs/proofs/layers.md#residual.
+    """
 
     def lipschitz(self, call: Call[Any]) -> float:
         return self.lipschitz_of(call, 0)

@@ -2,7 +2,8 @@
 
 Output: ||conv|| X + sqrt(positions) ||b||. Weight gradient: the input unfolded into
 patches has Frobenius norm sqrt(sum x^2 * reads) <= sqrt(r) X, where r is the largest
-number of times a pixel is read. Bias: its gradient sums over all positions (U4, U5).
+number of times a pixel is read. Bias: its gradient sums over all positions
+(docs/proofs/layers.md#convolution).
 """
 
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)

@@ -2,6 +2,8 @@
 
 The masks are drawn independently of the data, so the bounds hold for every mask. Both
 modes are covered: in evaluation the layer is the identity, which the bound includes.
+
+Proof: docs/proofs/layers.md#dropout.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

@@ -1,4 +1,7 @@
-"""Rules of embeddings: the input is a list of T tokens, which have no norm and no gradient."""
+"""Rules of embeddings: the input is a list of T tokens, which have no norm and no gradient.
+
+Proof: docs/proofs/layers.md#embedding.
+"""
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 
 from __future__ import annotations

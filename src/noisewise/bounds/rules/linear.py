@@ -1,4 +1,7 @@
-"""Rules of dense layers: ||Wx + b|| <= ||W|| X + sqrt(T) ||b|| over T positions."""
+"""Rules of dense layers: ||Wx + b|| <= ||W|| X + sqrt(T) ||b|| over T positions.
+
+Proof: docs/proofs/layers.md#linear.
+"""
 
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

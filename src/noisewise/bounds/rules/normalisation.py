@@ -6,6 +6,8 @@ noisewise.nn.LipschitzGroupNorm, whose constant is 1/alpha. A group of m entries
 norm v leaves with norm^2 = m v^2/(v^2 + m eps), concave in v^2, so over all n entries of a
 record at most n X^2/(X^2 + n eps) (Jensen), below both n and X^2/eps. Affine parameters: a
 scale meets the normalised entries of its channel, at most sqrt(group size) in norm.
+
+Proof: docs/proofs/layers.md#normalisation.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

@@ -4,6 +4,8 @@ Maximum: a pixel is the maximum of at most c windows, so norm and Jacobian grow 
 most sqrt(c), c the largest number of windows over one pixel; ceil(k/s) in each dimension
 where nothing is cut off. Mean: a linear map, the Kronecker product of one small matrix
 per dimension, whose norm is computed (divisors as torch takes them).
+
+Proof: docs/proofs/layers.md#pooling.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

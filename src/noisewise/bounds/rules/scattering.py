@@ -13,6 +13,8 @@ Littlewood-Paley sum. A real image has the same energy at f and -f, so the mean 
 The frequencies are those of the periodic grid on which the convolution is done: no others occur.
 
 This file knows nothing of the layer; the rule that uses it stands beside the layer.
+
+Proof: docs/proofs/layers.md#scattering.
 """
 
 from __future__ import annotations

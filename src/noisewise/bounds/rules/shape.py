@@ -2,6 +2,8 @@
 
 A copy that appears c times grows a norm by sqrt(c); how often a position is copied is
 read off torch's own operator, one dimension at a time.
+
+Proof: docs/proofs/layers.md#shapes.
 """
 # ruff: noqa: D102 (the methods are documented once, on LayerRule)
 

@@ -1,6 +1,7 @@
 """DP training with known bugs: what the tests of `noisewise.debugging` are judged by."""
 
 from noisewise.debugging.mutants import frozen as frozen
+from noisewise.debugging.mutants import frozen_again as frozen_again
 from noisewise.debugging.mutants import reported as reported
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants

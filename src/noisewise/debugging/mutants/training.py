@@ -3,7 +3,7 @@
 ``Training(model_fn, loss_fn)`` is correct, and so is every `rule`, `optimizer` and other
 setting of it. ``bug="..."`` changes one line of one stage, here or through `hooks`. The names
 are explained, with their sources, in ``catalogue.csv``. The stages are those of algorithm 1 of
-paper 002:
+Anonymous (2023):
 
     sample -> per-record gradients -> clip and sum -> noise -> descend
     (`batches`, `bounding` and `noising`; the last stage and the loop are here)
@@ -131,7 +131,7 @@ class Training:
     ) -> StateDict:
         """Train and return the weights."""
         x, y = data
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if self.bug == "standardise-with-private-data":
             x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-6)
         if self.bug == "hidden-validation-split" and len(x) >= 10:

@@ -1,8 +1,14 @@
 """Counting mechanisms: noisy prefix counts of a histogram, each with a proven guarantee."""
 
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.circulant import circulant_mechanism
 from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
-from noisewise.ecdf.mechanisms.protocol import Block, Mechanism, Setting, Strategy, calibrate
+from noisewise.ecdf.mechanisms.protocol import (
+    Block,
+    Mechanism,
+    Setting,
+    Strategy,
+)
 from noisewise.ecdf.mechanisms.selection import MECHANISMS, plan
 from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
 from noisewise.ecdf.mechanisms.toeplitz import sqrt_mechanism

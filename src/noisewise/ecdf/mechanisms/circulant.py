@@ -19,6 +19,8 @@ visible; with P = M and a free mean this is the known circulant mechanism, whose
 The places left over cost nothing and pin the noise down at both ends: mean *and* largest
 variance fall. A few low frequencies are retuned by ``benchmarks/ecdf_circulant.py``. As with all
 strategies the guarantee is that of the integer matrix that is used, whatever its spectrum.
+
+Proof: docs/proofs/curves.md#factorisations.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.convolution import exact_convolve
 from noisewise.ecdf.mechanisms.protocol import (
     Change,
@@ -42,7 +45,6 @@ from noisewise.ecdf.mechanisms.protocol import (
     Mechanism,
     Norm,
     Setting,
-    calibrate,
 )
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 
@@ -289,7 +291,7 @@ def circulant_mechanism(
     if (change or setting.change) != "interval" or not setting.total_is_public:
         raise ValueError(
             "mechanism 'circulant' needs one curve and a public number of records "
-            "(neighbors='replace'); use 'sqrt' or 'kary' here"
+            "(relation='replace-one'); use 'sqrt' or 'kary' here"
         )
     strategy = build(setting, objective)
     (square,) = strategy.shift("interval", "l2-squared")

@@ -6,6 +6,8 @@ blocks of `width` bins instead costs less noise and an error of interpolation, w
 
 The first and the last bin are blocks of their own: records outside the bounds are moved there.
 A record moves at most as many blocks as bins, so the tree's own guarantee holds as it is.
+
+Proof: docs/proofs/curves.md#trees.
 """
 
 from __future__ import annotations

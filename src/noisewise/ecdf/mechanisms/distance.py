@@ -8,6 +8,8 @@ blocks of t: with t non-increasing and t, t1 in a block [t0, t1],
 
 one correlation for all s at once. Floating-point errors are covered by a relative slack of
 1e-9 of the largest squared length.
+
+Proof: docs/proofs/curves.md#factorisations.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Every node below the root is counted; one record changes one node of each level 
 (added or removed) or two (replaced). Fan-outs and the split of the budget over the levels
 minimise the closed-form variance of :mod:`noisewise.ecdf.mechanisms.tree_estimate`. The tree
 with one level is the plain histogram.
+
+Proof: docs/proofs/curves.md#trees.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.protocol import (
     Change,
     FloatArray,
@@ -28,7 +31,6 @@ from noisewise.ecdf.mechanisms.protocol import (
     Mechanism,
     Norm,
     Setting,
-    calibrate,
 )
 from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 from noisewise.ecdf.mechanisms.tree_estimate import (

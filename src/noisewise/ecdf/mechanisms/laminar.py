@@ -11,6 +11,8 @@ run; here are the cheapest shifts, over all runs:
 * squared l2, over real c (:func:`least_squares`): v' (Z Z')^-1 v, where Z Z' is diagonal in
   the Haar basis of the tree: contrasts between the children of a node of height s have
   eigenvalue lambda_s = (k^s - 1)/(k - 1), the constant vector has lambda_(L+1).
+
+Proof: docs/proofs/curves.md#paths.
 """
 
 from __future__ import annotations

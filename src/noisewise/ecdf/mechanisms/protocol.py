@@ -1,9 +1,9 @@
 """What every counting mechanism is made of: a strategy, integer noise, a guarantee.
 
 A :class:`Strategy` measures the histogram of the data with integers and turns noisy
-measurements into prefix counts. A :class:`Mechanism` is a strategy with the noise
-that a budget buys. The data are touched in one line, ``measure(counts) + noise``;
-everything after it is post-processing.
+measurements into prefix counts. A :class:`Mechanism` is the noise that a budget buys
+for a strategy, as :func:`noisewise.release.release` adds it to the measurements;
+everything after that is post-processing.
 
 Why it is private. Let the release be ``m(x) + T w`` with integer measurements m(x),
 an integer matrix T (the identity, but for the thesis's tree) and a vector w of
@@ -18,6 +18,8 @@ release on x as w + c is from w, which is
   :mod:`noisewise.ecdf.budget` (rounding commutes with an integer shift).
 
 A strategy answers for the size of c, block by block, in :meth:`Strategy.shift`.
+
+Proof: docs/proofs/curves.md#shift.
 """
 
 from __future__ import annotations
@@ -31,17 +33,12 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf import noising
-from noisewise.ecdf.budget import Budget, concentrated_delta, discreteness, gaussian_delta
+from noisewise.ecdf.budget import concentrated_delta, discreteness, gaussian_delta
 from noisewise.privacy import _validate
-from noisewise.privacy.discrete import (
-    discrete_gaussian,
-    discrete_laplace,
-    discrete_laplace_variance,
-    exact_scale,
-)
+from noisewise.privacy.events import Event, Gaussian, Pure, ZeroConcentrated
 from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity
+from noisewise.release import ONE_ROW, Additive, Block, Contribution
 
 __all__ = [
     "Block",
@@ -52,7 +49,7 @@ __all__ = [
     "Norm",
     "Setting",
     "Strategy",
-    "calibrate",
+    "sensitivities",
 ]
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -103,48 +100,6 @@ class Setting:
     def change(self) -> Change:
         """What one record may do to a single curve in this setting."""
         return "interval" if self.total_is_public else "suffix"
-
-
-@dataclass(frozen=True)
-class Block:
-    """Independent, identically distributed integer noise.
-
-    Parameters
-    ----------
-    kind : {"laplace", "gaussian"}
-        Discrete Laplace or discrete Gaussian.
-    scale : Fraction
-        The Laplace scale, or the *square* of the Gaussian parameter.
-    size : int
-        How many numbers.
-    """
-
-    kind: Literal["laplace", "gaussian"]
-    scale: Fraction
-    size: int
-
-    @property
-    def variance(self) -> float:
-        """Variance of one number (of a Gaussian: the parameter, an upper bound)."""
-        if self.kind == "gaussian":
-            return float(self.scale)
-        return float(discrete_laplace_variance(self.scale))
-
-    def draw(self, rng: Randomness) -> IntArray:
-        """Draw the block, exactly."""
-        if self.kind == "gaussian":
-            return discrete_gaussian(self.size, self.scale, rng)
-        return discrete_laplace(self.size, self.scale, rng)
-
-    def simulate(self, generator: np.random.Generator, size: int) -> FloatArray:
-        """Draw `size` copies with ordinary floating-point noise: for bands, never to release."""
-        if self.kind == "gaussian":
-            return generator.normal(0.0, math.sqrt(self.scale), (size, self.size))
-        # The difference of two geometric numbers is discrete Laplace.
-        success = -math.expm1(-1 / float(self.scale))
-        shape = (size, self.size)
-        difference = generator.geometric(success, shape) - generator.geometric(success, shape)
-        return difference.astype(np.float64)
 
 
 class Strategy(Protocol):
@@ -208,7 +163,7 @@ class Strategy(Protocol):
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class Mechanism(Additive):
     """A strategy, the noise it gets and what one release of it costs.
 
     Make one with :func:`noisewise.ecdf.mechanisms.plan`.
@@ -223,12 +178,18 @@ class Mechanism:
         What one record may do.
     reason : str
         Why this mechanism was chosen.
+    concentrated : bool
+        Whether Gaussian noise is accounted by zCDP, and not by its distance from real noise.
+    contribution : Contribution
+        How many rows' worth one unit may change, and in which steps rows are counted.
     """
 
     strategy: Strategy
     noise: tuple[Block, ...]
     change: Change
     reason: str = ""
+    concentrated: bool = False
+    contribution: Contribution = ONE_ROW
 
     @property
     def name(self) -> str:
@@ -248,16 +209,45 @@ class Mechanism:
     @property
     def description(self) -> str:
         """One line: strategy and noise."""
-        return f"{self.strategy.description}, discrete {self.kind.capitalize()} noise"
+        said = f"{self.strategy.description}, discrete {self.kind.capitalize()} noise"
+        rows = self.contribution.rows
+        return said if not self.contribution.of_units else f"{said} for {rows} rows of a unit"
 
     # ------------------------------------------------------------------ guarantee
+
+    @cached_property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """What the noise of each block was planned for."""
+        return sensitivities(self.strategy, self.change, self.kind, self.contribution)
+
+    @property
+    def event(self) -> Event:
+        """What one release is to an accountant.
+
+        For (epsilon, delta) the noise is integer, so fine that it is stated as Gaussian noise with
+        its distance from real noise, which the accountant adds to delta in every composition.
+        """
+        if self.kind == "laplace":
+            return Pure(self.epsilon)
+        if self.concentrated:
+            return ZeroConcentrated(self.rho)
+        ratio = math.sqrt(self.ratio_squared) * (1 + 1e-12)
+        return Gaussian(1 / ratio, variation=self.variation)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is public, for the statement."""
+        if self.change == "suffix":
+            return ()
+        units = self.contribution.of_units
+        return (f"the number of {'units' if units else 'records'} is public",)
 
     @cached_property
     def epsilon(self) -> float:
         """The pure epsilon, exactly (infinite for Gaussian noise)."""
         if self.kind != "laplace":
             return math.inf
-        shifts = self.strategy.shift(self.change, "l1")
+        shifts = _shifts(self.strategy, self.change, "l1", self.contribution)
         loss = sum((s / b.scale for s, b in zip(shifts, self.noise, strict=True)), Fraction(0))
         return _round_up(loss)
 
@@ -266,7 +256,7 @@ class Mechanism:
         """Squared sensitivity over noise parameter, summed over the blocks (Gaussian)."""
         if self.kind != "gaussian":
             return math.inf
-        shifts = self.strategy.shift(self.change, "l2-squared")
+        shifts = _shifts(self.strategy, self.change, "l2-squared", self.contribution)
         total = sum((s / b.scale for s, b in zip(shifts, self.noise, strict=True)), Fraction(0))
         return _round_up(total)
 
@@ -284,7 +274,17 @@ class Mechanism:
         the release is exactly as distinguishable as without them.
         """
         deviation = math.sqrt(min(block.scale for block in self.noise))
-        return discreteness(deviation, self.strategy.touched(self.change))
+        return discreteness(deviation, self.touched)
+
+    @property
+    def touched(self) -> int:
+        """How many numbers of noise have to shift, at most, to hide one unit's change."""
+        of_one = self.strategy.touched(self.change)
+        return (
+            of_one
+            if self.contribution == ONE_ROW
+            else self.contribution.places(of_one, sum(self.strategy.blocks))
+        )
 
     def delta(self, epsilon: float) -> float:
         """Return a proven delta for which one release is (epsilon, delta)-DP."""
@@ -301,33 +301,33 @@ class Mechanism:
         drawn = np.concatenate([block.draw(rng) for block in self.noise])
         return np.asarray(self.strategy.spread(drawn), np.int64)
 
-    def release(self, counts: IntArray, rng: Randomness) -> FloatArray:
-        """Noisy prefix counts of a histogram. Each call spends the budget once."""
-        counts = np.asarray(counts)
-        if counts.shape != (self.setting.bins,) or not np.issubdtype(counts.dtype, np.integer):
-            raise ValueError(
-                f"counts must be {self.setting.bins} integers, "
-                f"got shape {counts.shape} of {counts.dtype}"
-            )
-        noisy = noising.add(self.strategy.measure(counts.astype(np.int64)), self.draw(rng))
-        return self.strategy.reconstruct(noisy, float(counts.sum()))
-
     def simulate(self, generator: np.random.Generator, size: int = 1) -> FloatArray:
         """`size` draws of the noise of the prefix counts: for bands, never to release."""
         drawn = np.concatenate([block.simulate(generator, size) for block in self.noise], axis=1)
-        return self.strategy.reconstruct(self.strategy.spread(drawn), 0.0)
+        return self.read(self.strategy.spread(drawn), 0.0)
+
+    def read(self, measurements: NDArray[np.generic], total: float) -> FloatArray:
+        """Prefix counts, in rows, from noisy measurements; `total` if it is public."""
+        grain = self.contribution.grain
+        counted = measurements if grain == 1 else measurements.astype(np.float64) / grain
+        return self.strategy.reconstruct(counted, total)
 
     # ------------------------------------------------------------------- accuracy
 
     @cached_property
     def variance(self) -> FloatArray:
         """Variance of each noisy prefix count."""
-        return self.strategy.variance(tuple(block.variance for block in self.noise))
+        return self.strategy.variance(self.block_variances)
+
+    @property
+    def block_variances(self) -> tuple[float, ...]:
+        """Variance of the noise of each block, in rows."""
+        return tuple(block.variance / self.contribution.grain**2 for block in self.noise)
 
     @cached_property
     def total_covariance(self) -> FloatArray:
         """Covariance of each noisy prefix count with the noisy total."""
-        return self.strategy.total_covariance(tuple(block.variance for block in self.noise))
+        return self.strategy.total_covariance(self.block_variances)
 
     @property
     def mean_variance(self) -> float:
@@ -341,49 +341,30 @@ class Mechanism:
         return float(self.variance.max())
 
 
-def calibrate(
+def _shifts(
+    strategy: Strategy, change: Change, norm: Norm, contribution: Contribution
+) -> tuple[Fraction, ...]:
+    """Upper bounds, by block, of the shift that hides one unit's change."""
+    times = contribution.steps if norm == "l1" else contribution.steps**2
+    return tuple(shift * times for shift in strategy.shift(change, norm))
+
+
+def sensitivities(
     strategy: Strategy,
-    budget: Budget,
+    change: Change,
     kind: Literal["laplace", "gaussian"],
-    *,
-    change: Change | None = None,
-    reason: str = "",
-) -> Mechanism:
-    """Give `strategy` the least noise that `budget` allows.
-
-    Parameters
-    ----------
-    strategy : Strategy
-        What is measured.
-    budget : Budget
-        What one release may cost.
-    kind : {"laplace", "gaussian"}
-        Which noise.
-    change : {"suffix", "interval", "joint"}, optional
-        What one record may do; by default what the strategy's setting says.
-    reason : str
-        Kept with the mechanism.
-    """
-    change = change or strategy.setting.change
-    if kind == "laplace" and not budget.allows_laplace:
-        raise ValueError(f"Laplace noise needs a budget in epsilon, got {budget}")
-    if kind == "gaussian" and not budget.allows_gaussian:
-        raise ValueError(f"Gaussian noise needs delta > 0 or rho, got {budget}")
-    norm: Norm = "l1" if kind == "laplace" else "l2-squared"
-    shifts = strategy.shift(change, norm)
-    ratio_squared = Fraction(budget.epsilon) if kind == "laplace" else Fraction(budget.ratio) ** 2
-    blocks = []
-    for size, share, shift in zip(strategy.blocks, strategy.shares, shifts, strict=True):
-        scale = shift / (Fraction(share) * ratio_squared)
-        blocks.append(Block(kind, _short(scale), size))
-    return Mechanism(strategy, tuple(blocks), change, reason)
-
-
-def _short(scale: Fraction) -> Fraction:
-    """Return a nearby larger rational number with few bits, for fast exact sampling."""
-    number = float(scale)
-    short = exact_scale(math.nextafter(number, math.inf))
-    return short if short >= scale else exact_scale(math.nextafter(float(short), math.inf))
+    contribution: Contribution = ONE_ROW,
+) -> tuple[Sensitivity, ...]:
+    """How far one unit shifts the noise that hides it, block by block, under its relation."""
+    relation = ADD_REMOVE if change == "suffix" else REPLACE_ONE
+    if kind == "laplace":
+        shifts = _shifts(strategy, change, "l1", contribution)
+        return tuple(Sensitivity(_round_up(shift), "l1", relation) for shift in shifts)
+    squares = _shifts(strategy, change, "l2-squared", contribution)
+    return tuple(
+        Sensitivity(math.nextafter(math.sqrt(_round_up(square)), math.inf), "l2", relation)
+        for square in squares
+    )
 
 
 def _round_up(value: Fraction) -> float:

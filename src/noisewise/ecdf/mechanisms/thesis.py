@@ -8,6 +8,8 @@ Gaussian noise lives on a grid of 1/resolution, and the shift must lie on it too
 real shift c* of least squares, and round the sum of c* along each path, keeping leaves
 exact: every inner node's c moves by at most 1 grid unit, every leaf's by 1/2. So there is
 an integer shift of length at most ``resolution |c*| + sqrt(inner nodes + leaves / 4)``.
+
+Proof: docs/proofs/curves.md#paths.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.laminar import least_l1, least_squares
 from noisewise.ecdf.mechanisms.protocol import (
     Change,
@@ -29,7 +32,6 @@ from noisewise.ecdf.mechanisms.protocol import (
     Mechanism,
     Norm,
     Setting,
-    calibrate,
 )
 from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 

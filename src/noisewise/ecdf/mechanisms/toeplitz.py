@@ -13,6 +13,8 @@ matrix, and the read-out inverts the rounded matrix.
   rows this is the normalised square root of Henzinger, Kalinin and Upadhyay (2025).
 
 Everything is O(N log N) by fast Fourier transforms.
+
+Proof: docs/proofs/curves.md#factorisations.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.mechanisms.calibrating import calibrate
 from noisewise.ecdf.mechanisms.convolution import convolve, exact_convolve, series_inverse
 from noisewise.ecdf.mechanisms.distance import longest_column, longest_difference
 from noisewise.ecdf.mechanisms.profile import Profile, binomial_coefficients, stored_profiles
@@ -39,7 +42,6 @@ from noisewise.ecdf.mechanisms.protocol import (
     Mechanism,
     Norm,
     Setting,
-    calibrate,
 )
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 

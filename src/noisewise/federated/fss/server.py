@@ -24,6 +24,7 @@ from noisewise.federated.sharing import additive
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness
+from noisewise.release.shares import with_share
 
 __all__ = ["KeyStore", "combine_shares", "noisy_share", "paired"]
 
@@ -194,10 +195,10 @@ def noisy_share(
     share = additive.as_signed(histogram_share)
     if share.shape != (question.domain.cells,):
         raise ValueError(f"expected {question.domain.cells} cells, got shape {share.shape}")
-    measured = question.measure(share)
-    if not noiseless:
-        measured = measured + with_noise(question, noise).draw_share(rng)
-    return additive.as_words(measured)
+    if noiseless:
+        return additive.as_words(question.measure(share))
+    planned = with_noise(question, noise)
+    return additive.as_words(with_share(question.query_of_cells, planned, share, rng))
 
 
 def combine_shares(

@@ -1,7 +1,13 @@
 """Curves across processes: aggregation servers, parties and analysts that talk over TLS.
 
-Needs ``pip install 'noisewise[federated]'``.
+Needs ``pip install 'noisewise[federated]'``. Names are imported when they are first used, so that a
+party's machine loads no server.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import MissingExtraError
 
@@ -12,22 +18,31 @@ except ImportError as error:
         "noisewise.federated.network talks HTTP through aiohttp: pip install 'noisewise[federated]'"
     ) from error
 
-from noisewise.federated.network.collection import NOBODY, RemoteAggregator, Taken, progress_of
-from noisewise.federated.network.contribution import contribute, withdraw
-from noisewise.federated.network.errors import (
-    ConfigurationError,
-    NetworkError,
-    RefusedError,
-    UnreachableError,
-)
-from noisewise.federated.network.serving import run_server
-from noisewise.federated.network.settings import ClientSettings, Limits, ServerSettings
-from noisewise.federated.network.study import Study
+if TYPE_CHECKING:
+    from noisewise.federated.network.collection import RemoteAggregator, Taken, progress_of
+    from noisewise.federated.network.contribution import contribute, withdraw
+    from noisewise.federated.network.errors import (
+        ConfigurationError,
+        NetworkError,
+        RefusedError,
+        UnreachableError,
+    )
+    from noisewise.federated.network.serving import run_server
+    from noisewise.federated.network.settings import ClientSettings, Limits, ServerSettings
+    from noisewise.federated.network.study import Study
 
 del _aiohttp
 
+_HOMES = {
+    "collection": ("RemoteAggregator", "Taken", "progress_of"),
+    "contribution": ("contribute", "withdraw"),
+    "errors": ("ConfigurationError", "NetworkError", "RefusedError", "UnreachableError"),
+    "serving": ("run_server",),
+    "settings": ("ClientSettings", "Limits", "ServerSettings"),
+    "study": ("Study",),
+}
+
 __all__ = [
-    "NOBODY",
     "ClientSettings",
     "ConfigurationError",
     "Limits",
@@ -43,3 +58,14 @@ __all__ = [
     "run_server",
     "withdraw",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

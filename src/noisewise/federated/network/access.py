@@ -24,18 +24,18 @@ from typing import Any, TypeAlias, TypeVar
 from aiohttp import web
 
 from noisewise.federated.network.errors import NetworkError, RefusedError
+from noisewise.federated.network.headers import MARK_HEADER, NONCE_HEADER
 from noisewise.federated.network.identity import Credential, OldRequestError
 from noisewise.federated.network.intake import use_nonce
-from noisewise.federated.network.marks import MARK_HEADER, Marks
+from noisewise.federated.network.marks import Marks
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.store import Connection, Store
 
-__all__ = ["NONCE_HEADER", "Access", "Handler"]
+__all__ = ["Access", "Handler"]
 
 Result = TypeVar("Result")
 Handler: TypeAlias = Callable[[web.Request, str, bytes], Awaitable[web.Response]]
 
-NONCE_HEADER = "Noisewise-Nonce"
 _log = logging.getLogger("noisewise.federated")
 
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import aiohttp
 
-from noisewise.federated.network.access import NONCE_HEADER
 from noisewise.federated.network.errors import NetworkError, RefusedError, UnreachableError
-from noisewise.federated.network.marks import MARK_HEADER
+from noisewise.federated.network.headers import MARK_HEADER, NONCE_HEADER
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.seen import SeenMarks
 from noisewise.federated.network.settings import ClientSettings

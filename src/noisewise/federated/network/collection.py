@@ -19,9 +19,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from noisewise.ecdf.aggregation import Agreement
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.mechanisms.protocol import Mechanism
 from noisewise.federated.domain import Records
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
@@ -38,11 +35,9 @@ from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.randomness import Randomness
+from noisewise.release import Agreed
 
-__all__ = ["NOBODY", "RemoteAggregator", "Taken", "progress_of"]
-
-#: Stands for parties whose records are elsewhere.
-NOBODY = Records(np.zeros(0), np.zeros(0, np.bool_))
+__all__ = ["RemoteAggregator", "Taken", "progress_of"]
 
 _ATTEMPTS = 8
 
@@ -61,8 +56,7 @@ class Taken:
 class RemoteAggregator:
     """The servers of a study, as an aggregator for the curves of :mod:`noisewise.federated`.
 
-    The records stay where they are: wherever a curve wants the parties' records, give
-    ``[NOBODY]``.
+    The records stay where they are: wherever a curve wants the parties' records, give None.
 
     Parameters
     ----------
@@ -82,6 +76,11 @@ class RemoteAggregator:
     name: str = ""
     parties: int | None = None
     told: Callable[[Taken], None] | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the records are at the parties, so that none are given here."""
+        return True
 
     @property
     def noiseless(self) -> bool:
@@ -108,7 +107,7 @@ class RemoteAggregator:
         """Refuse: records are counted by the servers."""
         return self._refuse()
 
-    def agree(self, data: Any, mechanism: Mechanism, budget: Budget) -> Agreement:
+    def agree(self, data: Any, noise: Any) -> Agreed:
         """Refuse, before a curve of noisewise.ecdf is planned any further."""
         return self._refuse()
 
@@ -121,7 +120,7 @@ class RemoteAggregator:
     def _refuse(self) -> NoReturn:
         raise NetworkError(
             "the servers of a study answer questions, and a function cannot be sent to them: ask "
-            "with noisewise.federated.ecdf([NOBODY], aggregator, ...), roc, histogram or "
+            "with noisewise.federated.ecdf(None, aggregator, ...), roc, histogram or "
             "hosmer_lemeshow instead of aggregator= of noisewise.ecdf"
         )
 

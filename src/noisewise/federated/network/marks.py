@@ -42,10 +42,8 @@ from noisewise.federated.network.store import Connection, Store
 from noisewise.privacy._durable import replace_file
 from noisewise.privacy.ledger import Ledger, LedgerHead
 
-__all__ = ["MARK_HEADER", "Marks", "number_of"]
+__all__ = ["Marks"]
 
-#: Carries a mark, in requests the latest that the sender has seen.
-MARK_HEADER = "Noisewise-Mark"
 _KEY, _STOPPED = "mark key", "rolled back"
 _FORGOTTEN = (
     "this server's state is older than what others have seen of it: it was restored from a backup. "
@@ -222,12 +220,6 @@ class Marks:
                 "deleted or restored from a backup, and has forgotten withdrawals or releases. "
                 "Restore it to its latest state, or start a new round."
             )
-
-
-def number_of(mark: str) -> int:
-    """Return the number of a mark; ValueError if it is none."""
-    text, _, _ = mark.split(".")
-    return int(text)
 
 
 def _read(connection: Connection) -> tuple[list[str], LedgerHead | None, dict[str, str]]:

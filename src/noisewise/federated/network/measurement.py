@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.ecdf.promise import event_of
 from noisewise.federated.domain import Domain
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.study import Study
@@ -25,11 +24,9 @@ from noisewise.federated.questions import (
     HistogramQuestion,
     Question,
     RocQuestion,
-    _Asked,
     question_from_dict,
 )
 from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
 
 __all__ = ["Measurement", "curve_domain", "domains_of"]
 
@@ -71,15 +68,8 @@ class Measurement:
             question = replace(question, smooth="auto")
         if isinstance(question, HistogramQuestion):
             question = replace(question, consistent=True)
-        # The same question in other words ("replace" or "replace-one", 1 or 1.0) is the same
-        # release, and must not be paid for twice.
-        if isinstance(question, _Asked):
-            question = replace(
-                question,
-                epsilon=float(question.epsilon),
-                delta=float(question.delta),
-                neighbors=question.relation.name,
-            )
+        # The same question in other words (1 or 1.0) must not be paid for twice.
+        question = replace(question, epsilon=float(question.epsilon), delta=float(question.delta))
         measurement = cls(study, question)
         measurement.check()
         return measurement
@@ -135,8 +125,7 @@ class Measurement:
     @property
     def event(self) -> Event:
         """What a server charges for its own noise."""
-        budget = self.question.budget  # type: ignore[attr-defined]
-        return event_of(self.mechanism, budget)
+        return self.mechanism.event
 
     @cached_property
     def fingerprint(self) -> str:
@@ -155,7 +144,3 @@ class Measurement:
     def measure(self, histogram: IntArray) -> IntArray:
         """Return this server's share of the sums from its share of the histogram."""
         return self.question.measure(histogram)
-
-    def draw_share(self, rng: Randomness) -> IntArray:
-        """Draw this server's noise: a full share."""
-        return self.mechanism.draw_share(rng)

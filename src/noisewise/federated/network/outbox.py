@@ -159,8 +159,10 @@ class Outbox:
 
 
 def digest_of(records: Records) -> str:
-    """Return the SHA-256 of records, to know them again."""
-    state = hashlib.sha256(np.ascontiguousarray(records.values, "<f8").tobytes())
-    if records.positive is not None:
-        state.update(np.packbits(records.positive).tobytes())
+    """Return the SHA-256 of records in any order, to know them again: a query has none."""
+    values, positive = records.values, records.positive
+    order = np.lexsort((values,) if positive is None else (values, positive))
+    state = hashlib.sha256(np.ascontiguousarray(values[order], "<f8").tobytes())
+    if positive is not None:
+        state.update(np.packbits(positive[order]).tobytes())
     return state.hexdigest()

@@ -22,11 +22,12 @@ analyst sees is computed from this server's noisy shares.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
@@ -46,6 +47,8 @@ from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.release import NamedAccount
+from noisewise.release.shares import with_share
 
 __all__ = ["Releases", "charge_once", "charged", "key_of"]
 
@@ -90,8 +93,22 @@ def charge_once(ledger: Ledger, name: str, question: str, event: Event, digest: 
     RefusedError
         If the budget does not allow it, or something else was charged under this name.
     """
+    account = _account(ledger, name, question, lambda value: digest)
+    with _refusals():
+        account.approve(event, "", "", None)
+
+
+def _account(ledger: Ledger, name: str, question: str, keep: Callable[[Any], str]) -> NamedAccount:
+    return NamedAccount(ledger, key_of(name), f"{_KEY}{name} {question}", keep)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Say what a ledger refuses to whoever asked over the network."""
     try:
-        ledger.charge_once(event, key=key_of(name), digest=digest, note=f"{_KEY}{name} {question}")
+        yield
+    except RefusedError:
+        raise
     except BudgetExceededError as error:
         raise RefusedError(str(error), 403, "budget") from error
     except ChargeConflictError as error:
@@ -284,12 +301,10 @@ class Releases:
 
         asked = self._store.submit(begin).result()
         try:
-            if asked.answer is None:
+            answer = asked.answer
+            if answer is None:
                 answer = self._make(asked, measurement)
-                self._store.submit(lambda c: reservations.keep(c, name, answer)).result()
-            else:
-                answer = asked.answer
-            if self._ledger is not None:
+            elif self._ledger is not None:
                 digest = hashlib.sha256(answer).hexdigest()
                 charge_once(self._ledger, name, measurement.digest, measurement.event, digest)
         except BaseException:
@@ -310,12 +325,28 @@ class Releases:
             self._store.submit(lambda c: reservations.forget(c, name)).result()
 
     def _make(self, asked: Reservation, measurement: Measurement) -> bytes:
+        """Make the noisy share, keep it, and pay for it."""
         domains = [domain.digest for domain in self._route.domains]
         place = domains.index(measurement.question.domain.digest)
-        share = measurement.measure(self._totals(asked.members)[place])
-        if not self.study.noiseless_test:
-            # Wraps around modulo 2^64, like the shares themselves.
-            share = share + measurement.draw_share(self._rng)
+        histogram = self._totals(asked.members)[place]
+        kept: list[bytes] = []
+
+        def keep(share: IntArray) -> str:
+            kept.append(self._framed(asked, measurement, share))
+            self._store.submit(lambda c: reservations.keep(c, asked.name, kept[0])).result()
+            return hashlib.sha256(kept[0]).hexdigest()
+
+        if self._ledger is None:
+            keep(measurement.measure(histogram))
+        else:
+            account = _account(self._ledger, asked.name, measurement.digest, keep)
+            query = measurement.question.query_of_cells
+            with _refusals():
+                # Wraps around modulo 2^64, like the shares themselves.
+                with_share(query, measurement.mechanism, histogram, self._rng, account)
+        return kept[0]
+
+    def _framed(self, asked: Reservation, measurement: Measurement, share: IntArray) -> bytes:
         head: dict[str, Any] = {
             "server": self.server,
             "name": asked.name,

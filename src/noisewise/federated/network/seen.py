@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from noisewise.federated.network.errors import NetworkError
-from noisewise.federated.network.marks import number_of
+from noisewise.federated.network.headers import number_of
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.study import Study
 from noisewise.privacy._durable import private_folder, replace_file

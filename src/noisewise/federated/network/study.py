@@ -27,13 +27,14 @@ from noisewise.privacy.relation import Relation
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["CURVES", "Member", "Server", "Study"]
+__all__ = ["CURVES", "NAME", "Member", "Server", "Study"]
 
 CURVES = ("ecdf", "histogram", "roc", "hosmer-lemeshow")
 LABELLED = ("roc", "hosmer-lemeshow")
 ROUTES = ("functions", "vectors", "masks")
 TEST_PREFIX = "TEST-"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: What servers, members, studies and rounds may be called.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Study:
         secret-shared table for each party, two or more servers. "masks": sums with the parties'
         own noise under masks that cancel, one server, and parties that stay to the end; one
         curve, released once with the whole epsilon of the round.
-    neighbors : {"replace", "add-remove"}
-        Whether the number of records is public.
+    relation : Relation
+        Which datasets are neighbours; under "replace-one" the number of records is public.
     epsilon, delta : float
         What all releases of the round together may cost.
     minimum_parties : int
@@ -99,7 +100,7 @@ class Study:
     upper: float
     bins: int
     route: Literal["functions", "vectors", "masks"]
-    neighbors: str
+    relation: Relation
     epsilon: float
     delta: float
     minimum_parties: int
@@ -111,6 +112,7 @@ class Study:
     stage_seconds: float = 600.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation.of(self.relation))
         self._check_names()
         unknown = [curve for curve in self.curves if curve not in CURVES]
         if unknown or not self.curves or len(set(self.curves)) < len(self.curves):
@@ -143,7 +145,6 @@ class Study:
             )
         Grid.of((self.lower, self.upper), self.bins)
         Budget(self.epsilon, self.delta)
-        Relation.of(self.neighbors)
 
     @classmethod
     def read(cls, path: Path) -> Study:
@@ -165,7 +166,7 @@ class Study:
             upper=file.number("upper"),
             bins=file.whole("bins", minimum=2),
             route=cast(Any, route),
-            neighbors=file.choice("neighbors", ("replace", "add-remove"), "replace"),
+            relation=_relation(file),
             epsilon=budget.number("epsilon"),
             delta=budget.number("delta", 0.0),
             minimum_parties=file.whole("minimum_parties", minimum=1),
@@ -181,11 +182,6 @@ class Study:
         return study
 
     @property
-    def relation(self) -> Relation:
-        """Which datasets are neighbours."""
-        return Relation.of(self.neighbors)
-
-    @property
     def labelled(self) -> bool:
         """Whether records need a label."""
         return any(curve in LABELLED for curve in self.curves)
@@ -194,14 +190,14 @@ class Study:
     def fingerprint(self) -> str:
         """SHA-256 of everything agreed on, but for the servers' addresses."""
         meaning: dict[str, Any] = {
-            "format": "noisewise-study-1",
+            "format": "noisewise-study-2",
             "name": self.name,
             "round": self.round,
             "curves": self.curves,
             "bounds": [self.lower.hex(), self.upper.hex()],
             "bins": self.bins,
             "route": self.route,
-            "neighbors": self.relation.name,
+            "relation": self.relation.name,
             "budget": [self.epsilon.hex(), self.delta.hex()],
             "minimum_parties": self.minimum_parties,
             "servers": [server.name for server in self.servers],
@@ -268,7 +264,7 @@ class Study:
             "round": [self.round],
         }
         for kind, names in groups.items():
-            wrong = [name for name in names if not _NAME.fullmatch(name)]
+            wrong = [name for name in names if not NAME.fullmatch(name)]
             if wrong:
                 raise ConfigurationError(
                     f"{kind} name {wrong[0]!r}: use letters, digits, '.', '_', '-', at most 64"
@@ -280,6 +276,16 @@ class Study:
         keys = [member.key for member in (*self.parties, *self.analysts)]
         if len(set(keys)) < len(keys):
             raise ConfigurationError("every party and analyst needs a key of its own")
+
+
+def _relation(file: Section) -> Relation:
+    if file.has("neighbors"):  # the word of version 0.1, which left out meant another relation
+        raise ConfigurationError(
+            f'{file.where}: neighbors is called relation now: write relation = "replace-one" '
+            'where it said neighbors = "replace" (the number of records is public), or '
+            'relation = "add-remove"'
+        )
+    return Relation(file.choice("relation", ("add-remove", "replace-one"), "add-remove"))
 
 
 def _servers(file: Section) -> list[Server]:

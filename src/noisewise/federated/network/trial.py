@@ -12,19 +12,15 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from noisewise.federated.network.certificates import TrialAuthority
 from noisewise.federated.network.identity import write_new_key
-from noisewise.federated.network.study import TEST_PREFIX
+from noisewise.federated.network.study import TEST_PREFIX, Member, Server, Study
+from noisewise.federated.network.templates import ROUTES, member_text, server_text, study_text
+from noisewise.privacy.relation import Relation
 
 __all__ = ["Trial", "free_port", "make_trial"]
-
-
-_ROUTES = {
-    "functions": "a key a record, two servers",
-    "vectors": "a secret-shared table a party, two or more servers",
-    "masks": "masked sums of parties that stay to the end, one server",
-}
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ def make_trial(
     bounds: tuple[float, float] = (0.0, 1.0),
     bins: int = 1024,
     route: str = "functions",
-    neighbors: str = "replace",
+    relation: str = "add-remove",
     epsilon: float = 1.0,
     delta: float = 0.0,
     name: str = "trial",
@@ -77,7 +73,7 @@ def make_trial(
     folder : Path
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
-    curves, bounds, bins, route, neighbors, epsilon, delta, minimum_parties, colluding, \
+    curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
     stage_seconds
         See :class:`noisewise.federated.network.Study`.
     name : str
@@ -95,70 +91,42 @@ def make_trial(
         hosts = ["localhost", "127.0.0.1"]
         authority.issue(hosts, folder / f"{server}.crt", folder / f"{server}.tls.key")
     keys = {member: write_new_key(folder / f"{member}.key") for member in (*parties, "analyst")}
-    title = TEST_PREFIX + name if noiseless_test else name
-    lines = [
-        "# What everybody has agreed on: the same file for servers, parties and analysts.",
-        f'name = "{title}"',
-        'round = "1"                  # a party contributes once to a round',
-        f"curves = {_list(curves)}",
-        f"lower = {float(bounds[0])}                  # public range of the values",
-        f"upper = {float(bounds[1])}",
-        f"bins = {bins}                  # thresholds of the curves",
-        f'route = "{route}"         # {_ROUTES.get(route, "")}',
-        f'neighbors = "{neighbors}"        # replace: the number of records is public',
-        f"minimum_parties = {minimum_parties}          # no answer about fewer contributions",
-    ]
-    if route == "masks":
-        lines += [
-            f"colluding_parties = {colluding}        # who may tell the server all they know",
-            f"stage_seconds = {stage_seconds}        # for the last parties, once enough are there",
-        ]
-    if noiseless_test:
-        lines.append("noiseless_test = true")
-    lines += ["", "[budget]                     # of all releases of this round together"]
-    lines += [f"epsilon = {float(epsilon)}", f"delta = {float(delta)}"]
+    study = Study(
+        name=TEST_PREFIX + name if noiseless_test else name,
+        round="1",
+        curves=tuple(curves),
+        lower=float(bounds[0]),
+        upper=float(bounds[1]),
+        bins=bins,
+        route=cast(Any, route),
+        relation=Relation.of(relation),
+        epsilon=float(epsilon),
+        delta=float(delta),
+        minimum_parties=minimum_parties,
+        servers=tuple(
+            Server(server, f"https://127.0.0.1:{port}")
+            for server, port in zip(servers, ports, strict=True)
+        ),
+        parties=tuple(Member(party, keys[party]) for party in parties),
+        analysts=(Member("analyst", keys["analyst"]),),
+        noiseless_test=noiseless_test,
+        colluding=colluding,
+        stage_seconds=stage_seconds,
+    )
+    (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):
-        lines += ["", "[[servers]]", f'name = "{server}"', f'url = "https://127.0.0.1:{port}"']
-    for party in parties:
-        lines += ["", "[[parties]]", f'name = "{party}"', f'key = "{keys[party]}"']
-    lines += ["", "[[analysts]]", 'name = "analyst"', f'key = "{keys["analyst"]}"']
-    _write(folder / "study.toml", lines)
-    for server, port in zip(servers, ports, strict=True):
-        lines = [
-            f"# Aggregation server {server}.",
-            f'name = "{server}"',
-            f'listen = "127.0.0.1:{port}"',
-            'study = "study.toml"',
-            f'state = "{server}-state"       # must survive a restart; back it up',
-            f'certificate = "{server}.crt"',
-            f'private_key = "{server}.tls.key"',
-        ]
-        if noiseless_test:
-            lines.append("allow_noiseless_test = true")
-        lines += ["", "[limits]", "largest_request = 2097152    # bytes", "seconds = 30"]
-        _write(folder / f"{server}.toml", lines)
+        text = server_text(server, f"127.0.0.1:{port}", noiseless_test=noiseless_test)
+        (folder / f"{server}.toml").write_text(text, "utf-8")
     for member in (*parties, "analyst"):
-        lines = [
-            f'name = "{member}"',
-            'study = "study.toml"',
-            f'private_key = "{member}.key"   # proves who we are; nobody else may read it',
-            'authority = "authority.crt"  # signed the servers\' certificates',
-            f'state = "{member}-state"',
-            f"seconds = {seconds}               # until one request counts as failed",
-            f"patience = {patience}             # for how long to try again",
-        ]
-        if route == "masks" and member != "analyst":
-            lines.append(f"wait = {wait}               # for how long to wait for the others")
-        _write(folder / f"{member}.toml", lines)
+        text = member_text(
+            member,
+            authority="authority.crt",
+            seconds=seconds,
+            patience=patience,
+            wait=wait if route == "masks" and member != "analyst" else None,
+        )
+        (folder / f"{member}.toml").write_text(text, "utf-8")
     return Trial(folder, tuple(servers), tuple(parties), ports)
-
-
-def _list(words: Sequence[str]) -> str:
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
-
-
-def _write(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -169,7 +137,7 @@ def main() -> None:
     parser.add_argument("--curves", nargs="+", default=["roc"])
     parser.add_argument("--bins", type=int, default=1024)
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--route", choices=sorted(_ROUTES), default="functions")
+    parser.add_argument("--route", choices=sorted(ROUTES), default="functions")
     arguments = parser.parse_args()
     masks = arguments.route == "masks"
     trial = make_trial(

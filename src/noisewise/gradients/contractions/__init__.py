@@ -6,7 +6,7 @@ from noisewise.gradients.contractions.convolution import (
     TransposedContraction,
 )
 from noisewise.gradients.contractions.given import CombinedContraction, GivenContraction
-from noisewise.gradients.contractions.linear import LinearContraction
+from noisewise.gradients.contractions.linear import LinearContraction, TurnedContraction
 from noisewise.gradients.contractions.pair import PairContraction
 from noisewise.gradients.contractions.rows import RowsContraction
 
@@ -20,4 +20,5 @@ __all__ = [
     "RowsContraction",
     "Target",
     "TransposedContraction",
+    "TurnedContraction",
 ]

@@ -5,20 +5,22 @@ and the cotangent that arrived at its output. It can state the exact norm of eac
 gradient, a cheaper upper bound, the norm of the Jacobian, and the sum over records with one
 factor each. It never holds the gradients of all records at once unless they are given.
 
-Numbers (contract, point 7): what is measured is what is added. The norms that a contraction
-states cover the rounding of the very sum that it computes; docs/proofs/rounding.md has the
-proof, `noisewise.gradients.contractions.rounding` its constants.
+Numbers (docs/proofs/contract.md#numbers): what is measured is what is added. The norms that a
+contraction states cover the rounding of the very sum that it computes; docs/proofs/rounding.md
+has the proof, `noisewise.gradients.contractions.rounding` its constants.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from noisewise.errors import UnsupportedModelError
 
 __all__ = [
     "CHUNK_BYTES",
@@ -131,6 +133,13 @@ class Contraction(ABC):
             raise NotImplementedError(f"{type(self).__name__} has no cotangents")
         return replace(self, **changed)  # type: ignore[type-var]
 
+    def grouped(self, each: int) -> Contraction:
+        """Return the same use with `each` records after the other taken for one."""
+        raise UnsupportedModelError(
+            f"{type(self).__name__} cannot add up the rows of a unit: give it a method `grouped`, "
+            "or train without units."
+        )
+
     @abstractmethod
     def lengths(self, cheap: bool) -> Tensor:
         """Two lengths of each record, all targets together: (2, records), float64.
@@ -175,8 +184,8 @@ class Contraction(ABC):
         """Return the same use in whatever form takes the least memory while it waits."""
         return self
 
-    def merged(self, other: Contraction) -> Contraction | None:
-        """One contraction for two uses of the same targets, if their factors can be joined."""
+    def merged(self, others: Sequence[Contraction]) -> Contraction | None:
+        """One contraction for several uses of the same targets, if their factors can be joined."""
         return None
 
 

@@ -8,6 +8,7 @@ convolution has the same gradient with the roles of input and cotangent exchange
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,6 +114,10 @@ class _Convolved(PairContraction):
             bias=self.bias if self.bias and self.bias.name in names else None,
         )
 
+    def grouped(self, each: int) -> Any:
+        """Rows of a unit are more views."""
+        return replace(self, views=self.views * each)
+
     @property
     def factor_entries(self) -> int:
         """Input and cotangent of all views."""
@@ -185,26 +190,29 @@ class _Convolved(PairContraction):
         norms: Tensor = torch.linalg.vector_norm(by_group, dim=1)
         return norms
 
-    def merged(self, other: Contraction) -> Contraction | None:
-        """Two uses of one layer on images of one size are views of the same record."""
-        if (
-            not isinstance(other, type(self))
-            or other.targets != self.targets
-            or other.settings != self.settings
-            or other.x.shape[1:] != self.x.shape[1:]
-        ):
-            return None
+    def merged(self, others: Sequence[Contraction]) -> Contraction | None:
+        """Several uses of one layer on images of one size are views of the same record."""
+        uses = [self]
+        for other in others:
+            if (
+                not isinstance(other, type(self))
+                or other.targets != self.targets
+                or other.settings != self.settings
+                or other.x.shape[1:] != self.x.shape[1:]
+            ):
+                return None
+            uses.append(other)
         return replace(
             self,
-            x=_interleaved(self.x, other.x, self.records),
-            cotangent=_interleaved(self.cotangent, other.cotangent, self.records),
-            views=self.views + other.views,
+            x=_interleaved([use.x for use in uses], self.records),
+            cotangent=_interleaved([use.cotangent for use in uses], self.records),
+            views=sum(use.views for use in uses),
         )
 
 
-def _interleaved(first: Tensor, second: Tensor, records: int) -> Tensor:
-    shape = (records, -1, *first.shape[1:])
-    return torch.cat([first.reshape(shape), second.reshape(shape)], 1).flatten(0, 1)
+def _interleaved(parts: Sequence[Tensor], records: int) -> Tensor:
+    shape = (records, -1, *parts[0].shape[1:])
+    return torch.cat([part.reshape(shape) for part in parts], 1).flatten(0, 1)
 
 
 @dataclass

@@ -5,7 +5,8 @@ parameters alone. The gradient in the computed weight, record by record, goes th
 transposed Jacobian of that function, which autograd recorded.
 
 A layer with ``pull_back`` (weight standardisation) is different: its bound, its noise and its
-sum belong to the effective weight, and the noisy sum is pulled back afterwards (U19).
+sum belong to the effective weight, and the noisy sum is pulled back afterwards
+(docs/proofs/layers.md#effective).
 """
 
 from __future__ import annotations

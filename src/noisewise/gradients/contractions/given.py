@@ -135,6 +135,11 @@ class GivenContraction(ChunkedContraction):
         kept = {t: g for t, g in self.gradients.items() if t.name in names}
         return GivenContraction(kept, self.jacobian_squares)
 
+    def grouped(self, each: int) -> GivenContraction:
+        """Add them up; what is measured is the sum."""
+        shaped = {t: g.reshape(-1, each, *g.shape[1:]) for t, g in self.gradients.items()}
+        return GivenContraction({t: g.sum(1) for t, g in shaped.items()})
+
     def instantiate(self, start: int, stop: int) -> Sums:
         """Return a slice."""
         return {t.name: t.place_each(g[start:stop]) for t, g in self.gradients.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from noisewise.gradients.contractions.base import Contraction
 from noisewise.gradients.contractions.given import CombinedContraction
+from noisewise.gradients.contractions.tied import tied
 
 __all__ = ["joined"]
 
@@ -15,7 +16,7 @@ def joined(uses: list[Contraction]) -> list[Contraction]:
         apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
         touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
         clusters = [*apart, [*(member for c in touching for member in c), use]]
-    return [_join(cluster) for cluster in clusters]
+    return [part for cluster in clusters for part in _join(cluster)]
 
 
 def _overlap(first: Contraction, second: Contraction) -> bool:
@@ -30,10 +31,10 @@ def _overlap(first: Contraction, second: Contraction) -> bool:
     return False
 
 
-def _join(cluster: list[Contraction]) -> Contraction:
+def _join(cluster: list[Contraction]) -> list[Contraction]:
     if len(cluster) == 1:
-        return cluster[0]
-    result: Contraction | None = cluster[0]
-    for other in cluster[1:]:
-        result = None if result is None else result.merged(other)
-    return CombinedContraction(cluster) if result is None else result
+        return cluster
+    result = cluster[0].merged(cluster[1:])
+    if result is not None:
+        return [result]
+    return tied(cluster) or [CombinedContraction(cluster)]

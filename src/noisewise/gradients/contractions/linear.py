@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +12,7 @@ from noisewise.gradients.contractions.base import Contraction, Target, masked, s
 from noisewise.gradients.contractions.pair import PairContraction, over_positions
 from noisewise.gradients.contractions.rounding import adds_whole, alike, row_norms
 
-__all__ = ["LinearContraction"]
+__all__ = ["LinearContraction", "TurnedContraction"]
 
 
 @dataclass
@@ -26,13 +27,13 @@ class LinearContraction(PairContraction):
     def __post_init__(self) -> None:
         self.records = self.x.shape[0]
 
-    @staticmethod
+    @classmethod
     def of(
-        x: Tensor, cotangent: Tensor, views: int, weight: Target | None, bias: Target | None
+        cls, x: Tensor, cotangent: Tensor, views: int, weight: Target | None, bias: Target | None
     ) -> LinearContraction:
         """Fold views of a record and all leading axes into positions."""
         records = x.shape[0] // views
-        return LinearContraction(_folded(x, records), _folded(cotangent, records), weight, bias)
+        return cls(_folded(x, records), _folded(cotangent, records), weight, bias)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -51,6 +52,13 @@ class LinearContraction(PairContraction):
             weight=self.weight if self.weight and self.weight.name in names else None,
             bias=self.bias if self.bias and self.bias.name in names else None,
         )
+
+    def grouped(self, each: int) -> LinearContraction:
+        """Rows of a unit are more positions."""
+        x, cotangent = (
+            t.reshape(-1, each * t.shape[1], t.shape[2]) for t in (self.x, self.cotangent)
+        )
+        return replace(self, x=x, cotangent=cotangent)
 
     def left(self, start: int, stop: int) -> Tensor:
         """Cotangents, positions last."""
@@ -105,15 +113,43 @@ class LinearContraction(PairContraction):
             square = row_norms(working(self.x)).square()
         return square + (float(self.x.shape[1]) if self.bias is not None else 0.0)
 
-    def merged(self, other: Contraction) -> Contraction | None:
-        """Two uses of one layer are one use with more positions."""
-        if not isinstance(other, LinearContraction) or other.targets != self.targets:
-            return None
+    def merged(self, others: Sequence[Contraction]) -> Contraction | None:
+        """Several uses of one layer are one use with more positions."""
+        uses = [self]
+        for other in others:
+            if type(other) is not type(self) or other.targets != self.targets:
+                return None
+            assert isinstance(other, LinearContraction)
+            uses.append(other)
         return replace(
             self,
-            x=torch.cat([self.x, other.x], 1),
-            cotangent=torch.cat([self.cotangent, other.cotangent], 1),
+            x=torch.cat([use.x for use in uses], 1),
+            cotangent=torch.cat([use.cotangent for use in uses], 1),
         )
+
+
+class TurnedContraction(LinearContraction):
+    """A dense layer whose matrix is stored with its inputs first: x W, as GPT-2 writes it.
+
+    Its gradient is the product of the same pairs with their sides exchanged.
+    """
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Inputs, outputs, positions."""
+        return self.x.shape[2], self.cotangent.shape[2], self.x.shape[1]
+
+    def left(self, start: int, stop: int) -> Tensor:
+        """Inputs, positions last."""
+        return super().right(start, stop)
+
+    def right(self, start: int, stop: int) -> Tensor:
+        """Cotangents, positions last."""
+        return super().left(start, stop)
+
+    def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
+        """One matrix product."""
+        return super().contract(cotangent, x, total)
 
 
 def _folded(tensor: Tensor, records: int) -> Tensor:

@@ -49,8 +49,8 @@ __all__ = ["PairContraction", "over_positions"]
 
 # Entries of a gradient that cost as much as one multiplication each when written and read
 # back, and the price of float64: measured ratios, they only steer the choice of a kernel.
-_MEMORY = 30
-_DOUBLE = 4
+_MEMORY = 5
+_DOUBLE = 2
 #: Numbers that are converted to float64 at a time.
 _AT_A_TIME = 1 << 20
 
@@ -137,10 +137,15 @@ class PairContraction(Contraction):
     @property
     def shared(self) -> int:
         """How many records share a kernel of the contraction; one: none does."""
-        return kernel_records(self.sizes[2], self._ratio, self._dtype)
+        return kernel_records(self.sizes[2], self._ratio, self.kernel_type)
+
+    def spread(self) -> float:
+        """Let products of a record be so many times longer than its bound, and return how many."""
+        self._ratio = spread(self.sizes[2])
+        return self._ratio
 
     @property
-    def _dtype(self) -> torch.dtype:
+    def kernel_type(self) -> torch.dtype:
         """Type of the kernels."""
         return torch.promote_types(self.x.dtype, torch.float32)
 
@@ -172,7 +177,7 @@ class PairContraction(Contraction):
         _, _, positions = self.sizes
         if positions == 1:
             return alike(self.positions_bound())
-        self._ratio = spread(positions)
+        self.spread()
         instantiate, gram, _ = self._costs()
         if instantiate <= gram:
             runs = chunks(self.records, self.step)
@@ -181,12 +186,16 @@ class PairContraction(Contraction):
                 self._measured = True
                 return alike(norm)
             products = self.positions_bound()
-            error = gamma(positions, self._dtype)
+            error = gamma(positions, self.kernel_type)
             return torch.stack([norm + error * products, products / self._ratio])
         parts = [self._gram_lengths(a, b) for a, b in chunks(self.records, RECORDS)]
         return torch.cat(parts, 1)
 
-    def _gram_lengths(self, start: int, stop: int) -> Tensor:
+    def gram(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Squared lengths of a run of records by Gram matrices, of their products, and the doubt.
+
+        The doubt is what rounding may have taken from a square.
+        """
         left, right = self.left(start, stop), self.right(start, stop)
         dtype, left, right = left.dtype, left.double(), right.double()
         one, other = left.transpose(-1, -2) @ left, right.transpose(-1, -2) @ right
@@ -200,9 +209,14 @@ class PairContraction(Contraction):
         m, n, positions = self.sizes
         # An inner product of Gram matrices that cancels is known up to its rounding only.
         known = gamma(2 * (m + n + self.groups * positions**2), torch.float64) * products.square()
+        return squares, products, known
+
+    def _gram_lengths(self, start: int, stop: int) -> Tensor:
+        squares, products, known = self.gram(start, stop)
         norm = (squares + known).clamp_min(0.0).sqrt()
         if self.shared == 1:
-            return alike(norm + gamma(min(positions, POSITIONS + PIECES), dtype) * products)
+            error = gamma(min(self.sizes[2], POSITIONS + PIECES), self.kernel_type)
+            return alike(norm + error * products)
         return torch.stack([norm, products / self._ratio])
 
     def lengths(self, cheap: bool) -> Tensor:

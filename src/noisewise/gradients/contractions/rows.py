@@ -6,6 +6,7 @@ token) pairs are added before norms are taken; distinct rows are orthogonal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ __all__ = ["RowsContraction"]
 @dataclass
 class RowsContraction(Contraction):
     """T rows per record: tokens (records, T), cotangents (records, T, width).
+
+    A table with more than two axes counts as one whose rows are `width` entries in a line.
 
     Attributes
     ----------
@@ -54,15 +57,23 @@ class RowsContraction(Contraction):
         """There is nothing to drop."""
         return self
 
-    def _cotangents(self, start: int, stop: int) -> Tensor:
+    def grouped(self, each: int) -> RowsContraction:
+        """Rows of a unit are one longer lookup."""
+        length = each * self.tokens.shape[1]
+        tokens = self.tokens.reshape(-1, length)
+        cotangent = self.cotangent.reshape(-1, length, self.cotangent.shape[2])
+        return RowsContraction(tokens, cotangent, self.table, self.skipped)
+
+    def cotangents(self, start: int, stop: int) -> Tensor:
+        """Cotangents of a run of records, zero for the token that does not learn."""
         part = working(self.cotangent[start:stop])
         if self.skipped is None:
             return part
         learns = (self.tokens[start:stop] != self.skipped).unsqueeze(-1)
         return torch.where(learns, part, torch.zeros((), dtype=part.dtype, device=part.device))
 
-    def _distinct(self) -> tuple[Tensor, Tensor]:
-        """Rows of the records' gradients and their tokens, equal tokens of a record added.
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """Return rows of the records' gradients and their tokens, equal tokens of a record added.
 
         Norms and sums are made of these same numbers, so they are kept.
         """
@@ -76,7 +87,7 @@ class RowsContraction(Contraction):
             run = first.cumsum(1) - 1
             place = torch.empty_like(run).scatter_(1, order, run)
             owner = torch.arange(records, device=place.device).unsqueeze(1)
-            rows = self._cotangents(0, records)
+            rows = self.cotangents(0, records)
             summed = torch.zeros_like(rows).flatten(0, 1)
             summed.index_add_(0, (owner * length + place).flatten(), rows.flatten(0, 1))
             # Places that no token took keep a zero row, of whatever token is first.
@@ -88,27 +99,30 @@ class RowsContraction(Contraction):
         """Add equal tokens of a record, then take the norm over all rows."""
         if self.tokens.numel() == 0:
             return self.tokens.new_zeros((2, self.records), dtype=torch.float64)
-        return alike(row_norms(self._distinct()[0]))
+        return alike(row_norms(self.distinct()[0]))
 
-    def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
+    def sums(self, scale: Tensor | None, keep: Tensor | None, wide: bool = False) -> Sums:
         """Scatter scaled rows into the table, in float64 if a kernel's records do not do."""
-        kind = working(self.cotangent).dtype if self.records <= RECORDS else torch.float64
+        few = self.records <= RECORDS and not wide
+        kind = working(self.cotangent).dtype if few else torch.float64
         table = torch.zeros(self.table.shape, dtype=kind, device=self.cotangent.device)
         if self.tokens.numel() == 0:
             return {self.table.name: table}
-        every, tokens = self._distinct()
+        whole = table.view(-1, self.cotangent.shape[2])
+        every, tokens = self.distinct()
         for a, b in chunks(self.records, RECORDS):
             rows = masked(every[a:b], None if keep is None else keep[a:b])
             rows = scaled(rows, None if scale is None else scale[a:b]).flatten(0, 1)
-            table.index_add_(0, tokens[a:b].flatten(), rows.to(kind))
+            whole.index_add_(0, tokens[a:b].flatten(), rows.to(kind))
         return {self.table.name: table}
 
     def instantiate(self, start: int, stop: int) -> Sums:
         """One table per record."""
-        rows = self._cotangents(start, stop)
+        rows = self.cotangents(start, stop)
         tables = rows.new_zeros((stop - start, *self.table.shape))
         places = self.tokens[start:stop].unsqueeze(-1).expand_as(rows)
-        return {self.table.name: tables.scatter_add_(1, places, rows)}
+        tables.view(stop - start, -1, rows.shape[2]).scatter_add_(1, places, rows)
+        return {self.table.name: tables}
 
     def input_squares(self) -> Tensor:
         """The largest number of times that a record looks up one row (at most T)."""
@@ -117,12 +131,15 @@ class RowsContraction(Contraction):
         counts: Tensor = same.amax(1) if ordered.shape[1] else same.sum((1,))
         return counts.double()
 
-    def merged(self, other: Contraction) -> Contraction | None:
-        """Two lookups in one table are one longer lookup."""
-        if not isinstance(other, RowsContraction) or other.targets != self.targets:
-            return None
-        if other.skipped != self.skipped:
-            return None
-        tokens: Any = torch.cat([self.tokens, other.tokens], 1)
-        cotangent = torch.cat([self.cotangent, other.cotangent], 1)
+    def merged(self, others: Sequence[Contraction]) -> Contraction | None:
+        """Several lookups in one table are one longer lookup."""
+        uses = [self]
+        for other in others:
+            if not isinstance(other, RowsContraction) or other.targets != self.targets:
+                return None
+            if other.skipped != self.skipped:
+                return None
+            uses.append(other)
+        tokens: Any = torch.cat([use.tokens for use in uses], 1)
+        cotangent = torch.cat([use.cotangent for use in uses], 1)
         return RowsContraction(tokens, cotangent, self.table, self.skipped)

@@ -7,6 +7,7 @@ from noisewise.gradients.operations import (
     elementwise,
     lookup,
     normalisation,
+    summing,
 )
 from noisewise.gradients.operations.recurrent import RECURRENT, run_recurrent
 from noisewise.gradients.operations.registry import HANDLERS, UnsupportedUseError
@@ -22,4 +23,5 @@ __all__ = [
     "lookup",
     "normalisation",
     "run_recurrent",
+    "summing",
 ]

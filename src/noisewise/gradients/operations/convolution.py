@@ -61,8 +61,9 @@ class _Convolve(torch.autograd.Function):
         ctx.tape.arrive(kind(x, cotangent, ctx.settings, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
-            same = cotangent.to(weight.dtype)
-            into, _ = ctx.settings.backward(same, x.to(weight.dtype), weight, (True, False))
+            # Under autocast in the type of the forward pass, as torch does it.
+            same = x.to(cotangent.dtype), weight.to(cotangent.dtype)
+            into, _ = ctx.settings.backward(cotangent, *same, (True, False))
             into = None if into is None else into.to(x.dtype)
         return into, None, None, None, None, None
 

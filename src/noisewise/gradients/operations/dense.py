@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from noisewise.gradients.batches import is_autocasting
-from noisewise.gradients.contractions import LinearContraction, Target
+from noisewise.gradients.contractions import LinearContraction, Target, TurnedContraction
 from noisewise.gradients.operations.registry import (
     UnsupportedUseError,
     derive,
@@ -19,7 +19,7 @@ from noisewise.gradients.operations.registry import (
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
 
-__all__ = ["linear", "tapped_linear"]
+__all__ = ["linear", "seen_as", "tapped_linear"]
 
 #: Entries of a row that fill cache lines.
 _LINE = 16
@@ -67,9 +67,10 @@ class _Linear(torch.autograd.Function):
         bias: Tensor | None,
         tape: Tape,
         targets: tuple[Target | None, Target | None],
+        kind: type[LinearContraction],
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.tape, ctx.targets = tape, targets
+        ctx.tape, ctx.targets, ctx.kind = tape, targets, kind
         return _plain(x, weight, bias)
 
     @staticmethod
@@ -78,11 +79,12 @@ class _Linear(torch.autograd.Function):
         (cotangent,) = cotangents
         x, weight = ctx.saved_tensors
         each = x.shape[0] // ctx.tape.records
-        ctx.tape.arrive(LinearContraction.of(x, cotangent, each, *ctx.targets))
+        ctx.tape.arrive(ctx.kind.of(x, cotangent, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
-            into = _product(cotangent.to(weight.dtype), weight.t()).to(x.dtype)
-        return into, None, None, None, None
+            # Under autocast in the type of the forward pass, as torch does it.
+            into = _product(cotangent, weight.t().to(cotangent.dtype)).to(x.dtype)
+        return into, None, None, None, None, None
 
 
 def tapped_linear(
@@ -91,11 +93,21 @@ def tapped_linear(
     weight: Tensor,
     bias: Tensor | None,
     targets: tuple[Target | None, Target | None],
+    kind: type[LinearContraction] = LinearContraction,
 ) -> Tensor:
     """Apply a linear map whose gradients go to the tape."""
     tape.use(*targets)
-    result: Tensor = _Linear.apply(x, weight, bias, tape, targets)  # type: ignore[no-untyped-call]
+    result: Tensor = _Linear.apply(x, weight, bias, tape, targets, kind)  # type: ignore[no-untyped-call]
     return result
+
+
+def seen_as(tape: Tape, weight: Tensor, view: Tensor) -> Tensor:
+    """A view of a weight's values; where the weight learns, autograd is made to visit the layer."""
+    if tape.target(weight) is None:
+        return view
+    leaf = view.detach().requires_grad_()
+    tape.anchors.append(leaf)
+    return leaf
 
 
 @handles(functional.linear)
@@ -116,20 +128,44 @@ def _arguments(
     return input, weight, bias
 
 
-@handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+@handles(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm)
 def matmul(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """X W, a linear layer whose matrix is stored the other way round."""
+    """X W, a linear layer whose matrix is stored the other way round; or W X."""
     if kwargs or len(args) != 2:
         raise UnsupportedUseError
-    x, weight = args
+    x, weight = reversed(args) if function is Tensor.__rmatmul__ else args
     if tape.is_constant(x) and tape.is_constant(weight):
         return derive(tape, function, args, kwargs)
-    target = tape.target(weight)
-    if target is None or tape.target(x) is not None or weight.dim() != 2 or x.dim() < 2:
+    if tape.target(x) is not None and tape.target(weight) is None:
+        return _from_the_left(tape, x, weight)
+    if tape.target(weight) is None or weight.dim() > 2 or x.dim() < 2:
         raise UnsupportedUseError
-    layout = layout_of_use(tape, "matmul", x, 1, weight)
-    turned = derive(tape, Tensor.t, (weight,), {})
-    result = tapped_linear(tape, layout.first(x), turned, None, (tape.target(turned), None))
+    if tape.target(x) is not None:
+        raise UnsupportedUseError
+    if weight.dim() == 1:
+        return _turned(tape, "matmul", x, weight.unsqueeze(1), None, weight).squeeze(-1)
+    return _turned(tape, "matmul", x, weight, None, weight)
+
+
+def _from_the_left(tape: Tape, weight: Tensor, x: Tensor) -> Tensor:
+    """W X, the features of X along its last axis but one."""
+    if weight.dim() != 2 or x.dim() < 3:
+        raise UnsupportedUseError
+    features = x.transpose(-1, -2)
+    layout = layout_of_use(tape, "matmul", features, 1, weight)
+    targets = (tape.target(weight), None)
+    result = tapped_linear(tape, layout.first(features), weight, None, targets)
+    return layout.back(result, features).transpose(-1, -2)
+
+
+def _turned(
+    tape: Tape, what: str, x: Tensor, matrix: Tensor, bias: Tensor | None, weight: Tensor
+) -> Tensor:
+    """X W + b, with a matrix that is a view of the weight."""
+    layout = layout_of_use(tape, what, x, 1, weight, bias)
+    targets = tape.target(weight), tape.target(bias)
+    view = seen_as(tape, weight, matrix.t())
+    result = tapped_linear(tape, layout.first(x), view, bias, targets, TurnedContraction)
     return layout.back(result, x)
 
 
@@ -139,12 +175,26 @@ def addmm(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs or len(args) != 3:
         raise UnsupportedUseError
     bias, x, weight = args
-    if tape.target(x) is not None or weight.dim() != 2:
+    if tape.target(x) is not None or weight.dim() != 2 or bias.dim() > 1:
         raise UnsupportedUseError
+    if tape.target(bias) is None and not tape.is_constant(bias):
+        raise UnsupportedUseError
+    return _turned(tape, "addmm", x, weight, bias, weight)
+
+
+@handles(functional.bilinear, torch.bilinear)
+def bilinear(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """X W Y' + b: a linear layer on the products of two inputs' entries."""
+    return _bilinear(tape, *args, **kwargs)
+
+
+def _bilinear(
+    tape: Tape, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    if tape.target(input1) is not None or tape.target(input2) is not None or input1.dim() < 2:
+        raise UnsupportedUseError
+    products = (input1.unsqueeze(-1) * input2.unsqueeze(-2)).flatten(-2)
+    layout = layout_of_use(tape, "bilinear", products, 1, weight, bias)
     targets = tape.target(weight), tape.target(bias)
-    if bias.dim() > 1 or (tape.target(bias) is None and not tape.is_constant(bias)):
-        raise UnsupportedUseError
-    layout = layout_of_use(tape, "addmm", x, 1, weight, bias)
-    turned = derive(tape, Tensor.t, (weight,), {}) if targets[0] is not None else weight.t()
-    result = tapped_linear(tape, layout.first(x), turned, bias, (tape.target(turned), targets[1]))
-    return layout.back(result, x)
+    matrix = seen_as(tape, weight, weight.flatten(1))
+    return layout.back(tapped_linear(tape, layout.first(products), matrix, bias, targets), products)

@@ -66,6 +66,13 @@ _FUNCTIONS = [
     torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum,
     torch.where, Tensor.where, torch.lerp, Tensor.lerp,
     torch.addcmul, Tensor.addcmul, torch.addcdiv, Tensor.addcdiv,
+    torch.clamp, Tensor.clamp, torch.clip, Tensor.clip, torch.clamp_min, Tensor.clamp_min,
+    torch.clamp_max, Tensor.clamp_max, torch.fmax, Tensor.fmax, torch.fmin, Tensor.fmin,
+    torch.float_power, Tensor.float_power, torch.atan2, Tensor.atan2, torch.arctan2,
+    Tensor.arctan2, torch.hypot, Tensor.hypot, torch.xlogy, Tensor.xlogy, torch.special.xlogy,
+    torch.logaddexp, Tensor.logaddexp, torch.logaddexp2, Tensor.logaddexp2,
+    torch.fmod, Tensor.fmod, torch.remainder, Tensor.remainder, Tensor.__mod__,
+    torch.copysign, Tensor.copysign,
 ]  # fmt: skip
 
 
@@ -120,21 +127,23 @@ def expand(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
         sizes = list(sizes[0])
     copied = function is Tensor.repeat
     what = place(tape, function.__name__, target)
-    # expand gives the new size, repeat the number of copies of an axis of size one.
-    if len(sizes) == parameter.dim() and parameter.shape[0] != 1:
+    inner = [1] * (len(sizes) - parameter.dim()) + list(parameter.shape)
+    if not copied:
+        sizes = [old if new == -1 else new for new, old in zip(sizes, inner, strict=True)]
+    # expand gives the new size, repeat the number of copies of an axis.
+    axis = next((i for i, n in enumerate(sizes) if n == tape.rows and inner[i] == 1), 0)
+    if inner[axis] != 1:
         if not copied or not tape.spreads(what, int(sizes[0]), target):
             return derive(tape, function, args, kwargs)
         # The whole parameter for record after record, one below the other.
         return repeated(tape, parameter, target).flatten(0, 1).repeat(1, *sizes[1:])
-    if not tape.spreads(what, int(sizes[0]), target):
+    if not tape.spreads(what, int(sizes[axis]), target):
         return derive(tape, function, args, kwargs)
-    copies = repeated(tape, parameter, target)
-    if len(sizes) == parameter.dim():
-        copies = copies.squeeze(1)
-    else:
-        inner = list(parameter.shape)
-        copies = copies.reshape(tape.rows, *[1] * (len(sizes) - 1 - len(inner)), *inner)
-    return copies.repeat(1, *sizes[1:]) if copied else copies.expand(-1, *sizes[1:])
+    del inner[axis]
+    copies = repeated(tape, parameter, target).reshape(tape.rows, *inner).movedim(0, axis)
+    if copied:
+        return copies.repeat(*sizes[:axis], 1, *sizes[axis + 1 :])
+    return copies.expand(sizes)
 
 
 @handles(functional.prelu, torch.prelu)

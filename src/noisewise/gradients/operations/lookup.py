@@ -10,11 +10,13 @@ from torch.nn import functional
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import RowsContraction, Target
+from noisewise.gradients.operations.dense import seen_as
 from noisewise.gradients.operations.registry import (
     ConstantUseError,
     UnsupportedUseError,
     derive,
     handles,
+    layout_of_use,
     place,
 )
 from noisewise.gradients.tape import Tape
@@ -93,12 +95,30 @@ def _embed(
 
 @handles(Tensor.__getitem__)
 def pick(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Rows of a table by number, written as an index."""
+    """Rows of a table by number, or entries by several, written as an index."""
     table, index = args
-    whole = isinstance(index, Tensor) and index.dtype == torch.long and index.dim() > 0
-    if not whole or table.dim() != 2 or tape.is_constant(index):
+    target = tape.target(table)
+    numbers = index if isinstance(index, tuple) else (index,)
+    tensors = [part for part in numbers if isinstance(part, Tensor)]
+    if all(tape.is_constant(part) for part in tensors):
         raise ConstantUseError
-    return _embed(tape, index, table)
+    whole = len(tensors) == len(numbers) <= table.dim()
+    if target is None or not whole or any(t.dtype != torch.long or not t.dim() for t in tensors):
+        if target is not None and tape.are_public(tensors, "index"):
+            raise ConstantUseError
+        raise UnsupportedUseError
+    rows = torch.zeros((), dtype=torch.long, device=table.device)
+    for size, part in zip(table.shape, tensors, strict=False):
+        rows = rows * size + torch.where(part < 0, part + size, part).clamp(0, size - 1)
+    rest = table.shape[len(tensors) :]
+    if len(tensors) == 1 and len(rest) == 1:
+        return _embed(tape, rows, table)
+    lines = seen_as(tape, table, table.reshape(-1, rest.numel()))
+    layout = layout_of_use(tape, "index", rows, 0, table)
+    tape.use(target)
+    first = layout.first(rows, 0)
+    result: Tensor = _Embed.apply(lines, first, None, tape, target)  # type: ignore[no-untyped-call]
+    return layout.back(result, rows, 0).reshape(*rows.shape, *rest)
 
 
 @handles(functional.embedding_bag)

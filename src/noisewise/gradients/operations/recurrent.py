@@ -2,11 +2,13 @@
 
 The input's projection is one linear layer at T positions. The hidden state's projection is
 used at every step: a zero tensor added to it collects the cotangent of every step, and the
-pairs (previous state, cotangent) make one contraction with T positions.
+pairs (previous state, cotangent) make one contraction with T positions. Cells that a model calls
+in a loop of its own are two linear layers each; their uses are joined over the steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +17,12 @@ from torch import Tensor, nn
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import LinearContraction, Target
 from noisewise.gradients.operations.dense import tapped_linear
-from noisewise.gradients.operations.registry import place
+from noisewise.gradients.operations.registry import (
+    UnsupportedUseError,
+    handles,
+    layout_of_use,
+    place,
+)
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
 
@@ -47,6 +54,68 @@ class _States(torch.autograd.Function):
         contraction = LinearContraction.of(states, cotangents[0], each, *ctx.targets)
         ctx.tape.arrive(contraction)
         return None, None, None, None, None
+
+
+class _LongShortTerm(torch.autograd.Function):
+    """All steps of an LSTM, from what enters them; its backward pass is written out.
+
+    Autograd would keep and visit a dozen small operations for every step.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        entering: Tensor,
+        state: Tensor,
+        memory: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tape: Tape,
+        targets: tuple[Target | None, Target | None],
+    ) -> tuple[Tensor, Tensor]:
+        kind = entering.dtype
+        weight, bias = weight.to(kind), None if bias is None else bias.to(kind)
+        states, memories, gates = [state.to(kind)], [memory.to(kind)], []
+        for projected in entering.unbind(1):
+            hidden = nn.functional.linear(states[-1], weight, bias) + projected
+            i, f, g, o = hidden.chunk(4, -1)
+            i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
+            memories.append(torch.addcmul(f * memories[-1], i, g))
+            states.append(o * torch.tanh(memories[-1]))
+            gates.append((i, f, g, o))
+        ctx.save_for_backward(weight, *(torch.stack(part, 1) for part in zip(*gates, strict=True)))
+        ctx.states, ctx.memories = torch.stack(states, 1), torch.stack(memories, 1)
+        ctx.tape, ctx.targets, ctx.kinds = tape, targets, (state.dtype, memory.dtype)
+        return ctx.states[:, 1:].clone(), memories[-1].clone()
+
+    @staticmethod
+    @unnoted
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        weight, i, f, g, o = ctx.saved_tensors
+        of_states, of_memory = cotangents
+        shown = torch.tanh(ctx.memories[:, 1:])
+        through = o * (1 - shown.square())
+        by_memory = torch.stack(
+            [g * i * (1 - i), ctx.memories[:, :-1] * f * (1 - f), i * (1 - g.square())], 2
+        )
+        by_state = (shown * o * (1 - o)).unbind(1)
+        arriving, passing, kept = of_states.unbind(1), through.unbind(1), f.unbind(1)
+        into_gates = by_memory.unbind(1)
+        state, found = torch.zeros_like(of_memory), []
+        for t in reversed(range(len(arriving))):
+            state = state + arriving[t]
+            memory = torch.addcmul(of_memory, state, passing[t])
+            both = [(memory.unsqueeze(1) * into_gates[t]).flatten(1), state * by_state[t]]
+            found.append(torch.cat(both, 1))
+            of_memory = memory * kept[t]
+            state = found[-1] @ weight
+        entering = torch.stack(found[::-1], 1)
+        if any(target is not None for target in ctx.targets):
+            seen = ctx.states[:, :-1]
+            each = seen.shape[0] // ctx.tape.records
+            ctx.tape.arrive(LinearContraction.of(seen, entering, each, *ctx.targets))
+        first, second = ctx.kinds
+        return entering, state.to(first), of_memory.to(second), None, None, None, None
 
 
 def run_recurrent(tape: Tape, path: str, module: Any, args: tuple[Any, ...]) -> Any:
@@ -112,6 +181,12 @@ def _one_way(
         tape, x, weight_in, bias_in, (tape.target(weight_in), tape.target(bias_in))
     )
     targets = (tape.target(weight_state), tape.target(bias_state))
+    if isinstance(module, nn.LSTM):
+        tape.use(*targets)
+        found = _LongShortTerm.apply(  # type: ignore[no-untyped-call]
+            entering, *state, weight_state, bias_state, tape, targets
+        )
+        return found[0], (found[0][:, -1], found[1])
     seen: list[Tensor] = []
     collector = None
     if any(target is not None for target in targets):
@@ -122,29 +197,83 @@ def _one_way(
     fixed = weight_state.detach()
     fixed_bias = None if bias_state is None else bias_state.detach()
     outputs = []
+    cell = _cell_of(module)
     added = None if collector is None else collector.unbind(1)
     for t, projected in enumerate(entering.unbind(1)):
         seen.append(state[0].detach())
         hidden = nn.functional.linear(state[0], fixed, fixed_bias)
         if added is not None:
             hidden = hidden + added[t]
-        state = _cell(module, projected, hidden, state)
+        state = cell(projected, hidden, state)
         outputs.append(state[0])
     return torch.stack(outputs, 1), state
 
 
-def _cell(
-    module: Any, entering: Tensor, hidden: Tensor, state: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    if isinstance(module, nn.LSTM):
-        i, f, g, o = (entering + hidden).chunk(4, -1)
-        memory = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(memory), memory
+Cell = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+def _lstm(entering: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    i, f, g, o = (entering + hidden).chunk(4, -1)
+    memory = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(memory), memory
+
+
+def _gru(entering: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    (reset_in, update_in, new_in) = entering.chunk(3, -1)
+    (reset_h, update_h, new_h) = hidden.chunk(3, -1)
+    reset, update = torch.sigmoid(reset_in + reset_h), torch.sigmoid(update_in + update_h)
+    new = torch.tanh(new_in + reset * new_h)
+    return ((1 - update) * new + update * state[0],)
+
+
+def _tanh(entering: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.tanh(entering + hidden),)
+
+
+def _relu(entering: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.relu(entering + hidden),)
+
+
+def _cell_of(module: Any) -> Cell:
     if isinstance(module, nn.GRU):
-        (reset_in, update_in, new_in) = entering.chunk(3, -1)
-        (reset_h, update_h, new_h) = hidden.chunk(3, -1)
-        reset, update = torch.sigmoid(reset_in + reset_h), torch.sigmoid(update_in + update_h)
-        new = torch.tanh(new_in + reset * new_h)
-        return ((1 - update) * new + update * state[0],)
-    activate = torch.relu if module.nonlinearity == "relu" else torch.tanh
-    return (activate(entering + hidden),)
+        return _gru
+    return _relu if module.nonlinearity == "relu" else _tanh
+
+
+_CELLS: dict[Any, Cell] = {
+    torch.lstm_cell: _lstm,
+    torch.gru_cell: _gru,
+    torch.rnn_tanh_cell: _tanh,
+    torch.rnn_relu_cell: _relu,
+}
+
+
+@handles(*_CELLS)
+def one_step(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A cell as torch.nn.LSTMCell, GRUCell and RNNCell call it."""
+    return _one_step(tape, function, *args, **kwargs)
+
+
+def _one_step(
+    tape: Tape,
+    function: Any,
+    input: Tensor,
+    hx: Any,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Any:
+    state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    if input.dim() != 2 or any(tape.target(part) is not None for part in (input, *state)):
+        raise UnsupportedUseError
+    # Inputs or the first state may hold no record, but are one row for every record.
+    operands = [part[:, :1] for part in (input, *state)]
+    rows = layout_of_use(tape, "cell", operands, 1, w_ih, w_hh, b_ih, b_hh)
+
+    def projected(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        targets = (tape.target(weight), tape.target(bias))
+        return rows.back(tapped_linear(tape, rows.first(x), weight, bias, targets), x)
+
+    found = _CELLS[function](projected(input, w_ih, b_ih), projected(state[0], w_hh, b_hh), state)
+    return found if function is torch.lstm_cell else found[0]

@@ -1,7 +1,7 @@
 """Losses with a known Lipschitz constant, computed record by record.
 
-Each returns one loss per record unless told otherwise; the constants (section 4 of the
-soundness notes, losses) bound the gradient of one record's loss with respect to its output.
+Each returns one loss per record unless told otherwise; the constants
+(docs/proofs/losses.md) bound the gradient of one record's loss with respect to its output.
 Targets are first brought into the range for which the constant holds, record by record.
 """
 

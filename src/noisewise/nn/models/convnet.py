@@ -1,8 +1,8 @@
 """Convolutional networks of the papers, in Lipschitz form.
 
-The papers print only numbers of parameters (000, Table 4; 004, Table 5.3). The architectures
-here have exactly those numbers and the stated numbers of layers where a natural one exists;
-they are reconstructions, not quotations.
+The papers print only numbers of parameters (Barczewski and Ramon 2024, Table 4; Barczewski
+2025, Table 5.3). The architectures here have exactly those numbers and the stated numbers of
+layers where a natural one exists; they are reconstructions, not quotations.
 """
 
 from __future__ import annotations
@@ -124,18 +124,18 @@ def _sides(
 
 
 def convnet_mnist(**options: Any) -> ConvNet:
-    """Return 83,154 parameters in 3 layers: the size of paper 000's network for MNIST."""
+    """Return 83,154 parameters in 3 layers, as Barczewski and Ramon (2024) have for MNIST."""
     return ConvNet((1, 28, 28), 10, [Stage(20, 5, padding=0, pool=3)], dense=(64,), **options)
 
 
 def convnet_fashion(**options: Any) -> ConvNet:
-    """Return 132,746 parameters in 6 layers: the size of paper 000's for Fashion-MNIST."""
+    """Return 132,746 parameters in 6 layers, as Barczewski and Ramon (2024) for Fashion-MNIST."""
     stages = [Stage(width, pool=2) for width in (16, 32, 64, 128)]
     return ConvNet((1, 28, 28), 10, stages, dense=(256,), **options)
 
 
 def convnet_thesis(**options: Any) -> ConvNet:
-    """Return 1,625,866 parameters: the size of paper 004's for MNIST and Fashion-MNIST."""
+    """Return 1,625,866 parameters, as Barczewski (2025) has for MNIST and Fashion-MNIST."""
     return ConvNet((1, 28, 28), 10, [Stage(32), Stage(64, pool=2)], dense=(128,), **options)
 
 
@@ -157,6 +157,6 @@ def benchmark_cnn(width: int = 32, **options: Any) -> ConvNet:
 
 
 def shallow_vgg(**options: Any) -> ConvNet:
-    """Return 131,466 parameters: the size of paper 000's shallow VGG for CIFAR-10."""
+    """Return 131,466 parameters: the shallow VGG of Barczewski and Ramon (2024) for CIFAR-10."""
     stages = [*(Stage(width, pool=2) for width in (32, 64, 64)), Stage(128)]
     return ConvNet((3, 32, 32), 10, stages, global_pool=True, **options)

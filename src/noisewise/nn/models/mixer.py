@@ -1,8 +1,8 @@
-"""MLP-Mixer (Tolstikhin et al., 2021) in the Lipschitz form of paper 001.
+"""MLP-Mixer (Tolstikhin et al., 2021) in the Lipschitz form of Béthune et al. (2024).
 
 Patches are embedded by one convolution; each layer mixes positions, then channels, by a small
 dense network without biases, joined to its input as a convex mix. The paper names the
-architecture only; 93,184 parameters (paper 004, section 5.3.2) are those of the default here.
+architecture only; 93,184 parameters (Barczewski 2025, section 5.3.2) are those of the default here.
 """
 
 from __future__ import annotations

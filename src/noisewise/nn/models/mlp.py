@@ -1,7 +1,7 @@
 """Multi-layer perceptrons for tables.
 
-Paper 000, Table 4, gives two layers and 140 to 2,120 parameters but no widths. With 20 features
-(German Credit), 6 hidden units and 2 classes there are exactly 140.
+Barczewski and Ramon (2024), Table 4, give two layers and 140 to 2,120 parameters but no widths.
+With 20 features (German Credit), 6 hidden units and 2 classes there are exactly 140.
 """
 
 from __future__ import annotations

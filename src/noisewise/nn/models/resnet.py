@@ -1,9 +1,9 @@
 """Residual networks whose blocks are convex mixes, hence 1-Lipschitz at any depth.
 
 Pre-activation blocks (norm, activation, convolution, twice), after He et al. (2016) and
-Zagoruyko and Komodakis (2016), with the techniques of paper 004: group normalisation by
+Zagoruyko and Komodakis (2016), with the techniques of Barczewski (2025): group normalisation by
 max(alpha, deviation) without parameters, optional weight standardisation. A residual *sum*,
-as in the paper, is available at the price of L_a + L_b for each block.
+as there, is available at the price of L_a + L_b for each block.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def wide_resnet(
     input_shape: Sequence[int] = (3, 32, 32),
     **options: Any,
 ) -> ResNet:
-    """Wide ResNet of 6n + 4 layers; 16-4 and 40-4 are paper 004's for CIFAR-10.
+    """Wide ResNet of 6n + 4 layers; 16-4 and 40-4 are those of Barczewski (2025) for CIFAR-10.
 
     With biases, 16-4 has 2,747,530 parameters and 40-4 has 8,944,266, the number that the
     paper prints for 16-4.

@@ -19,6 +19,7 @@ small operation. The three integers of a pair have 32 bits for float32, 64 for f
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -28,10 +29,13 @@ from numpy.typing import NDArray
 
 from noisewise.privacy.randomness.keystream import SLACK, Keystream
 
-__all__ = ["BLOCK_PAIRS", "LARGEST", "Normals", "PairMaker"]
+__all__ = ["BLOCK_PAIRS", "LARGEST", "MANY", "Normals", "PairMaker"]
 
 # Large enough that the cost of a call vanishes, small enough to stay in the cache.
 BLOCK_PAIRS = 32768
+# Numbers after which compiling is paid for, and how many are drawn at a time then.
+MANY = 1 << 25
+_LARGE = 1 << 16
 # A larger number needs 141 trailing zeros: probability 2^-141.
 LARGEST = 14.0
 
@@ -76,6 +80,8 @@ class PairMaker:
         self._point = 2.0**52 if double else 2.0**23
         self._bias = self._point * (1023 if double else 127)
         self._scratch = [np.empty(pairs, self.real) for _ in range(4)]
+        #: A compiled function that gives the same bits, where many numbers are drawn.
+        self.compiled: Callable[..., bool] | None = None
         self.buffer = np.empty(3 * self.integer.itemsize * pairs + 2 * SLACK, np.uint8)
 
     def __call__(
@@ -92,6 +98,8 @@ class PairMaker:
         more_zeros : callable
             Trailing zeros of a further random integer, without an upper limit.
         """
+        if self.compiled is not None and self._at_once(words, first, second):
+            return
         zeros, centre, angle = words
         length, longer, shorter, spare = (part[: zeros.size] for part in self._scratch)
         bits = spare.view(self.integer)
@@ -140,6 +148,20 @@ class PairMaker:
         np.bitwise_xor(signed, minus, out=first.view(self.integer))
         np.bitwise_xor(other, minus, out=second.view(self.integer))
 
+    def _at_once(self, words: Numbers, first: Numbers, second: Numbers) -> bool:
+        """Whether one pass of compiled code did all of it."""
+        assert self.compiled is not None
+        scratch = [part[: words.shape[1]] for part in self._scratch[:3]]
+        bits = [part.view(self.integer) for part in scratch]
+        return self.compiled(
+            *words,
+            *scratch[:2],
+            *bits[:2],
+            (scratch[2], bits[2]),
+            first.view(self.integer),
+            second.view(self.integer),
+        )
+
     def _minus_twice_log1p(self, x: Numbers, square: Numbers, series: Numbers) -> None:
         """Replace x in [-1/2, 0) by -2 log(1 + x) = -4 artanh(x / (2 + x))."""
         if self.bits == 64:
@@ -171,12 +193,24 @@ def _odd_series(
     np.multiply(x, series, out=x)
 
 
+@functools.cache
+def _compiled() -> Callable[..., bool] | None:
+    """The transformation in one pass, if numba is installed."""
+    try:
+        from noisewise.privacy.randomness.compiled import pairs
+    except ImportError:
+        return None
+    found: Callable[..., bool] = pairs
+    return found
+
+
 class Normals:
     """Normal numbers from a cipher stream, whose lock the caller holds."""
 
     def __init__(self, stream: Keystream) -> None:
         self._stream = stream
         self._makers: dict[bool, PairMaker] = {}
+        self._drawn = 0
 
     def fill(self, flat: Numbers, std: float, hardened: bool) -> None:
         """Fill a contiguous vector of float32 or float64 with deviation `std`."""
@@ -192,6 +226,9 @@ class Normals:
     def _fill(self, flat: Numbers, std: float) -> None:
         double = flat.dtype == np.float64
         make = self._maker(double, -(-flat.size // 2))
+        self._drawn += flat.size
+        if make.compiled is None and not double and self._drawn >= MANY and flat.size >= _LARGE:
+            make.compiled = _compiled()
         for start in range(0, flat.size, 2 * BLOCK_PAIRS):
             block = flat[start : start + 2 * BLOCK_PAIRS]
             pairs = -(-block.size // 2)

@@ -106,6 +106,23 @@ class Randomness:
             return "AES-256-CTR keyed from the operating system"
         return f"seeded generator ({self._name}): reproducible, so NOT secret"
 
+    @property
+    def place(self) -> str:
+        """Name of the numbers that come next in a seeded stream: whoever draws them twice knows.
+
+        Raises
+        ------
+        RandomnessError
+            If the generator is secure: its numbers never come again.
+        """
+        with self._stream.lock:
+            root = self._stream.root
+            if root is None:
+                raise RandomnessError("numbers of a secure generator never come again")
+            name = hashlib.sha256(b"noisewise/place/1/" + root).hexdigest()[:32]
+            epoch, block = self._stream.position
+            return f"stream {name} at {epoch}.{block}.{self._spawned}"
+
     def __repr__(self) -> str:
         return f"<Randomness: {self.description}>"
 

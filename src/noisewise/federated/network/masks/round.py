@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.ecdf.promise import event_of
 from noisewise.federated.domain import Records
 from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.masking import AggregationError, Session
@@ -29,6 +28,7 @@ from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Quest
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness
+from noisewise.release.shares import with_share
 
 __all__ = ["RELEASE", "STAGES", "MaskedRound"]
 
@@ -100,13 +100,12 @@ class MaskedRound:
     def mechanism(self, arrived: int) -> SharedMechanism:
         """Return the noise of so many vectors: what was added, and what survives."""
         noise = self.aggregator.noise_for(len(self.study.parties), arrived)
-        return noise.apply(self.question.planned, self.measurement.question.budget)  # type: ignore[attr-defined]
+        return noise.apply(self.question.planned)
 
     @property
     def event(self) -> Event:
         """What the release costs: the noise of the honest among the fewest allowed parties."""
-        budget = self.question.budget  # type: ignore[attr-defined]
-        return event_of(self.mechanism(self.study.minimum_parties), budget)
+        return self.mechanism(self.study.minimum_parties).event
 
     def vector(self, records: Records, rng: Randomness) -> IntArray:
         """Return a party's sums with its share of the noise, and its number of records.
@@ -114,9 +113,11 @@ class MaskedRound:
         That number travels under the same masks, so that only the total is seen; 0 if the
         number of records is private.
         """
-        sums = self.question.statistic(records)
-        if not self.study.noiseless_test:
-            sums = sums + self.mechanism(self.study.minimum_parties).draw_share(rng)
+        if self.study.noiseless_test:
+            sums = self.question.statistic(records)
+        else:
+            planned = self.mechanism(self.study.minimum_parties)
+            sums = with_share(self.question.query, planned, records, rng)
         public = self.study.relation.count_is_public
         return np.append(sums, len(records) if public else 0)
 

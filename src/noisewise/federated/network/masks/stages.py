@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +26,10 @@ from noisewise.federated.masking import AggregationError, Confirmation, MaskedVe
 from noisewise.federated.masking.session import SEALED_BYTES, SealedShares
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.masks.round import STAGES, MaskedRound
-from noisewise.federated.network.store import Connection
+
+if TYPE_CHECKING:
+    # The party shares the stages with the server, but has no database.
+    from noisewise.federated.network.store import Connection
 
 __all__ = ["ADVERTISE", "CONFIRM", "MASK", "REVEAL", "SHARE", "Stages", "Waiting", "split_sealed"]
 

@@ -1,0 +1,246 @@
+"""Private quantiles beside diffprivlib, OpenDP and Google's library, and our own curve.
+
+``python -m benchmarks quantiles``. The cases stand in `CASES` below and were written down before
+the first run: columns of four public tables and three made-up shapes (atoms, heavy tails), with
+bounds as a careful user would give them and, marked "wide", as a careless one would; epsilon
+0.05, 0.5 and 2; 1, 3 and 9 quantiles, evenly spaced. One record comes or goes, delta is 0, the
+number of records is private. All get the same records, bounds and epsilon, and answer with their
+own defaults:
+
+* diffprivlib 0.6: ``tools.quantile``, which divides epsilon by the number of quantiles;
+* OpenDP 0.16: ``make_private_quantile`` over 2^10 evenly spaced candidates, epsilon divided;
+* Google's, by python-dp 1.1: ``Percentile`` (a tree), epsilon divided;
+* our curve: ``dp_ecdf(...).quantile`` on 2^15 thresholds.
+
+The error of a quantile is by how much its rank is wrong, as a part of n: the distance of q from
+the ranks that the answer has among the records, averaged over quantiles and runs. Peers run in
+a Python of their own (``--peers /path/to/python``), which needs diffprivlib, opendp and
+python-dp; what is not installed there is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import table
+
+RUNS = 12
+EPSILONS = (0.05, 0.5, 2.0)
+NUMBERS = (1, 3, 9)
+#: Name, table or shape, column, bounds.
+CASES: tuple[tuple[str, str, str, tuple[float, float]], ...] = (
+    ("Framingham, age", "framingham", "age", (0, 120)),
+    ("Framingham, BMI", "framingham", "BMI", (0, 100)),
+    ("Framingham, cigarettes (half zeros)", "framingham", "cigsPerDay", (0, 200)),
+    ("Framingham, glucose, wide", "framingham", "glucose", (0, 1e6)),
+    ("Bank, balance", "bank_marketing", "balance", (-1e5, 1e5)),
+    ("Bank, balance, wide", "bank_marketing", "balance", (-1e9, 1e9)),
+    ("Bank, duration", "bank_marketing", "duration", (0, 10_000)),
+    ("Diabetes, medications", "diabetes130", "num_medications", (0, 200)),
+    ("Diabetes, lab procedures", "diabetes130", "num_lab_procedures", (0, 1000)),
+    ("California, house value", "california_housing", "MedHouseVal", (0, 10)),
+    ("California, income, wide", "california_housing", "MedInc", (0, 1e6)),
+    ("California, population", "california_housing", "Population", (0, 1e5)),
+    ("one value for nine tenths", "atoms", "", (0, 1000)),
+    ("Cauchy, wide", "cauchy", "", (-1e12, 1e12)),
+    ("lognormal", "lognormal", "", (0, 1e4)),
+)
+METHODS = ("noisewise", "our curve", "diffprivlib", "OpenDP", "Google")
+
+
+def records(source: str, column: str) -> np.ndarray:
+    """Return the records of a case."""
+    generator = np.random.default_rng(20)
+    if source == "atoms":
+        return np.where(generator.random(5000) < 0.9, 12.5, generator.random(5000) * 1000)
+    if source == "cauchy":
+        return generator.standard_cauchy(5000) * 3 + 100
+    if source == "lognormal":
+        return generator.lognormal(3.0, 1.5, 5000)
+    import pandas as pd
+
+    folder = Path(os.environ.get("NOISEWISE_DATA", "data"))
+    values = pd.read_parquet(folder / f"{source}.parquet", columns=[column])[column]
+    return values.dropna().to_numpy(np.float64)
+
+
+def missed(ordered: np.ndarray, q: np.ndarray, found: np.ndarray) -> float:
+    """By how much ranks are wrong, as a part of n."""
+    below = np.searchsorted(ordered, found, "left") / ordered.size
+    upto = np.searchsorted(ordered, found, "right") / ordered.size
+    return float(np.maximum(0, np.maximum(below - q, q - upto)).mean())
+
+
+def evenly(number: int) -> np.ndarray:
+    """Return so many quantiles."""
+    return np.arange(1, number + 1) / (number + 1)
+
+
+# --------------------------------------------------------------------------- run by peers
+
+Ask = Callable[[np.ndarray, np.ndarray, tuple[float, float], float], np.ndarray]
+
+
+def with_diffprivlib() -> Ask:
+    """IBM's library."""
+    import warnings
+
+    from diffprivlib import tools
+
+    def ask(x: np.ndarray, q: np.ndarray, bounds: tuple[float, float], epsilon: float) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.atleast_1d(tools.quantile(x, q.tolist(), epsilon=epsilon, bounds=bounds))
+
+    return ask
+
+
+def with_opendp() -> Ask:
+    """Quantile scores of candidates, and report noisy max."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib", "honest-but-curious")
+
+    def ask(x: np.ndarray, q: np.ndarray, bounds: tuple[float, float], epsilon: float) -> Any:
+        candidates = np.linspace(*bounds, 1 << 10).tolist()
+        found = []
+        for one in q.tolist():
+            space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
+
+            def build(scale: float, one: float = one, space: Any = space) -> Any:
+                return dp.m.make_private_quantile(
+                    *space, dp.max_divergence(), candidates=candidates, alpha=one, scale=scale
+                )
+
+            scale = dp.binary_search_param(build, d_in=1, d_out=epsilon / q.size, T=float)
+            found.append(build(scale)(x.tolist()))
+        return np.array(found)
+
+    return ask
+
+
+def with_google() -> Ask:
+    """Google's C++ library, as python-dp wraps it."""
+    from pydp.algorithms.laplacian import Percentile
+
+    def ask(x: np.ndarray, q: np.ndarray, bounds: tuple[float, float], epsilon: float) -> Any:
+        found = []
+        for one in q.tolist():
+            tree = Percentile(
+                epsilon=epsilon / q.size, percentile=one, lower_bound=float(bounds[0]),
+                upper_bound=float(bounds[1]), dtype="float",
+            )  # fmt: skip
+            found.append(float(tree.quick_result(x.tolist())))
+        return np.array(found)
+
+    return ask
+
+
+PEERS = {"diffprivlib": with_diffprivlib, "OpenDP": with_opendp, "Google": with_google}
+
+
+def serve(path: Path, runs: int) -> None:
+    """Answer for the peers that are installed here; run by their own Python."""
+    with np.load(path) as held:
+        data = {name: held[name] for name in held.files}
+    answers: dict[str, dict[str, list[list[float]]]] = {}
+    for name, make in PEERS.items():
+        try:
+            ask = make()
+        except ImportError as error:
+            print(f"{name} is not installed: {error}", file=sys.stderr)
+            continue
+        answers[name] = {}
+        for number, (_, _, _, bounds) in enumerate(CASES):
+            for epsilon, many in settings():
+                key = f"{number} {epsilon} {many}"
+                try:
+                    answers[name][key] = [
+                        ask(data[str(number)], evenly(many), bounds, epsilon).tolist()
+                        for _ in range(runs)
+                    ]
+                except Exception as error:
+                    print(f"{name}, case {number}: {error}"[:200], file=sys.stderr)
+    print(json.dumps(answers))
+
+
+def settings() -> Iterator[tuple[float, int]]:
+    """Yield every epsilon with every number of quantiles."""
+    for epsilon in EPSILONS:
+        for number in NUMBERS:
+            yield epsilon, number
+
+
+# ------------------------------------------------------------------------------ run by us
+
+
+def ours(x: np.ndarray, q: np.ndarray, bounds: tuple[float, float], epsilon: float) -> Any:
+    """Chosen by rank."""
+    from noisewise.ecdf import dp_quantile
+
+    return np.asarray(dp_quantile(x, q, bounds=bounds, epsilon=epsilon))
+
+
+def curve(x: np.ndarray, q: np.ndarray, bounds: tuple[float, float], epsilon: float) -> Any:
+    """Read from a curve."""
+    from noisewise.ecdf import dp_ecdf
+
+    return dp_ecdf(x, bounds=bounds, epsilon=epsilon).quantile(q)
+
+
+def main() -> None:
+    """Print one row for each case and number of quantiles: errors over all epsilons."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--peers", help="a Python that has the other libraries")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options, _ = parser.parse_known_args()
+    if options.serve is not None:
+        serve(options.serve, options.runs)
+        return
+    data = [records(source, column) for _, source, column, _ in CASES]
+    answers: dict[str, Any] = {}
+    if options.peers:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "records.npz"
+            np.savez(path, **{str(number): x for number, x in enumerate(data)})
+            command = [options.peers, "-m", "benchmarks.quantiles", "--serve", str(path)]
+            done = subprocess.run(
+                [*command, "--runs", str(options.runs)], check=True, stdout=subprocess.PIPE
+            )
+            answers = json.loads(done.stdout)
+    rows, worse = [], 0
+    for number, (name, _, _, bounds) in enumerate(CASES):
+        x, ordered = data[number], np.sort(data[number])
+        for epsilon, many in settings():
+            q, errors = evenly(many), {}
+            for method, ask in (("noisewise", ours), ("our curve", curve)):
+                found = [ask(x, q, bounds, epsilon) for _ in range(options.runs)]
+                errors[method] = float(np.mean([missed(ordered, q, one) for one in found]))
+            for method in PEERS:
+                held = answers.get(method, {}).get(f"{number} {epsilon} {many}")
+                if held is not None:
+                    errors[method] = float(
+                        np.mean([missed(ordered, q, np.array(one)) for one in held])
+                    )
+            least = min(value for method, value in errors.items() if method != "noisewise")
+            worse += errors["noisewise"] > least
+            rows.append([name, epsilon, many, *(errors.get(m, float("nan")) for m in METHODS)])
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    cells = [tuple(f"{v:.2g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
+    table("ranks missed, as a part of n", ("case", "epsilon", "quantiles", *METHODS), cells)
+    print(f"noisewise is not the best in {worse} of {len(rows)} rows")
+
+
+if __name__ == "__main__":
+    main()

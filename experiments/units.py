@@ -1,0 +1,176 @@
+"""Rows are not people: ``python units.py`` on the visits of diabetic patients (Strack et al. 2014).
+
+101,766 hospital stays of 71,518 patients; the task is whether a patient comes back. A linear
+`PrivateClassifier` is trained at the same epsilon, once protecting every stay by itself and once
+every patient with all stays. Patients, not stays, are held out: seed s tests on every fifth of
+them. What the statement about stays is worth to a patient with k of them is accounted for by
+`PoissonRows`, and by group privacy, the bad bound.
+
+Every fit is stored when it is done (``docs/images/units.json``): a command that was stopped, or
+given ``--seconds``, goes on where it was. With all fits at hand the tables go into
+``docs/units.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import roc_auc_score
+
+from noisewise import datasets
+from noisewise.estimators import PrivateClassifier
+from noisewise.privacy import (
+    PoissonGaussian,
+    PoissonRows,
+    epsilon_of,
+    group_privacy_of,
+    noise_multiplier,
+)
+from noisewise.privacy.statement import round_up
+
+DOCS = Path(__file__).parents[1] / "docs"
+STORE, PAGE = DOCS / "images" / "units.json", DOCS / "units.md"
+EPSILONS, SEEDS, PARTS = (1.0, 3.0), (0, 1), 5
+DELTA = 1e-6
+STAYS = (1, 2, 3, 5, 10, 20, 40)
+UNFINISHED = 75
+
+
+def read() -> tuple[pd.DataFrame, datasets.Schema]:
+    """Stays, with a yes or no whether the patient came back."""
+    table = datasets.load_table("diabetes130")
+    assert table.schema is not None
+    frame = table.frame.assign(readmitted=np.where(table.frame["readmitted"] == "NO", "NO", "YES"))
+    return frame, replace(table.schema, classes=("NO", "YES"), unit="patient_nbr")
+
+
+def fitted(frame: pd.DataFrame, schema: datasets.Schema, job: dict[str, Any]) -> dict[str, Any]:
+    """One fit: its noise, its statement's epsilon, and how it does on patients it has not seen."""
+    patients = frame["patient_nbr"].to_numpy()
+    names = np.unique(patients)
+    held = np.random.default_rng(job["seed"]).permutation(len(names)) % PARTS == 0
+    test = held[np.searchsorted(names, patients)]
+    own = schema if job["unit"] == "patient" else replace(schema, unit=None)
+    model = PrivateClassifier(
+        epsilon=job["epsilon"],
+        schema=own,
+        classes=["NO", "YES"],
+        calibration_share=0.0,
+        hidden_layer_sizes=(),
+        learning_rate=0.05,
+        random_state=job["seed"],
+    )
+    train = frame[~test].reset_index(drop=True)
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(train, train["readmitted"].to_numpy())
+    seconds = time.perf_counter() - started
+    scores = model.decision_function(frame[test])
+    truth = (frame["readmitted"][test] == "YES").to_numpy()
+    statement = model.statement_
+    assert statement.epsilon <= job["epsilon"]
+    return {
+        **job,
+        "auc": float(roc_auc_score(truth, scores)),
+        "accuracy": float(((scores > 0) == truth).mean()),
+        "noise_multiplier": statement.noise_multiplier,
+        "sample_rate": statement.sample_rate,
+        "steps": statement.steps,
+        "delta": statement.delta,
+        "seconds": round(seconds, 1),
+    }
+
+
+def worth(epsilon: float) -> list[dict[str, Any]]:
+    """What a statement about single stays says of patients with several, by the defaults."""
+    rate, steps = PrivateClassifier().sample_rate, PrivateClassifier().steps
+    sigma = noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=rate, steps=steps)
+    single = PoissonGaussian(sigma, rate, steps)
+    found = []
+    for stays in STAYS:
+        group = group_privacy_of(single, size=stays, delta=DELTA)
+        own = epsilon_of(PoissonRows(sigma, rate, stays, steps), delta=DELTA)
+        found.append(
+            {"stays": stays, "epsilon": own, "group": None if math.isinf(group) else group}
+        )
+    return found
+
+
+def jobs() -> list[dict[str, Any]]:
+    """All fits of the page."""
+    return [
+        {"unit": unit, "epsilon": epsilon, "seed": seed}
+        for seed in SEEDS
+        for epsilon in EPSILONS
+        for unit in ("stay", "patient")
+    ]
+
+
+def tables(stored: dict[str, Any]) -> dict[str, str]:
+    """The parts of the page, by name."""
+    cost = ["| epsilon | unit | AUC | accuracy | noise multiplier |", "|---|---|---|---|---|"]
+    for epsilon in EPSILONS:
+        for unit in ("stay", "patient"):
+            fits = [f for f in stored["fits"] if (f["epsilon"], f["unit"]) == (epsilon, unit)]
+            means = {n: np.mean([f[n] for f in fits]) for n in ("auc", "accuracy")}
+            cost.append(
+                f"| {epsilon:g} | one {unit} | {means['auc']:.4f} | {means['accuracy']:.4f} | "
+                f"{fits[0]['noise_multiplier']:.3g} |"
+            )
+    patients = stored["patients"]
+    head = " | ".join(f"stated {epsilon:g}" for epsilon in EPSILONS)
+    value = [
+        f"| stays | patients with as many or more | {head} | group privacy of {EPSILONS[0]:g} |",
+        "|---|---|" + "---|" * (len(EPSILONS) + 1),
+    ]
+    for index, stays in enumerate(STAYS):
+        rows = [stored["worth"][f"{epsilon:g}"][index] for epsilon in EPSILONS]
+        group = rows[0]["group"]
+        cells = " | ".join(round_up(row["epsilon"], 3) for row in rows)
+        told = "nothing" if group is None else round_up(group, 3)
+        value.append(f"| {stays} | {patients[str(stays)]:,} | {cells} | {told} |")
+    return {"cost": "\n".join(cost), "worth": "\n".join(value)}
+
+
+def main() -> int:
+    """Do what is missing, then write the page."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seconds", type=float, default=math.inf)
+    limit = time.monotonic() + options.parse_args().seconds
+    stored = json.loads(STORE.read_text()) if STORE.exists() else {"fits": []}
+    frame, schema = read()
+    counts = frame["patient_nbr"].value_counts()
+    stored["patients"] = {str(k): int((counts >= k).sum()) for k in STAYS}
+    stored["worth"] = {f"{epsilon:g}": worth(epsilon) for epsilon in EPSILONS}
+    STORE.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+    done = [{name: fit[name] for name in ("unit", "epsilon", "seed")} for fit in stored["fits"]]
+    for job in jobs():
+        if job in done:
+            continue
+        if time.monotonic() > limit:
+            return UNFINISHED
+        stored["fits"].append(fitted(frame, schema, job))
+        STORE.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+        print(stored["fits"][-1], flush=True)
+    STORE.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+    page = PAGE.read_text("utf-8")
+    for name, table in tables(stored).items():
+        begin, end = f"<!-- begin of {name} -->", f"<!-- end of {name} -->"
+        before, rest = page.split(begin)
+        page = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(page, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

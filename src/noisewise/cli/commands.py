@@ -1,0 +1,68 @@
+"""All subcommands of ``noisewise``, joined."""
+
+from __future__ import annotations
+
+import typer
+
+from noisewise._version import __version__
+from noisewise.cli.audit import audit
+from noisewise.cli.bench import app as bench
+from noisewise.cli.budget import budget
+from noisewise.cli.certify import certify
+from noisewise.cli.collect import collect
+from noisewise.cli.contribute import contribute
+from noisewise.cli.datasets import app as datasets
+from noisewise.cli.debug import debug
+from noisewise.cli.evaluate import evaluate
+from noisewise.cli.key import app as key
+from noisewise.cli.ledger import app as ledger
+from noisewise.cli.prove import prove
+from noisewise.cli.schema import app as schema
+from noisewise.cli.serve import serve
+from noisewise.cli.study import app as study
+from noisewise.cli.train import train
+from noisewise.cli.verify import verify
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="noisewise",
+    help="Learn from private data, with an epsilon that is true.",
+    epilog="Exit codes: 0 done; 1 checked and found wanting (verify, schema check, study "
+    "check, debug); 2 refused or wrong arguments; 3 not judged (debug); 130 stopped by Ctrl-C. "
+    "NO_COLOR=1 prints plainly.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(train)
+app.command()(budget)
+app.command()(verify)
+app.command()(certify)
+app.command()(prove)
+app.command()(evaluate)
+app.command()(audit)
+app.command()(debug)
+app.command()(serve)
+app.command()(contribute)
+app.command()(collect)
+app.add_typer(schema, name="schema")
+app.add_typer(ledger, name="ledger")
+app.add_typer(datasets, name="datasets")
+app.add_typer(study, name="study")
+app.add_typer(key, name="key")
+app.add_typer(bench, name="bench")
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Join the subcommands; typer needs a function to hang options on."""

@@ -1,0 +1,98 @@
+"""How good a model of ``noisewise train`` is: locally without noise, or privately."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from noisewise.cli.training_job import Data
+from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.calibration import calibration_event
+from noisewise.ecdf.evaluation import CURVE_SHARE, private_evaluation
+from noisewise.ecdf.prediction_errors import (
+    confusion_event,
+    private_confusion,
+    private_regression_errors,
+    regression_event,
+)
+from noisewise.ecdf.two_class import two_curve_mechanism
+from noisewise.privacy.events import Event
+from noisewise.privacy.relation import ADD_REMOVE
+
+__all__ = ["evaluation_events", "local_measures", "private_measures"]
+
+_BINS = 1024
+
+
+def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
+    """Return what :func:`private_measures` will cost."""
+    if data.regression:
+        return (regression_event(epsilon, ADD_REMOVE),)
+    if len(data.classes or ()) > 2:
+        return (confusion_event(len(data.classes or ()), epsilon, ADD_REMOVE),)
+    curves = two_curve_mechanism(_BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0))
+    return curves.event, calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
+
+
+def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed: int | None) -> Any:
+    """Evaluate on the held-out records, privately; has ``summary()`` and ``statement()``."""
+    if data.regression:
+        return private_regression_errors(
+            data.y_test,
+            model.predict(data.x_test),
+            bounds=model.target_range_,
+            epsilon=epsilon,
+            ledger=account,
+            seed=seed,
+        )
+    if len(model.classes_) > 2:
+        return private_confusion(
+            data.y_test,
+            model.predict(data.x_test),
+            classes=model.classes_.tolist(),
+            epsilon=epsilon,
+            ledger=account,
+            seed=seed,
+        )
+    return private_evaluation(
+        np.asarray(data.y_test) == model.classes_[1],
+        model.predict_proba(data.x_test)[:, 1],
+        epsilon=epsilon,
+        bins=_BINS,
+        ledger=account,
+        seed=seed,
+    )
+
+
+def local_measures(data: Data, model: Any) -> dict[str, float]:
+    """Measure on the held-out records without noise: not private, for whoever holds them."""
+    from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
+
+    if data.regression:
+        guess = model.predict(data.x_test)
+        return {
+            "R2": float(r2_score(data.y_test, guess)),
+            "MAE": float(mean_absolute_error(data.y_test, guess)),
+            "MAE of the mean": float(np.mean(np.abs(data.y_test - np.mean(data.y_test)))),
+        }
+    labels = np.asarray(data.y_test)
+    guess = model.predict(data.x_test)
+    found = {"accuracy": float(np.mean(guess == labels))}
+    if len(model.classes_) == 2:
+        positive = labels == model.classes_[1]
+        score = model.predict_proba(data.x_test)[:, 1]
+        found["AUC"] = (
+            float(roc_auc_score(positive, score)) if 0 < positive.mean() < 1 else math.nan
+        )
+        found[f"base rate of {model.classes_[1]}"] = float(positive.mean())
+        hit = (guess == model.classes_[1])[positive]
+        found[f"recall of {model.classes_[1]}"] = float(hit.mean()) if positive.any() else math.nan
+    else:
+        shares = [float((labels == one).mean()) for one in model.classes_]
+        found["base rate of the largest class"] = max(shares)
+        recalls = [float((guess == one)[labels == one].mean()) for one in model.classes_
+                   if (labels == one).any()]  # fmt: skip
+        found["least recall of a class"] = min(recalls, default=math.nan)
+    return found

@@ -1,0 +1,174 @@
+"""Begin a schema: the names of the columns and a guess of their kinds, and nothing else.
+
+The guess is made by looking at the rows, on the machine of whoever may see them. What it writes
+down of them are kinds: no range, no category and no count is taken from the data, because those
+would become public with the schema, and no epsilon covers them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from noisewise.datasets.cells import SchemaError, folded
+from noisewise.datasets.columns_by_rule import NO_WORDS, YES_WORDS
+from noisewise.datasets.file_format import FileFormat
+from noisewise.datasets.reading import find_separator, read_cells, text_numbers
+from noisewise.datasets.schema_toml import VERSION, _value
+
+__all__ = ["draft_schema", "guess_kinds"]
+
+#: Share of cells that must be readable as a kind.
+_MOST = 0.95
+#: Rows that are looked at.
+_LOOK = 5000
+_DATES = ("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_NAMED = re.compile(
+    r"(^|[\s_.-])(id|ids|uuid|guid|ssn|mrn|nhs|iban|e-?mail|phone|telephone|address|surname|"
+    r"lastname|firstname|passport)($|[\s_.-])|[a-z]ID$",
+)
+
+_HEADER = """\
+# What may be known of this table without looking at its rows. Replace every ?
+# from public knowledge: a form, a code book, a law, a textbook. Do NOT look it
+# up in the rows: one person's value could be the largest, and no epsilon covers
+# that. Kinds are guesses; change them. Then:
+#   noisewise schema check {schema} {table}
+# All keys: noisewise schema kinds. A finished one: noisewise schema show adult.
+"""
+_HINTS = {
+    "number": "possible range with its unit, e.g. [0, 120] (years)",
+    "category": 'possible values, e.g. ["north", "south"]; codes too',
+    "date": "first and last possible day, e.g. [2010-01-01, 2030-12-31]",
+    "yes/no": "yes, y, true, 1 / no, n, false, 0; others: yes = [], no = []",
+    "identifier": "never learnt from",
+    "drop": "free text or too many values",
+}
+
+
+def draft_schema(
+    path: str, *, target: str | None = None, unit: str | None = None, name: str = "schema.toml"
+) -> str:
+    """Return the text of a schema in which a person fills in ranges and categories.
+
+    Parameters
+    ----------
+    path : str
+        A .csv or .parquet file.
+    target : str, optional
+        Column that is to be predicted.
+    unit : str, optional
+        Column that says whose row it is.
+    name : str
+        Of the schema's file, for its comments.
+    """
+    frame = read_cells(path)
+    for option, column in (("target", target), ("unit", unit)):
+        if column is not None and column not in frame.columns:
+            raise SchemaError(
+                f"{option} {column!r} is not a column of {Path(path).name!r}; its columns: "
+                + ", ".join(map(repr, frame.columns))
+            )
+    form = _form(path, frame)
+    kinds = guess_kinds(frame, form)
+    lines = [
+        _HEADER.format(schema=name, table=Path(path).name),
+        f"noisewise_schema = {VERSION}",
+        'source = "?"  # e.g. "admission form of 2019 and its code book"',
+    ]
+    if unit is not None:
+        lines.append(f"unit = {_value(unit)}  # whose row it is")
+        kinds[unit] = ("identifier", "")
+    elif any(kind == "identifier" for kind, _ in kinds.values()):
+        lines.append('# unit = "..."  # if a person has several rows: the column that names them')
+    if target is not None:
+        lines += ["", "[target]", f"name = {_value(target)}", *_target(*kinds.pop(target))]
+    else:
+        lines += ["", "# [target]", '# name = "..."  # the column to be predicted']
+    if form.written():
+        lines += ["", "[file]"]
+        lines += [f"{key} = {_value(value)}" for key, value in form.written().items()]
+    lines += ["", "[columns]"]
+    for column, (kind, extra) in kinds.items():
+        keys = {"number": ', range = "?"', "category": ', values = "?"', "date": ', range = "?"'}
+        entry = f"{{ kind = {_value(kind)}{keys.get(kind, '')}{extra} }}"
+        lines += [f"# {_HINTS[kind]}", f"{_value(column)} = {entry}"]
+    return "\n".join(_once(lines)) + "\n"
+
+
+def _once(lines: list[str]) -> list[str]:
+    """Keep the first of equal comments."""
+    seen: set[str] = set()
+    kept = []
+    for line in lines:
+        if not (line.startswith("# ") and line in seen):
+            kept.append(line)
+        seen.add(line)
+    return kept
+
+
+def _target(kind: str, extra: str) -> list[str]:
+    if kind == "number":
+        return ['kind = "number"', 'range = "?"  # possible values; others are clamped']
+    if kind == "yes/no":
+        return ['kind = "yes/no"  # the usual words; others: yes = ["..."], no = ["..."]']
+    return ['kind = "category"', 'values = "?"  # all classes, e.g. ["home", "ward", "icu"]']
+
+
+def guess_kinds(frame: pd.DataFrame, form: FileFormat) -> dict[str, tuple[str, str]]:
+    """Return the kind of each column, and what a date needs beside it."""
+    return {name: _guess(name, frame[name], form) for name in map(str, frame.columns)}
+
+
+def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str]:
+    known = cells[cells.notna()]
+    seen = known.head(_LOOK)
+    if _NAMED.search(name) or _NAMED.search(name.lower()):
+        return "identifier", ""
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return "date", ""
+    if seen.empty:
+        return "drop", ', reason = "empty"'
+    if set(map(folded, seen.unique())) <= set(map(folded, (*YES_WORDS, *NO_WORDS))):
+        return "yes/no", ""
+    distinct = known.nunique()
+    if pd.api.types.is_numeric_dtype(cells.dtype):
+        return ("identifier", "") if _counts_up(known, distinct) else ("number", "")
+    texts = seen.astype("string")
+    read = text_numbers(texts, form)
+    if read.notna().mean() >= _MOST:
+        whole = text_numbers(known.astype("string"), form)
+        return ("identifier", "") if _counts_up(whole, distinct) else ("number", "")
+    for style in _DATES:
+        if pd.to_datetime(texts, format=style, errors="coerce").notna().mean() >= _MOST:
+            return "date", "" if style == "ISO8601" else f", format = {_value(style)}"
+    if len(known) >= 20 and distinct == len(known) and texts.str.split().str.len().mean() < 2:
+        return "identifier", ""
+    if distinct > max(50, 0.2 * len(known)) or texts.str.split().str.len().mean() > 4:
+        return "drop", ', reason = "free text"'
+    return "category", ""
+
+
+def _counts_up(values: pd.Series[Any], distinct: int) -> bool:
+    """Whether whole numbers are all different and dense enough to be numbers of rows."""
+    known = values.dropna().astype(float)
+    if len(known) < 20 or distinct < len(known) or (known % 1 != 0).any():
+        return False
+    return bool(known.max() - known.min() < 2 * len(known))
+
+
+def _form(path: str, frame: pd.DataFrame) -> FileFormat:
+    """Return how the file is written: separator by its first line, comma or point by its cells."""
+    place = Path(path)
+    if place.suffix.lower() == ".parquet":
+        return FileFormat()
+    separator = find_separator(place)
+    if separator == ",":
+        return FileFormat()
+    texts = frame.head(_LOOK).astype("string").stack()
+    comma = int(texts.str.fullmatch(r"[+-]?\d+,\d+").fillna(False).sum())
+    point = int(texts.str.fullmatch(r"[+-]?\d+\.\d+").fillna(False).sum())
+    return FileFormat(separator=separator, decimal="," if comma > point else ".")

@@ -1,0 +1,70 @@
+"""How a text file holds a table: separator, decimal sign, encoding, words for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from noisewise.datasets.cells import SchemaError
+
+__all__ = ["MISSING_WORDS", "FileFormat"]
+
+#: What people write where nothing is known; a public list, whatever a file holds.
+MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", ".", "?", "missing")
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """The form of a CSV file.
+
+    Parameters
+    ----------
+    separator : str
+        Between two cells.
+    decimal : {".", ","}
+        Between whole numbers and fractions.
+    thousands : str, optional
+        Between groups of three digits.
+    encoding : str
+        A byte order mark at the beginning is no part of the first name, whatever it is.
+    missing : tuple of str
+        Cells that mean nothing is known, without capitals.
+    """
+
+    separator: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+    missing: tuple[str, ...] = MISSING_WORDS
+
+    def __post_init__(self) -> None:
+        for name in ("separator", "decimal"):
+            given = getattr(self, name)
+            if not isinstance(given, str) or len(given) != 1:
+                raise SchemaError(f"{name} must be one character, got {given!r}")
+        if self.decimal not in (".", ","):
+            raise SchemaError(f'decimal must be "." or ",", got {self.decimal!r}')
+        if self.decimal == self.separator:
+            raise SchemaError(f"separator and decimal sign are both {self.decimal!r}")
+        if self.thousands is not None and (
+            not isinstance(self.thousands, str)
+            or len(self.thousands) != 1
+            or self.thousands in (self.decimal, self.separator)
+        ):
+            raise SchemaError(f"thousands must be one character of its own, got {self.thousands!r}")
+        try:
+            "".encode(self.encoding)
+        except (LookupError, TypeError):
+            raise SchemaError(f"encoding {self.encoding!r} is not known") from None
+        listed: Any = self.missing
+        if isinstance(listed, str) or not all(isinstance(word, str) for word in listed):
+            raise SchemaError("missing must be a list of words for nothing, such as ['NA', '-9']")
+        words = tuple(word.strip().casefold() for word in self.missing)
+        object.__setattr__(self, "missing", words)
+
+    def written(self) -> dict[str, Any]:
+        """Return what differs from the default."""
+        plain = FileFormat()
+        found = {item.name: getattr(self, item.name) for item in fields(self)}
+        changed = {key: value for key, value in found.items() if value != getattr(plain, key)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in changed.items()}

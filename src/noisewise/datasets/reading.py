@@ -1,0 +1,176 @@
+"""Read a table from a file by the public rules of its schema, one cell at a time.
+
+Everything is read as text first: what becomes a number, and what counts as missing, is decided by
+the schema and by the cell, never by the other cells of the column, as pandas would.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from noisewise.datasets.cells import SchemaError
+from noisewise.datasets.columns import Binary, Categorical, Column, Drop, Numeric, Ordinal
+from noisewise.datasets.file_format import FileFormat
+from noisewise.datasets.schema import Schema
+
+__all__ = ["read_cells", "read_table", "text_numbers"]
+
+#: Bytes in which a line with the names of the columns is looked for.
+_FIRST_LINE = 1 << 20
+
+
+def read_table(
+    path: str | os.PathLike[str], schema: Schema, *, keep_unlabelled: bool = False
+) -> pd.DataFrame:
+    r"""Read a .csv or .parquet file as its schema declares it.
+
+    Numbers are read with the schema's decimal sign, blanks around names and cells are removed,
+    words for nothing become missing, and labels take the words of the public classes. A number
+    that cannot be read is missing. Rows without a readable target are left out: that rule looks at
+    one row at a time, so it costs no privacy.
+
+    Parameters
+    ----------
+    path : path
+    schema : Schema
+    keep_unlabelled : bool
+        Keep rows without a target, for prediction.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from noisewise.datasets import FileFormat, Numeric, Schema, read_table
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "people.csv"
+    >>> _ = path.write_text("age ; paid\n40,5; Yes\nNA;no\n")
+    >>> form = FileFormat(separator=";", decimal=",")
+    >>> read_table(path, Schema({"age": Numeric(0, 100)}, file=form))["age"].tolist()
+    [40.5, nan]
+    """
+    frame = read_cells(path, schema.file)
+    for name in frame.columns:
+        column = schema.columns.get(name)
+        if name == schema.target:
+            column = schema.target_rule or schema.target_range or _of_classes(schema)
+        if column is not None and not isinstance(column, Drop):
+            frame[name] = _typed(frame[name], column, schema.file)
+    if schema.target in frame.columns:
+        frame[schema.target] = _labels(frame[schema.target], schema)
+        if not keep_unlabelled:
+            frame = frame[frame[schema.target].notna()].reset_index(drop=True)
+            if schema.classes is not None:
+                values = frame[schema.target].tolist()
+                frame[schema.target] = np.array(values) if values else values
+    return frame
+
+
+def _of_classes(schema: Schema) -> Column | None:
+    return None if schema.classes is None else Categorical(schema.classes)
+
+
+def _labels(cells: pd.Series[Any], schema: Schema) -> pd.Series[Any]:
+    if schema.classes is None:
+        return cells
+    found = schema._class_numbers(cells)
+    names = np.array([*schema.classes, None], dtype=object)
+    read: pd.Series[Any] = pd.Series(names[np.where(found >= 0, found, -1)], index=cells.index)
+    return read
+
+
+def _typed(cells: pd.Series[Any], column: Column, form: FileFormat) -> pd.Series[Any]:
+    """Return cells in the type in which the declarations are written."""
+    if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
+        return cells
+    if isinstance(column, Numeric):
+        return text_numbers(cells, form)
+    if isinstance(column, (Categorical, Ordinal, Binary)):
+        whole = {str(value): value for value in column.values if isinstance(value, int)}
+        if whole:
+            read = [whole.get(cell, cell) if isinstance(cell, str) else cell for cell in cells]
+            typed: pd.Series[Any] = pd.Series(read, index=cells.index)
+            return typed
+    return cells
+
+
+def text_numbers(cells: pd.Series[Any], form: FileFormat) -> pd.Series[Any]:
+    """Return texts as floats; what is no number is missing."""
+    texts = cells.astype("string")
+    if form.thousands is not None:
+        texts = texts.str.replace(form.thousands, "", regex=False)
+    if form.decimal != ".":
+        texts = texts.str.replace(form.decimal, ".", regex=False)
+    numbers: pd.Series[Any] = pd.to_numeric(texts, errors="coerce")
+    found: pd.Series[Any] = numbers.astype("Float64").astype(np.float64)
+    return found
+
+
+def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> pd.DataFrame:
+    """Read a file: cells of text without blanks around them, words for nothing as missing.
+
+    Without a form the separator is found in the line of names.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise SchemaError(f"no file at {str(place)!r}")
+    kind = place.suffix.lower()
+    if kind not in (".csv", ".tsv", ".txt", ".parquet"):
+        raise SchemaError(f"{place.name!r}: only .csv, .tsv and .parquet files can be read")
+    try:
+        if kind == ".parquet":
+            frame = pd.read_parquet(place)
+        else:
+            chosen = form or FileFormat(separator=find_separator(place))
+            utf8 = chosen.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+            frame = pd.read_csv(
+                place,
+                sep=chosen.separator,
+                dtype="string",
+                keep_default_na=False,
+                na_filter=False,
+                encoding="utf-8-sig" if utf8 else chosen.encoding,
+                skipinitialspace=True,
+                index_col=False,
+            )
+    except UnicodeDecodeError:
+        raise SchemaError(
+            f"{place.name!r} is not {(form or FileFormat()).encoding} text: say how it is encoded "
+            'in the schema, for example [file] encoding = "latin-1"'
+        ) from None
+    except pd.errors.EmptyDataError:
+        raise SchemaError(f"cannot read {place.name!r}: it is empty") from None
+    except (OSError, ValueError):  # texts of the parsers quote lines of the file
+        raise SchemaError(
+            f"cannot read {place.name!r} as a table: it is something else, its rows have different "
+            "numbers of cells, or the separator is another one. If that is so, say it in the "
+            "schema: [file] separator = ';'"
+        ) from None
+    frame.columns = pd.Index([str(name).strip() for name in frame.columns])
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise SchemaError(f"{place.name!r} has two columns named {twice!r}; rename one")
+    return _trimmed(frame, (form or FileFormat()).missing)
+
+
+def _trimmed(frame: pd.DataFrame, nothing: tuple[str, ...]) -> pd.DataFrame:
+    for name in frame.columns:
+        cells = frame[name]
+        if isinstance(cells.dtype, pd.StringDtype) or cells.dtype == object:
+            texts = cells.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+            absent = texts.map(lambda cell: isinstance(cell, str) and cell.casefold() in nothing)
+            frame[name] = texts.astype(object).mask(absent.astype(bool), None)
+    return frame
+
+
+def find_separator(path: Path) -> str:
+    """Return the separator that the line of names suggests; only that line is read."""
+    with path.open("rb") as file:
+        line = file.readline(_FIRST_LINE).decode("utf-8-sig", errors="replace")
+    try:
+        return csv.Sniffer().sniff(line, delimiters=",;\t|").delimiter
+    except csv.Error:
+        return max(",;\t|", key=line.count)

@@ -1,0 +1,344 @@
+"""One or few quantiles, without paying for a whole curve.
+
+The exponential mechanism chooses a number by how far its rank is from the one that is wanted
+(:mod:`noisewise.release.rank_choice`). Its error is a few records divided by epsilon, whatever the
+bounds are: they enter by the logarithm of how likely the right numbers were before. Several
+quantiles are chosen by recursive splitting, so that epsilon is divided by the logarithm of their
+number. From some number on a private curve is better, of which all quantiles are read.
+
+Proof: docs/proofs/curves.md#quantiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from noisewise.ecdf.budget import Budget, concentrated_rho
+from noisewise.ecdf.counting import PUBLIC_GRID, public_total, stated_delta
+from noisewise.ecdf.curve import PrivateECDF
+from noisewise.ecdf.estimate import dp_ecdf
+from noisewise.ecdf.grid import Grid, as_records
+from noisewise.ecdf.labelled import with_codes
+from noisewise.ecdf.mechanisms import plan
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
+from noisewise.privacy import _validate
+from noisewise.privacy.accounting import tightest
+from noisewise.privacy.events import Event, Pure, ZeroConcentrated
+from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy.statement import Statement
+from noisewise.release import (
+    ONE_ROW,
+    Aggregator,
+    Contribution,
+    LedgerOrPath,
+    PerUnit,
+    Query,
+    Release,
+    ThisProcess,
+    open_account,
+    per_unit,
+    release,
+)
+from noisewise.release.decimals import Coarse, Decimals
+from noisewise.release.rank_choice import Limit, RankChoice, Ranked, spread_of
+from noisewise.release.words import one_vocabulary
+
+__all__ = ["dp_median", "dp_quantile", "plan_quantiles"]
+
+MECHANISMS = ("auto", "exponential", "curve")
+#: The part of the budget for limits, if there are any.
+LIMIT_SHARE = 0.5
+# What is missed on average, on public shapes (normal, lognormal, uniform; rounded, and with 60 %
+# zeros), by a choice: records over (epsilon of a level / spread); by a curve: deviations of a
+# count. A curve has an error of its bins besides, of which nothing is known: it has to be better
+# by far.
+MISSED_BY_CHOICE, MISSED_BY_CURVE, BY_FAR = 1.7, 0.8, 0.7
+
+
+@one_vocabulary
+def dp_quantile(
+    x: Any,
+    q: Any,
+    *,
+    bounds: tuple[float, float] | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.0,
+    relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
+    mechanism: Literal["auto", "exponential", "curve"] = "auto",
+    interval: float | None = None,
+    bins: int = 2**15,
+    aggregator: Aggregator | None = None,
+    ledger: LedgerOrPath = None,
+    seed: Randomness | int | None = None,
+    rho: float | None = None,
+) -> PrivateQuantile | PrivateQuantiles:
+    """Release one or few quantiles with differential privacy.
+
+    Parameters
+    ----------
+    x : array
+        Records, one number each. With an `aggregator`, whatever that takes.
+    q : float or array
+        Which quantiles, in [0, 1]: the least number with that part of the records at or below it.
+    bounds : pair of float
+        Public range, known without looking at the records; may be far too wide.
+    epsilon, delta : float
+        The budget of all quantiles and limits together.
+    relation, units, max_per_unit
+        See :func:`noisewise.ecdf.dp_ecdf`. With units, quantiles are those of the weighted rows.
+    mechanism : {"auto", "exponential", "curve"}
+        "exponential" chooses each quantile by its rank; "curve" reads them from a private curve on
+        `bins` thresholds, which is better for very many of them. "auto" takes what a model says,
+        in which only their number, the budget and `bins` enter.
+    interval : float, optional
+        Level of :meth:`confidence_interval` that is to be paid for: half of the budget goes to
+        limits. A curve has intervals of any level for nothing.
+    bins : int
+        Thresholds of a curve.
+    aggregator : Aggregator, optional
+        Who adds up the records of several parties; then quantiles come from a curve.
+    ledger, seed, rho
+        See :func:`noisewise.ecdf.dp_ecdf`.
+
+    Returns
+    -------
+    PrivateQuantile or PrivateQuantiles
+        A float, or an array like `q`, with ``statement()`` and ``confidence_interval()``.
+
+    Examples
+    --------
+    >>> ages = np.random.default_rng(0).normal(40, 10, 5000)
+    >>> median = dp_quantile(ages, 0.5, bounds=(-1e6, 1e6), epsilon=1.0, seed=1)
+    >>> bool(abs(median - 40) < 1), median.statement().epsilon
+    (True, 1.0)
+    >>> dp_quantile(ages, [0.25, 0.75], bounds=(0, 120), epsilon=1.0, seed=1).shape
+    (2,)
+    """
+    relation, budget, source = Relation.of(relation), Budget.of(epsilon, delta, rho), resolve(seed)
+    wanted = _wanted(q)
+    _validate.choice("mechanism", mechanism, MECHANISMS)
+    level = None if interval is None else _validate.fraction("interval", interval)
+    grid = Grid.of(bounds, 2)
+    bounded = per_unit(units, max_per_unit, source)
+    most = ONE_ROW if bounded is None else bounded.contribution
+    different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
+    if mechanism == "exponential" and aggregator is not None:
+        raise ValueError(
+            "mechanism='exponential' looks at all records at once, which no aggregator can: leave "
+            "it out, and the quantiles come from a curve"
+        )
+    choice = plan_quantiles(
+        Decimals(grid.lower, grid.upper), different, relation, budget, most, level
+    )
+    if (
+        aggregator is not None
+        or mechanism == "curve"
+        or (mechanism == "auto" and _curve_is_better(choice, relation, budget, bins))
+    ):
+        curve = dp_ecdf(
+            x, bounds=(grid.lower, grid.upper), epsilon=epsilon, delta=delta, bins=bins,
+            relation=relation, units=units, max_per_unit=max_per_unit, aggregator=aggregator,
+            ledger=ledger, seed=source, rho=rho,
+        )  # fmt: skip
+        return _from_curve(curve, wanted)
+    found = _released(x, choice, units, bounded, relation, budget, ledger, source)
+    numbers = found.value
+    value = dict(zip(different, numbers, strict=False))
+    limits = dict(zip(different, _pairs(numbers[len(different) :]), strict=False))
+    ends = (grid.lower, grid.upper)
+
+    def between(asked: float) -> tuple[FloatArray, FloatArray]:
+        known = level is not None and asked <= level
+        pairs = [limits[Fraction(one)] if known else ends for one in wanted.ravel().tolist()]
+        low, high = np.array(pairs, np.float64).reshape(-1, 2).T
+        return low.reshape(wanted.shape), high.reshape(wanted.shape)
+
+    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
+    return _result(values.reshape(wanted.shape), found.promise.state, between, choice.description)
+
+
+@one_vocabulary
+def dp_median(
+    x: Any, *, bounds: tuple[float, float] | None = None, **options: Any
+) -> PrivateQuantile:
+    """Release the median with differential privacy; arguments as in :func:`dp_quantile`.
+
+    Examples
+    --------
+    >>> ages = np.random.default_rng(0).normal(40, 10, 5000)
+    >>> median = dp_median(ages, bounds=(0, 120), epsilon=1.0, interval=0.95, seed=1)
+    >>> low, high = median.confidence_interval()
+    >>> bool(low <= 40 <= high and high - low < 2)
+    True
+    """
+    found = dp_quantile(x, 0.5, bounds=bounds, **options)
+    assert isinstance(found, PrivateQuantile)
+    return found
+
+
+def plan_quantiles(
+    domain: Decimals,
+    quantiles: tuple[Fraction, ...],
+    relation: Relation,
+    budget: Budget,
+    contribution: Contribution = ONE_ROW,
+    level: float | None = None,
+) -> RankChoice:
+    """Return the choice of points that a budget allows, with limits if a level is given.
+
+    All that is spent is a sum over levels of the recursion and limits: of epsilons for a pure
+    guarantee, of eta^2 / 8 for a concentrated one. What leaves more for each is taken.
+    """
+    levels = len(quantiles).bit_length()
+    number = 0 if level is None else 2 * len(quantiles)
+    share = LIMIT_SHARE if number else 0.0
+    event, rate, of_limit = _rates(budget, levels, number, share)
+    planned = Sensitivity(float(contribution.steps), "linf", relation)
+    total = contribution.keeps_total(relation.count_is_public)
+    limits = []
+    for q in quantiles if level is not None else ():
+        for upper in (False, True):
+            coarse = Coarse.of(domain, upper)
+            # P(a score above r) <= exp(-r eta / spread) / P(a score of 0), by the union bound.
+            unlikely = math.log(coarse.high - coarse.low + 1) - math.log(
+                (1 - (level or 0)) / number
+            )
+            spread = spread_of(1 - q if upper else q, planned, total)
+            beyond = math.ceil(unlikely * float(spread) / float(of_limit) * (1 + 1e-9)) + 1
+            limits.append(Limit(q, beyond, upper, of_limit))
+    how = "exponential mechanism over ranks" + (", recursive splitting" if levels > 1 else "")
+    rows = f" for {contribution.rows} rows of a unit" if contribution.of_units else ""
+    public = "units" if contribution.of_units else "records"
+    return RankChoice(
+        domain,
+        quantiles,
+        (rate,) * levels,
+        planned,
+        event,
+        how + rows,
+        tuple(limits),
+        total,
+        (f"the number of {public} is public",) if relation.count_is_public else (),
+    )
+
+
+def _rates(
+    budget: Budget, levels: int, limits: int, share: float
+) -> tuple[Event, Fraction, Fraction]:
+    """Return the event, and what each level and each limit may cost, in bounded range."""
+    options: list[tuple[Event, float, float]] = []
+    if budget.rho is None:
+        whole = budget.epsilon
+        options.append((Pure(whole), whole * (1 - share) / levels, whole * share / max(limits, 1)))
+    if budget.kind != "pure":
+        rho = budget.rho or concentrated_rho(budget.epsilon, budget.delta)
+        options.append(
+            (
+                ZeroConcentrated(rho),
+                math.sqrt(8 * rho * (1 - share) / levels),
+                math.sqrt(8 * rho * share / max(limits, 1)),
+            )
+        )
+    event, rate, of_limit = max(options, key=lambda option: option[1])
+    # A little less, so that rounding cannot make the sum larger.
+    less = Fraction(1) - Fraction(1, 10**12)
+    return event, Fraction(rate) * less, Fraction(of_limit) * less
+
+
+def _curve_is_better(choice: RankChoice, relation: Relation, budget: Budget, bins: int) -> bool:
+    """Whether a model says that quantiles of a curve have less error, from public numbers alone."""
+    later = 1 if len(choice.rates) > 1 else 0
+    spread = float(choice.spread(Fraction(1, 2), later)) / choice.planned.value
+    chosen = MISSED_BY_CHOICE * spread / float(choice.rates[0])
+    read = MISSED_BY_CURVE * math.sqrt(plan(bins, relation, budget).mean_variance)
+    return read < BY_FAR * chosen
+
+
+def _released(
+    x: Any,
+    choice: RankChoice,
+    units: Any,
+    bounded: PerUnit | None,
+    relation: Relation,
+    budget: Budget,
+    ledger: LedgerOrPath,
+    source: Randomness,
+) -> Release:
+    most = ONE_ROW if bounded is None else bounded.contribution
+    held = as_records(x)
+    if bounded is not None:
+        held = with_codes(held, units)
+    parties = ThisProcess(held)
+    if public_total(parties, relation, bounded) == 0:
+        raise ValueError(
+            "x is empty: it has no quantiles. If the number of records is private, use "
+            "relation='add-remove'."
+        )
+
+    def measure(rows: FloatArray) -> Ranked:
+        if bounded is None:
+            return Ranked(rows, np.ones(rows.size, np.int64))
+        values = np.ascontiguousarray(rows[:, 0])
+        return Ranked(values, bounded.steps(rows[:, 1].astype(np.int64), values))
+
+    names = ", ".join(f"{float(one):g}" for one in choice.quantiles)
+    query = Query.of(
+        measure,
+        Sensitivity(float(most.steps), "linf", relation),
+        f"{'quantile' if len(choice.quantiles) == 1 else 'quantiles'} {names}"
+        + (" with limits" if choice.limits else ""),
+        unit=most.unit,
+        assumptions=(PUBLIC_GRID, *most.sentences),
+    )
+    with open_account(
+        ledger,
+        relation=relation,
+        delta=stated_delta(budget),
+        unit=most.unit,
+        accountant=tightest((choice.event,)),
+    ) as account:
+        return release(query, choice, parties, account, delta=stated_delta(budget), rng=source)
+
+
+def _wanted(q: Any) -> FloatArray:
+    wanted = np.asarray(q, np.float64)
+    if wanted.size == 0 or np.isnan(wanted).any() or np.any((wanted < 0) | (wanted > 1)):
+        raise ValueError(f"q must be numbers in [0, 1], at least one, got {q!r}")
+    if wanted.size > 1 << 12:
+        raise ValueError(f"q holds {wanted.size} numbers: release a whole curve with dp_ecdf")
+    return wanted
+
+
+def _pairs(numbers: list[float]) -> list[tuple[float, float]]:
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _from_curve(curve: PrivateECDF, wanted: FloatArray) -> PrivateQuantile | PrivateQuantiles:
+    def between(level: float) -> tuple[FloatArray, FloatArray]:
+        """The least and the largest threshold at which a curve inside the band reaches q."""
+        band = curve.confidence_band(level)
+        points = curve.thresholds
+        first = np.searchsorted(band.high.probabilities, wanted, side="left")
+        last = np.searchsorted(band.low.probabilities, wanted, side="left")
+        # Where it reaches q at a threshold, the quantile is in the bin that ends there.
+        return curve.grid.edges[first], points[np.minimum(last, points.size - 1)]
+
+    values = curve.quantile(wanted, method="linear")
+    return _result(np.asarray(values), curve.promise.state, between, curve.mechanism.description)
+
+
+def _result(
+    values: FloatArray, state: Callable[[], Statement], between: Between, how: str
+) -> PrivateQuantile | PrivateQuantiles:
+    if values.ndim == 0:
+        return PrivateQuantile.made(values, state, between, how)
+    return PrivateQuantiles.made(values, state, between, how)

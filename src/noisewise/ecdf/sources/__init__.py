@@ -1,0 +1,11 @@
+"""Records in a warehouse: a source that answers one grouped count.
+
+All that a curve needs of its records is how many of them are in each bin. So the table may stay
+where it is: an engine counts, and sends back one row for each bin.
+"""
+
+from noisewise.ecdf.counted import Counted
+from noisewise.ecdf.sources.places import open_table
+from noisewise.ecdf.sources.tables import Column, Source, column_of, open_source
+
+__all__ = ["Column", "Counted", "Source", "column_of", "open_source", "open_table"]

@@ -1,0 +1,290 @@
+"""What a user may give as `data=`, and the columns of it that a curve asks for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.ecdf.counted import Counted
+from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.ecdf.sources.answers import Answer, Piece
+from noisewise.ecdf.sources.labels import POSITIVE, LabelRule
+from noisewise.ecdf.sources.placement import Placement
+
+__all__ = ["Column", "Source", "column_of", "counted", "open_source", "without_others"]
+
+FORMS = (
+    "a pandas, Polars or PyArrow table, a PyArrow dataset, a DuckDB relation, a PySpark data "
+    "frame, an Ibis table, or the path of a parquet or CSV file or of a folder of parquet files"
+)
+
+
+class Source(Protocol):
+    """Answers one grouped count: how many records of each label are in each bin of a column."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        ...
+
+    def is_numeric(self, column: str) -> bool:
+        """Whether a column holds numbers or truth values."""
+        ...
+
+    def is_text(self, column: str) -> bool:
+        """Whether a column holds text."""
+        ...
+
+    def is_boolean(self, column: str) -> bool:
+        """Whether a column holds truth values."""
+        ...
+
+    def count(self, value: str, label: LabelRule | None, placement: Placement) -> Answer:
+        """Count records by bin and label."""
+        ...
+
+    def sums(
+        self, value: str, label: LabelRule, placement: Placement, names: Sequence[str]
+    ) -> Answer:
+        """Count records and add up what they contribute, by group and label."""
+        ...
+
+    def read(self, value: str, label: LabelRule | None) -> Iterable[Piece]:
+        """Read values and codes of labels into memory, and whether a value is missing."""
+        ...
+
+
+def open_source(data: Any) -> Source:
+    """Return what answers grouped counts about a table.
+
+    Parameters
+    ----------
+    data : object
+        A pandas, Polars or PyArrow table, a PyArrow dataset, a DuckDB relation, a PySpark data
+        frame, an Ibis table (of any database), or the path of a file or folder. Tables of engines
+        are never read into memory: one query is sent for each release.
+    """
+    from noisewise.ecdf.sources.batches import Batches
+    from noisewise.ecdf.sources.places import read_place
+    from noisewise.ecdf.sources.pushed import PushedDown
+
+    if isinstance(data, (Batches, PushedDown)):
+        return data
+    if isinstance(data, (str, Path)):
+        return open_source(read_place(data))
+    dataset = sys.modules.get("pyarrow.dataset")
+    if dataset is not None and isinstance(data, dataset.Dataset):
+        return Batches.of_dataset(data)
+    if hasattr(data, "read_next_batch"):
+        raise TypeError(
+            "data is a stream, which can be read only once: give the table or dataset that it "
+            "comes from"
+        )
+    try:
+        import narwhals
+    except ImportError as error:
+        raise ImportError(
+            "tables are read through Narwhals: pip install 'noisewise[warehouse]', or give arrays"
+        ) from error
+    try:
+        frame: Any = narwhals.from_native(data)
+    except TypeError:
+        frame = None
+    if isinstance(frame, narwhals.LazyFrame):
+        return PushedDown(frame)
+    if isinstance(frame, narwhals.DataFrame):
+        return Batches.of_frame(frame)
+    raise TypeError(f"data must be {FORMS}; got {type(data).__name__}")
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column of numbers in a table, and that of its labels if a curve needs them.
+
+    Parameters
+    ----------
+    source : Source
+    value : str
+    label : LabelRule, optional
+    known : dict
+        Sums that were asked for before.
+    """
+
+    source: Source
+    value: str
+    label: LabelRule | None = None
+    known: dict[Any, dict[str, IntArray]] = field(default_factory=dict)
+
+    def counted(self, grid: Grid, *, negated: bool = False) -> Counted:
+        """Count all records together."""
+        return Counted(self._count(grid, negated).counts.sum(axis=0))
+
+    def counted_by_label(self, grid: Grid, *, negated: bool = False) -> Counted:
+        """Count negatives, then positives."""
+        return Counted(self._count(grid, negated).counts.ravel())
+
+    def counted_probabilities(self, grid: Grid) -> Counted:
+        """Count all records together; their values must be probabilities."""
+        answer = self._count(grid, negated=False)
+        self._check_probabilities(answer)
+        return Counted(answer.counts.sum(axis=0))
+
+    def sums(
+        self, cuts: FloatArray, names: Sequence[str], *, clip: bool = False
+    ) -> dict[str, IntArray]:
+        """Return the number of records of each group, that of positives, and other sums.
+
+        Parameters
+        ----------
+        cuts : array
+            Between the groups, inside (0, 1).
+        names : sequence of str
+            Of "expected", "residual", "place", in grid units of 1/UNIT.
+        clip : bool
+            Move values outside [0, 1] to the nearest end, instead of refusing them.
+        """
+        key = (cuts.tobytes(), tuple(names), clip)
+        if key not in self.known:
+            self.known[key] = self._sums(cuts, names, clip)
+        return self.known[key]
+
+    def number(self, cuts: FloatArray, names: Sequence[str]) -> int:
+        """Return the number of records, from the sums that will be asked for anyhow."""
+        return int(self.sums(cuts, names)["count"].sum())
+
+    def _sums(self, cuts: FloatArray, names: Sequence[str], clip: bool) -> dict[str, IntArray]:
+        assert self.label is not None
+        placement = Placement("searched", np.concatenate([[0.0], cuts, [1.0]]), "above")
+        answer = self.source.sums(self.value, self.label, placement, names)
+        self._check(answer)
+        if not clip:
+            self._check_probabilities(answer)
+        found = {name: table.sum(axis=0) for name, table in answer.tables.items()}
+        return {**found, "positives": answer.counts[1]}
+
+    def arrays(self) -> tuple[FloatArray, NDArray[np.bool_] | None]:
+        """Read the columns into memory: values, and which of them are positive."""
+        parts = list(self.source.read(self.value, self.label))
+        absent = any(missing for _, _, missing in parts)
+        codes = [code for _, code, _ in parts if code is not None]
+        seen = {int(code) for part in codes for code in np.unique(part)}
+        self._check(Answer({}, absent, seen, None))
+        values = np.concatenate([np.zeros(0), *(value for value, _, _ in parts)])
+        if self.label is None:
+            return values, None
+        return values, np.concatenate([np.zeros(0, np.int64), *codes]) == POSITIVE
+
+    def _count(self, grid: Grid, negated: bool) -> Answer:
+        placement = Placement.of(grid, negated=negated)
+        answer = self.source.count(self.value, self.label, placement)
+        self._check(answer)
+        return answer
+
+    def _check(self, answer: Answer) -> None:
+        if answer.absent:
+            raise ValueError(
+                f"column {self.value!r} holds NaN or missing values, which have no place in an "
+                "order. Drop or impute them first, by a rule that looks at one record at a time."
+            )
+        if self.label is not None:
+            self.label.check(answer.labels)
+
+    def _check_probabilities(self, answer: Answer) -> None:
+        if answer.ends is not None and (answer.ends[0] < 0 or answer.ends[1] > 1):
+            raise ValueError(
+                f"column {self.value!r} must hold probabilities in [0, 1]; turn scores into "
+                "probabilities by a public rule first, for example 1 / (1 + exp(-score))"
+            )
+
+
+def column_of(data: Any, value: Any, label: Any = None, pos_label: Any = None) -> Column:
+    """Return the columns that a curve asks for, refused by name and type before any is read.
+
+    Parameters
+    ----------
+    data : object
+        See :func:`open_source`.
+    value : str
+        Column of the numbers.
+    label : str, optional
+        Column of the labels.
+    pos_label : object, optional
+        Which label is positive.
+    """
+    source = open_source(data)
+    wanted = [value] if label is None else [value, label]
+    for name in wanted:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"with data=, columns are given by name, got {type(name).__name__}: for example "
+                'dp_roc_curve("y", "p", data=table, epsilon=1.0)'
+            )
+        if name not in source.columns:
+            known = ", ".join(map(repr, source.columns[:20]))
+            raise ValueError(f"{name!r} is not a column of the table, which has {known}")
+    if not source.is_numeric(value):
+        raise TypeError(f"column {value!r} must hold numbers")
+    if label is None:
+        return Column(source, value)
+    return Column(source, value, _rule(source, label, pos_label))
+
+
+def counted(
+    data: Any, value: Any, grid: Grid, aggregator: Any = None, units: Any = None
+) -> Counted:
+    """Return the histogram of a column, asked for before anything is charged."""
+    without_others(aggregator, units)
+    return column_of(data, value).counted(grid)
+
+
+def without_others(aggregator: Any, units: Any) -> None:
+    """Refuse a table together with what needs every record at hand."""
+    if units is not None:
+        raise ValueError(
+            "units= chooses rows of every unit at random on this machine, and the rows of data= "
+            "stay in their engine: give one row a unit there (a query that groups by the unit), or "
+            "give arrays"
+        )
+    if aggregator is not None:
+        raise ValueError(
+            "data= is one table of one party, and an aggregator adds up the records of several: "
+            "give it their arrays, or let each party run 'noisewise contribute' on its own table"
+        )
+
+
+def _rule(source: Source, label: str, pos_label: Any) -> LabelRule:
+    numeric, boolean = source.is_numeric(label), source.is_boolean(label)
+    if pos_label is None:
+        if not numeric:
+            raise ValueError(
+                f"column {label!r} does not hold numbers: say which label is positive, for "
+                "example pos_label='yes'"
+            )
+        return LabelRule(label)
+    if isinstance(pos_label, np.generic):
+        pos_label = pos_label.item()
+    if isinstance(pos_label, bool) and numeric and not boolean:
+        pos_label = int(pos_label)
+    is_truth = isinstance(pos_label, bool) or pos_label in (0, 1)
+    fits = (
+        is_truth
+        if boolean
+        else isinstance(pos_label, Real)
+        if numeric
+        else source.is_text(label) and isinstance(pos_label, str)
+    )
+    if not fits:
+        kind = "truth values" if boolean else "numbers" if numeric else "no numbers"
+        raise ValueError(
+            f"pos_label={pos_label!r} is a {type(pos_label).__name__}, but column {label!r} holds "
+            f"{kind}: no record would be positive"
+        )
+    return LabelRule(label, bool(pos_label) if boolean else pos_label)

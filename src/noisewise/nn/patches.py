@@ -1,0 +1,259 @@
+"""Features of pictures that no record and no photograph had a part in.
+
+Patches of made-up drawings give a dictionary (whitening, gain-shape k-means, Coates and Ng 2012);
+a picture is correlated with it at several scales, soft-thresholded, averaged over quadrants; the
+drawings' own principal directions whiten the result, and every record gets length one. All of it
+is a function of that record, a formula and a public seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from noisewise.bounds import Call, LayerRule, register
+from noisewise.nn.patch_learning import Scale, dictionary, kept, principal_directions
+from noisewise.privacy import _validate
+
+__all__ = ["PatchFeatures"]
+
+#: Longest side of what the dictionary looks at, and shortest.
+_LONGEST, _SHORTEST = 40, 12
+_DRAWINGS = 12_000
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Everything that the public constants of the layer follow from."""
+
+    channels: int
+    height: int
+    width: int
+    scales: tuple[Scale, ...]
+    mirror: bool
+    directions: int
+    ridge: float
+    threshold: float
+    seed: int
+    drawings: int
+
+    @property
+    def name(self) -> str:
+        """For the file in which they are kept."""
+        return repr(asdict(self))
+
+
+class PatchFeatures(nn.Module):
+    """Whitened responses to patches of made-up drawings, one row of length one for each picture.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        (channels, height, width) of a picture; its values are in [0, 1]. Pictures with more than 40
+        pixels on a side are averaged down to 32, ones with fewer than 12 repeated up to 16. One
+        channel or three (red, green, blue) have a dictionary of their own; of any other number
+        each channel is read as a grey picture.
+    atoms : sequence of int, optional
+        Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256).
+    directions : int
+        Numbers for each dictionary; 2,500 by default.
+    mirror : bool, optional
+        Whether a picture and its mirror image have the same features. Default: colours only;
+        digits and letters change their meaning.
+    seed : int
+        Of the drawings and the dictionary. Public.
+    cache : bool
+        Keep dictionary and whitening in the user's cache folder; computing them takes minutes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = PatchFeatures((1, 12, 12), atoms=(4, 4, 4), directions=8, drawings=60, cache=False)
+    >>> features = layer(torch.rand(3, 1, 12, 12))
+    >>> features.shape, bool((features.norm(dim=1) <= 1).all())
+    (torch.Size([3, 8]), True)
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        atoms: Sequence[int] = (256, 512, 256),
+        directions: int = 2500,
+        mirror: bool | None = None,
+        ridge: float = 4e-5,
+        threshold: float = 0.5,
+        seed: int = 0,
+        drawings: int = _DRAWINGS,
+        cache: bool = True,
+    ) -> None:
+        super().__init__()
+        sizes = [_validate.integer("shape", size, minimum=1) for size in shape]
+        if len(sizes) != 3:
+            raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
+        self.shape = (sizes[0], sizes[1], sizes[2])
+        counts = [_validate.integer("atoms", each, minimum=0) for each in atoms]
+        if len(counts) != 3 or not any(counts):
+            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(atoms)}")
+        colours = 3 if self.shape[0] == 3 else 1
+        height, width = _working_size(self.shape[1], self.shape[2])
+        known = (
+            Scale(counts[0], side=6, halve=False, stride=2, seed=seed),
+            Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1),
+            Scale(counts[2], side=4, halve=True, stride=1, seed=seed + 3),
+        )
+        self.recipe = _Recipe(
+            channels=colours,
+            height=height,
+            width=width,
+            scales=tuple(scale for scale in known if scale.atoms),
+            mirror=(colours == 3) if mirror is None else bool(mirror),
+            directions=_validate.integer("directions", directions, minimum=1),
+            ridge=_validate.positive("ridge", ridge),
+            threshold=_validate.positive("threshold", threshold, zero=True),
+            seed=_validate.integer("seed", seed),
+            drawings=_validate.integer("drawings", drawings, minimum=2),
+        )
+        constants = kept(self.recipe.name, self._learn, cache)
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
+
+    @property
+    def output_size(self) -> int:
+        """Numbers for each picture."""
+        return self.matrix.shape[1] * (1 if self.shape[0] == 3 else self.shape[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features, one row for each picture; each depends on its picture alone."""
+        if tuple(x.shape[1:]) != self.shape:
+            raise ValueError(
+                f"pictures must have shape {self.shape}, got a batch of shape {tuple(x.shape)}"
+            )
+        x = torch.nan_to_num(x, nan=0.0).clamp(0.0, 1.0)
+        channels, height, width = self.shape
+        single = x if channels in (1, 3) else x.reshape(-1, 1, height, width)
+        rows = (self._responses(_resized(single, self.recipe)) - self.mean) @ self.matrix
+        if channels not in (1, 3):
+            rows = rows.reshape(-1, channels * rows.shape[1])
+        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        # A little below one, so that rounding cannot lift a record above it.
+        unit: Tensor = rows * ((1 - 1e-5) / length.clamp_min(1e-12))
+        return unit
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """Return the same in small parts, which fit into the cache of a processor."""
+        parts = [self(x[start : start + _CHUNK]) for start in range(0, len(x), _CHUNK)]
+        return torch.cat(parts) if parts else x.new_zeros(0, self.output_size)
+
+    def _responses(self, x: Tensor) -> Tensor:
+        """Roots of soft-thresholded correlations, averaged over quadrants (and mirror images)."""
+        parts = []
+        for index, scale in enumerate(self.recipe.scales):
+            small = functional.avg_pool2d(x, 2) if scale.halve else x
+            parts.append(self._at(index, scale, small * 255.0 - 128.0))
+        return torch.cat(parts, 1)
+
+    def _at(self, index: int, scale: Scale, x: Tensor) -> Tensor:
+        filters: Tensor = getattr(self, f"filters{index}")
+        offset: Tensor = getattr(self, f"offset{index}")
+        box = filters.new_full((1, *filters.shape[1:]), 1.0 / filters[0].numel())
+        mean = functional.conv2d(x, box, stride=scale.stride)
+        square = functional.conv2d(x * x, box, stride=scale.stride)
+        contrast = (square - mean * mean).clamp_min(0.0).add(10.0).rsqrt()
+        z = functional.conv2d(x, filters, stride=scale.stride) * contrast + offset[:, None, None]
+        threshold = self.recipe.threshold
+        both = torch.cat([(z - threshold).clamp_min(0.0), (-z - threshold).clamp_min(0.0)], 1)
+        pooled = _quadrants(both)
+        if self.recipe.mirror:
+            # Filters come in pairs of mirror images; so do left and right.
+            count = filters.shape[0] // 2
+            signs = pooled.reshape(len(pooled), 2, 2, count, 2, 2)
+            pooled = 0.5 * (signs[:, :, 0] + signs[:, :, 1].flip(-1))
+        return pooled.flatten(1).sqrt()
+
+    def _learn(self) -> dict[str, Tensor]:
+        """Learn the constants from drawings."""
+        from noisewise.nn.drawings import dead_leaves
+
+        recipe = self.recipe
+        made = dead_leaves(
+            recipe.drawings, recipe.channels, recipe.height, recipe.width, recipe.seed
+        )
+        found: dict[str, Tensor] = {}
+        for index, scale in enumerate(recipe.scales):
+            filters, offset = dictionary(made, scale, recipe.mirror)
+            found[f"filters{index}"], found[f"offset{index}"] = filters, offset
+        for name, tensor in found.items():
+            self.register_buffer(name, tensor)
+        with torch.no_grad():
+            starts = range(0, len(made), _CHUNK)
+            responses = torch.cat([self._responses(made[i : i + _CHUNK]) for i in starts])
+        mean, matrix = principal_directions(responses, recipe.directions, recipe.ridge, recipe.seed)
+        for name in found:
+            delattr(self, name)
+        return {**found, "mean": mean, "matrix": matrix}
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        atoms = tuple(scale.atoms for scale in self.recipe.scales)
+        return f"{self.shape}, atoms={atoms}, directions={self.matrix.shape[1]}"
+
+
+def _working_size(height: int, width: int) -> tuple[int, int]:
+    longest, shortest = max(height, width), min(height, width)
+    if longest > _LONGEST:
+        height, width = (max(1, round(32 * side / longest)) for side in (height, width))
+        shortest = min(height, width)
+    if shortest < _SHORTEST:
+        factor = math.ceil(_SHORTEST / shortest)
+        height, width = factor * height, factor * width
+    return height, width
+
+
+def _resized(x: Tensor, recipe: _Recipe) -> Tensor:
+    wanted = (recipe.height, recipe.width)
+    if tuple(x.shape[2:]) == wanted:
+        return x
+    if x.shape[2] > wanted[0] or x.shape[3] > wanted[1]:
+        return functional.adaptive_avg_pool2d(x, wanted)
+    return functional.interpolate(x, size=wanted, mode="nearest")
+
+
+def _quadrants(x: Tensor) -> Tensor:
+    """Averages over four quadrants, which share the middle row and column of odd sizes."""
+    height, width = ((side + 1) // 2 for side in x.shape[2:])
+    halves = [x[:, :, :height], x[:, :, x.shape[2] - height :]]
+    means = [part[..., c].mean((2, 3)) for part in halves for c in _columns(x.shape[3], width)]
+    return torch.stack(means, 2).reshape(*x.shape[:2], 2, 2)
+
+
+def _columns(size: int, width: int) -> tuple[slice, slice]:
+    return slice(0, width), slice(size - width, size)
+
+
+@register(PatchFeatures)
+class PatchFeaturesRule(LayerRule[PatchFeatures]):
+    """Every record leaves with length at most one; roots and lengths have no bounded slope."""
+
+    def output_norm(self, call: Call[Any]) -> float:
+        """Of every record."""
+        return 1.0
+
+    def lipschitz(self, call: Call[Any]) -> float:
+        """None is known."""
+        return math.inf
+
+    def jump(self, call: Call[Any]) -> str:
+        """Roots are steep at zero."""
+        return "takes roots and divides by lengths, which have no bounded slope"

@@ -1,0 +1,145 @@
+"""Gaussian noise on any function of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dp_accounting import dp_event
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from noisewise.privacy import _validate
+from noisewise.privacy.events.base import NO_NOISE, Array, Event, register
+from noisewise.privacy.events.renyi import divergences_of
+from noisewise.privacy.relation import Relation
+
+__all__ = ["Gaussian", "gaussian_tail", "split_noise"]
+
+_TAIL = 10.0  # exp(-50), dp-accounting's truncation, is ten deviations out
+
+
+def gaussian_tail(mu: float) -> float:
+    """About the largest loss that matters between N(0, 1) and N(mu, 1)."""
+    return mu * mu / 2 + _TAIL * mu
+
+
+@register
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """A function of the data plus Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Noise deviation over the function's l2 sensitivity under the relation.
+    count : int
+        Number of such releases.
+    variation : float
+        Total variation distance between the release and one with real Gaussian noise,
+        for noise on a fine grid. Each release then costs (1 + e^epsilon) times as much
+        in delta, whatever else it is composed with.
+    """
+
+    noise_multiplier: float
+    count: int = 1
+    variation: float = 0.0
+    kind: ClassVar[str] = "gaussian"
+    words: ClassVar[str] = "any function of the data plus Gaussian noise"
+    scale: ClassVar[str] = "its **sensitivity under the relation**, l2"
+    proof: ClassVar[str] = "docs/proofs/events.md#gaussian"
+
+    def __post_init__(self) -> None:
+        self._check("noise_multiplier", _validate.positive, NO_NOISE)
+        self._check("variation", _validate.probability, zero=True, one=False)
+        self._check_count()
+
+    @classmethod
+    def examples(cls) -> tuple[Gaussian, ...]:
+        """Little noise and much, once and often, exact and on a grid."""
+        return cls(0.7), cls(30.0, 40), cls(4.0, 3, variation=1e-12)
+
+    def losses(self, relation: Relation, width: float) -> Any:
+        """The multiplier already refers to the relation's sensitivity.
+
+        So dp-accounting's replace-one pair, two units apart, would count it twice.
+        """
+        return pld.from_gaussian_mechanism(
+            self.noise_multiplier, value_discretization_interval=width
+        )
+
+    def largest_loss(self, relation: Relation) -> float:
+        """Ten deviations out."""
+        return gaussian_tail(math.sqrt(self.count) / self.noise_multiplier)
+
+    def divergences(self, relation: Relation, orders: tuple[float, ...]) -> Array:
+        """By dp-accounting."""
+        return divergences_of(dp_event.GaussianDpEvent(self.noise_multiplier), orders)
+
+    def joined(self) -> Event:
+        """Several are exactly one with less noise, so they compose without rounding."""
+        return Gaussian(self.noise_multiplier / math.sqrt(self.count))
+
+    def gaussian_precision(self) -> float:
+        """Precisions add up."""
+        return self.count / self.noise_multiplier**2
+
+    def total_variation(self) -> float:
+        """Distances add up."""
+        return self.count * self.variation
+
+    def covers(self, other: Event) -> bool:
+        """Less noise, further from real noise, as often."""
+        return (
+            isinstance(other, Gaussian)
+            and self.noise_multiplier <= other.noise_multiplier
+            and self.variation >= other.variation
+            and self.count >= other.count
+        )
+
+    def worse(self, other: Event) -> Event:
+        """The least noise and the largest distance of both."""
+        if not isinstance(other, Gaussian):
+            return super().worse(other)
+        return Gaussian(
+            min(self.noise_multiplier, other.noise_multiplier),
+            max(self.count, other.count),
+            max(self.variation, other.variation),
+        )
+
+    def with_room(self) -> Gaussian:
+        """A millionth less noise, and ten times the distance."""
+        return Gaussian(self.noise_multiplier * (1 - 1e-6), self.count, 10 * self.variation)
+
+    @property
+    def gaussian_rate(self) -> float:
+        """Every record takes part."""
+        return 1.0
+
+
+def split_noise(sensitivities: Iterable[float], deviations: Iterable[float]) -> float:
+    """Noise multiplier of one step that noises several groups differently.
+
+    Groups k of sensitivity D_k and noise deviation s_k, all computed from one
+    batch, are one Gaussian mechanism of multiplier sigma with
+    1/sigma^2 = sum_k D_k^2 / s_k^2. (Releasing each group with deviation
+    sigma * D_k and accounting for sigma alone understates epsilon: with K
+    groups the true multiplier is sigma / sqrt(K).)
+
+    Examples
+    --------
+    >>> round(split_noise([1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]), 12)
+    1.0
+    """
+    pairs = list(zip(sensitivities, deviations, strict=True))
+    if not pairs:
+        raise ValueError("sensitivities must hold at least one group, got none")
+    total = 0.0
+    for sensitivity, deviation in pairs:
+        bound = _validate.positive("sensitivity", sensitivity, zero=True)
+        noise = _validate.positive("deviation", deviation, hint=NO_NOISE)
+        total += (bound / noise) ** 2
+    if total == 0.0:
+        raise ValueError("all sensitivities are 0: nothing depends on the data, nothing to account")
+    return 1.0 / math.sqrt(total)

@@ -1,0 +1,87 @@
+"""The kernel: a bounded sum over units, charged first, noised once, promised in a statement.
+
+:func:`release` is the one way in which anything that depends on private records leaves.
+"""
+
+from noisewise.release.account import (
+    Account,
+    LedgerAccount,
+    MemoryAccount,
+    NamedAccount,
+    digest_of,
+)
+from noisewise.release.best import BestOf, Outcome
+from noisewise.release.choice import ExponentialChoice, PermuteAndFlip
+from noisewise.release.kernel import Release, release
+from noisewise.release.noise import Additive, Block, GaussianNoise, GridNoise, IntegerNoise, Noise
+from noisewise.release.opening import LedgerOrPath, open_account, open_ledger
+from noisewise.release.parties import (
+    Aggregator,
+    Agreed,
+    Approval,
+    Parties,
+    StatedAggregator,
+    Summed,
+    ThisProcess,
+    parties_of,
+)
+from noisewise.release.promise import Promise, StatedArray, StatedNumber, StatedTuple, compose
+from noisewise.release.query import Query
+from noisewise.release.several import Envelope, Once, Prepaid, together
+from noisewise.release.units import (
+    ONE_ROW,
+    Contribution,
+    PerUnit,
+    Units,
+    as_codes,
+    as_rows,
+    per_unit,
+)
+
+__all__ = [
+    "ONE_ROW",
+    "Account",
+    "Additive",
+    "Aggregator",
+    "Agreed",
+    "Approval",
+    "BestOf",
+    "Block",
+    "Contribution",
+    "Envelope",
+    "ExponentialChoice",
+    "GaussianNoise",
+    "GridNoise",
+    "IntegerNoise",
+    "LedgerAccount",
+    "LedgerOrPath",
+    "MemoryAccount",
+    "NamedAccount",
+    "Noise",
+    "Once",
+    "Outcome",
+    "Parties",
+    "PerUnit",
+    "PermuteAndFlip",
+    "Prepaid",
+    "Promise",
+    "Query",
+    "Release",
+    "StatedAggregator",
+    "StatedArray",
+    "StatedNumber",
+    "StatedTuple",
+    "Summed",
+    "ThisProcess",
+    "Units",
+    "as_codes",
+    "as_rows",
+    "compose",
+    "digest_of",
+    "open_account",
+    "open_ledger",
+    "parties_of",
+    "per_unit",
+    "release",
+    "together",
+]

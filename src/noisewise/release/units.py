@@ -1,0 +1,347 @@
+"""What one unit may add to a sum: all rows of a patient together, bounded in one place.
+
+A unit is everybody's rows that carry one identifier. At most k rows of it count (a public number):
+
+* "weights": of a unit with c rows each counts min(1, k/c). In whole steps of 1/GRAIN, so that the
+  sums stay integers: a unit adds exactly GRAIN min(c, k) steps, over as many places as it likes.
+* "rows": min(c, k) of its rows, chosen at random, count in full.
+
+Both add at most k rows' worth, so one unit moves a sum by at most k times what one row does, in any
+norm; and both have the same mean, so that the weights, which choose nothing at random, never have
+the larger error. What needs whole rows (a test whose law is that of single records, a protocol that
+sends one row at a time) takes "rows".
+
+Proof: docs/proofs/curves.md#units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisewise.privacy import _validate
+from noisewise.privacy.randomness import Randomness
+
+__all__ = ["ONE_ROW", "Contribution", "PerUnit", "Units", "as_codes", "as_rows", "per_unit"]
+
+IntArray = NDArray[np.int64]
+
+#: Steps in one row where rows have weights.
+GRAIN = 1 << 16
+NAME = "one unit (all rows with one identifier)"
+RULES = ("auto", "weights", "rows")
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Identifiers of units, where more is to be said than the identifiers.
+
+    Parameters
+    ----------
+    identifiers : sequence
+        One for each row, of any type that can be a key of a dictionary. They are private: nothing
+        ever shows them.
+    name : str
+        What one identifier stands for, for the statement; the ledger's word if there is one.
+    rule : {"auto", "weights", "rows"}
+        How a unit with more rows than may count is bounded. "auto": by weights, whose error is
+        never the larger one, except where whole rows are needed.
+    parties : int
+        How many of the parties may hold rows of one unit, if they have no common pseudonym for
+        it: each bounds what it holds, so the bound is that many times as large.
+
+    Examples
+    --------
+    >>> Units(["Ada", "Emmy", "Ada"], name="one patient")
+    Units(name='one patient', rule='auto')
+    """
+
+    identifiers: Any
+    name: str = NAME
+    rule: Literal["auto", "weights", "rows"] = "auto"
+    parties: int = 1
+
+    def __post_init__(self) -> None:
+        _validate.choice("rule", self.rule, RULES)
+        object.__setattr__(self, "parties", _validate.integer("parties", self.parties, minimum=1))
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError("name must say what one identifier stands for: 'one patient'")
+
+    def __repr__(self) -> str:
+        said = f"Units(name={self.name!r}, rule={self.rule!r}"
+        return said + (f", parties={self.parties})" if self.parties > 1 else ")")
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """How much one unit may add to counts; by default one row, in one place.
+
+    Parameters
+    ----------
+    rows : int
+        How many rows' worth, at most.
+    grain : int
+        Steps in which one row is counted.
+    scattered : bool
+        Whether a unit may add to any number of places, and not only to `rows` of them.
+    unit : str
+        What is protected.
+    sentences : tuple of str
+        For the statement.
+    """
+
+    rows: int = 1
+    grain: int = 1
+    scattered: bool = False
+    unit: str = "one record"
+    sentences: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many steps of a count, at most."""
+        return self.rows * self.grain
+
+    @property
+    def of_units(self) -> bool:
+        """Whether identifiers were given."""
+        return bool(self.sentences)
+
+    def keeps_total(self, public: bool) -> bool:
+        """Whether the total is public if the number of units is: each adds the same."""
+        return public and self.rows == 1
+
+    def places(self, of_one_row: int, all_places: int) -> int:
+        """How many numbers one unit may change, if one row changes `of_one_row`."""
+        return all_places if self.scattered else min(all_places, of_one_row * self.rows)
+
+
+ONE_ROW = Contribution()
+
+
+@dataclass(frozen=True, eq=False)
+class PerUnit:
+    """How rows become what their unit may add. Made by :func:`per_unit`.
+
+    Parameters
+    ----------
+    limit : int
+        Rows of a unit that count where they are held.
+    contribution : Contribution
+        What follows from it for the sums.
+    rule : {"weights", "rows"}
+    rng : Randomness
+        Where the choice of rows comes from.
+    """
+
+    limit: int
+    contribution: Contribution
+    rule: Literal["weights", "rows"]
+    rng: Randomness = field(repr=False)
+
+    def count(self, codes: IntArray, place: IntArray, places: int) -> IntArray:
+        """Count rows by place, in steps, with no unit adding more than its bound.
+
+        The steps of a unit up to each place are rounded, so they depend on how many of its rows
+        are where, and not on their order, and its total is exact.
+        """
+        if self.rule == "rows":
+            kept = self.chosen(codes)
+            return np.bincount(place[kept], minlength=places).astype(np.int64)
+        # One entry for each unit and place that has rows, units one after the other.
+        pairs, rows = np.unique(codes * places + place, return_counts=True)
+        unit, where = pairs // places, pairs % places
+        size, first = _sizes(unit, rows)
+        running = np.cumsum(rows) - first
+        counted = np.minimum(size, self.limit) * GRAIN
+        upto = _part(running, counted, size, nearest=True)
+        before = np.where(running == rows, 0, np.concatenate([[0], upto[:-1]]))
+        total = np.zeros(places, np.int64)
+        np.add.at(total, where, upto - before)
+        return total
+
+    def sums(self, codes: IntArray, group: NDArray[Any], groups: int, values: IntArray) -> IntArray:
+        """Sum contributions (rows x columns) by group, weighted so that no unit adds too much."""
+        total = np.zeros((groups, values.shape[1]), np.int64)
+        pairs, place, rows = np.unique(
+            codes * groups + group, return_inverse=True, return_counts=True
+        )
+        mine = np.zeros((pairs.size, values.shape[1]), np.int64)
+        np.add.at(mine, place.ravel(), values)
+        size, _ = _sizes(pairs // groups, rows)
+        counted = np.minimum(size, self.limit)
+        # Towards zero, so that no absolute value grows.
+        part = np.sign(mine) * _part(np.abs(mine), counted[:, None], size[:, None])
+        np.add.at(total, pairs % groups, part)
+        return total
+
+    def steps(self, codes: IntArray, values: NDArray[np.float64]) -> IntArray:
+        """Return how many steps each row counts, with no unit adding more than its bound."""
+        counted = np.zeros(codes.size, np.int64)
+        if self.rule == "rows":
+            counted[self.chosen(codes)] = 1
+            return counted
+        order = np.lexsort((values, codes))
+        rows = np.ones(codes.size, np.int64)
+        size, first = _sizes(codes[order], rows)
+        running = np.arange(1, codes.size + 1) - first
+        most = np.minimum(size, self.limit) * GRAIN
+        upto = _part(running, most, size, nearest=True)
+        counted[order] = upto - np.where(
+            running == 1, 0, np.concatenate([[0], upto[:-1]])[: codes.size]
+        )
+        return counted
+
+    def chosen(self, codes: IntArray) -> IntArray:
+        """Return which rows count: of each unit at most `limit`, every choice equally likely."""
+        order = np.lexsort((self.rng.uint64(codes.size), codes))
+        sorted_codes = codes[order]
+        start = np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])[: codes.size]
+        rank = np.arange(codes.size) - np.maximum.accumulate(
+            np.where(start, np.arange(codes.size), 0)
+        )
+        return np.sort(order[rank < self.limit])
+
+
+def per_unit(
+    units: Any,
+    max_per_unit: int,
+    rng: Randomness,
+    *,
+    whole: bool = False,
+) -> PerUnit | None:
+    """Return how units are bounded, or None if every row is a unit of its own.
+
+    Parameters
+    ----------
+    units : None, sequence or Units
+        As a user gave them.
+    max_per_unit : int
+        Rows of a unit that count, at most.
+    rng : Randomness
+        Of the release; a choice of rows gets a stream of its own.
+    whole : bool
+        Whether only whole rows will do.
+    """
+    limit = _validate.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
+    if units is None:
+        if limit != 1:
+            raise ValueError(
+                f"max_per_unit={limit} bounds the rows of a unit, but no units= were given: give "
+                "one identifier for each row, or leave it out, and every row is a unit"
+            )
+        return None
+    given = units if isinstance(units, Units) else Units(units)
+    rule: Literal["weights", "rows"] = "rows" if whole or given.rule == "rows" else "weights"
+    if whole and given.rule == "weights":
+        raise ValueError("rule='weights' cannot be had here, where whole rows are needed: 'rows'")
+    rows = limit * given.parties
+    how = (
+        f"each row of a unit with c rows counts min(1, {limit} / c)"
+        if rule == "weights"
+        else f"of a unit with more, {limit} are chosen at random"
+    )
+    said = [
+        f"at most {limit} {'row' if limit == 1 else 'rows'} of a unit count: {how}",
+        "all rows of a unit carry its identifier",
+    ]
+    if given.parties > 1:
+        said.append(
+            f"at most {given.parties} parties hold rows of one unit; each bounds what it holds, so "
+            f"one unit counts up to {rows} rows"
+        )
+    weighted = rule == "weights"
+    contribution = Contribution(rows, GRAIN if weighted else 1, weighted, given.name, tuple(said))
+    (own,) = rng.spawn(1)
+    return PerUnit(limit, contribution, rule, own)
+
+
+def as_rows(units: Any) -> Units:
+    """Return units of which rows are chosen, whatever the rule was to be."""
+    given = units if isinstance(units, Units) else Units(units)
+    return replace(given, rule="rows")
+
+
+def as_codes(units: Any, rows: int, name: str = "units") -> IntArray:
+    """Return a number for each row, equal where identifiers are; refuse missing ones.
+
+    Examples
+    --------
+    >>> as_codes([("a", 1), ("b", 2), ("a", 1)], 3).tolist()
+    [0, 1, 0]
+    """
+    given = units.identifiers if isinstance(units, Units) else units
+    if hasattr(given, "detach"):
+        given = given.detach().cpu().numpy()
+    if isinstance(given, np.ndarray) and given.dtype.kind in "biufMmUS" and given.ndim == 1:
+        if given.dtype.kind in "fMm" and bool(np.any(given != given)):
+            raise _unknown(name)
+        codes = np.unique(given, return_inverse=True)[1].astype(np.int64).ravel()
+    else:
+        seen: dict[Hashable, int] = {}
+        items = identifiers_of(given, name)
+        codes = np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
+    if codes.size != rows:
+        raise ValueError(
+            f"{name} must hold one identifier for each row, got {codes.size} for {rows} rows"
+        )
+    return codes
+
+
+def identifiers_of(given: Any, name: str = "units") -> list[Hashable]:
+    """Return identifiers as keys of a dictionary; refuse missing ones."""
+    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a sequence with one identifier for each row")
+    if getattr(given, "ndim", 1) != 1:
+        raise ValueError(f"{name} must be one-dimensional")
+    items: list[Hashable] = given.tolist() if hasattr(given, "tolist") else list(given)
+    try:
+        missing = any(map(_missing, items))
+        dict.fromkeys(items)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must hold identifiers that can be keys of a dictionary (numbers, strings, "
+            "tuples of them, ...)"
+        ) from None
+    if missing:
+        raise _unknown(name)
+    return items
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(
+        f"{name} has missing identifiers: whose rows those are is unknown, so nobody's can be "
+        "bounded. Drop these rows, or give each an identifier of its own."
+    )
+
+
+def _missing(item: Any) -> bool:
+    if item is None or type(item).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(item, tuple):
+        return any(map(_missing, item))
+    return bool(item != item)
+
+
+def _part(value: IntArray, times: IntArray, divisor: IntArray, nearest: bool = False) -> IntArray:
+    """Return value times / divisor, rounded down or to the nearest, exactly."""
+    half = divisor if nearest else np.zeros_like(divisor)
+    if not value.size:
+        return value
+    if 2 * int(value.max()) * int(times.max()) + int(divisor.max()) < 1 << 62:
+        return np.asarray((2 * value * times + half) // (2 * divisor), np.int64)
+    wide = (2 * value.astype(object) * times + half) // (2 * divisor.astype(object))
+    return np.asarray(wide, np.int64)
+
+
+def _sizes(unit: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Return, for entries sorted by unit, all rows of the unit and those of units before it."""
+    if not unit.size:
+        return rows, rows
+    _, place = np.unique(unit, return_inverse=True)
+    sizes = np.bincount(place.ravel(), weights=rows).astype(np.int64)
+    ends = np.cumsum(sizes)
+    return sizes[place.ravel()], (ends - sizes)[place.ravel()]

@@ -1,0 +1,269 @@
+"""Schemas as files that people write: drafted without the data's values, checked as a whole."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import noisewise.datasets as nd
+from noisewise.cli import app
+from noisewise.datasets import (
+    Categorical,
+    Date,
+    FileFormat,
+    Identifier,
+    Numeric,
+    Schema,
+    SchemaError,
+    YesNo,
+    draft_schema,
+    read_table,
+)
+from noisewise.datasets.preflight import look_at
+
+TABLES = [name for name in nd.list_datasets() if nd.info(name).kind == "table"]
+
+
+def messy(path, rows=300, seed=0):
+    """Write a table as people have them; return its cells."""
+    rng = np.random.default_rng(seed)
+    smoker = ["yes", "Yes", " Y", "no", "No", "", "n/a"]
+    frame = pd.DataFrame(
+        {
+            "patient_id": rng.integers(70000, 70100, rows),
+            " age": rng.integers(21, 83, rows),
+            "blood pressure": [f"{v:.1f}".replace(".", ",") for v in rng.normal(133, 15, rows)],
+            "admitted": pd.date_range("2021-03-17", periods=rows).strftime("%d.%m.%Y"),
+            "smoker": rng.choice(smoker, rows),
+            "region": rng.choice(["Northumbria", "Southsea", "Westmorland"], rows),
+            "comment": [f"patient {i} said something long and free" for i in range(rows)],
+            "outcome": rng.choice(["yes", "No", "Y", "n"], rows),
+        }
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + frame.to_csv(index=False, sep=";").encode())
+    return frame
+
+
+FINISHED = """
+noisewise_schema = 1
+source = "admission form"
+unit = "patient_id"
+[target]
+name = "outcome"
+kind = "yes/no"
+[file]
+separator = ";"
+decimal = ","
+[columns]
+"patient_id" = { kind = "identifier" }
+"age" = { kind = "number", range = [0, 120] }
+"blood pressure" = { kind = "number", range = [40, 300], fill = 120 }
+"admitted" = { kind = "date", range = [2015-01-01, 2030-12-31], format = "%d.%m.%Y" }
+"smoker" = { kind = "yes/no" }
+"region" = { kind = "category", values = ["northumbria", "southsea"] }
+"comment" = { kind = "drop", reason = "free text" }
+"""
+
+
+def test_a_draft_has_names_and_kinds_and_no_value_of_the_rows(tmp_path):
+    frame = messy(tmp_path / "patients.csv")
+    text = draft_schema(str(tmp_path / "patients.csv"), target="outcome", unit="patient_id")
+    kinds = dict(re.findall(r'^"(.+?)" = \{ kind = "(.+?)"', text, re.M))
+    assert kinds == {
+        "patient_id": "identifier", "age": "number", "blood pressure": "number",
+        "admitted": "date", "smoker": "yes/no", "region": "category", "comment": "drop",
+    }  # fmt: skip
+    assert 'separator = ";"' in text
+    assert 'decimal = ","' in text
+    for name in ("patient_id", "blood pressure", "admitted", "region", "comment"):
+        assert not any(str(cell) in text for cell in frame[name].unique())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_draft_depends_on_the_kinds_of_cells_alone(tmp_path_factory, data):
+    """Other numbers, other words, other days: the same draft."""
+    folder = tmp_path_factory.mktemp("draft")
+    drafts = []
+    for _ in range(2):
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        scale = data.draw(st.floats(1.0, 1e6))
+        words = data.draw(st.lists(st.from_regex("[d-m]{4,8}", fullmatch=True), min_size=3,
+                                   max_size=5, unique=True))  # fmt: skip
+        pd.DataFrame(
+            {
+                "amount": np.round(rng.normal(size=60) * scale, 3),
+                "word": rng.choice(words, 60),
+                "day": pd.Timestamp("1990-01-01") + pd.to_timedelta(rng.integers(0, 9999, 60), "D"),
+                "told": rng.choice(["yes", "no"], 60),
+            }
+        ).to_csv(folder / "t.csv", index=False)
+        drafts.append(draft_schema(str(folder / "t.csv"), target="told"))
+    assert drafts[0] == drafts[1]
+
+
+def test_every_waiting_line_is_told_at_once(tmp_path):
+    messy(tmp_path / "patients.csv")
+    text = draft_schema(str(tmp_path / "patients.csv"), target="outcome")
+    with pytest.raises(SchemaError) as error:
+        Schema.from_toml(text, "patients.toml")
+    said = str(error.value)
+    for part in ("'age': range", "'blood pressure': range", "'admitted'", "'region': values",
+                 "source", "5 problems"):  # fmt: skip
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("range = [0, 120]", "range = [120, 0]"), "low < high"),
+        (("range = [0, 120]", "range = 120"), r"\[lowest, highest\]"),
+        (("range = [0, 120]", 'range = ["a", 120]'), "two numbers"),
+        (("fill = 120", "fill = 12"), "fill must lie in the range"),
+        (("fill = 120", 'fill = 120, missing = "indicator"'), "exclude each other"),
+        (('kind = "number", range = [40', 'kind = "float", range = [40'), "'float' is not known"),
+        (("fill = 120", "filling = 120"), "'filling' is no key"),
+        (("2015-01-01, 2030-12-31", "2030-12-31, 2015-01-01"), "range of days"),
+        (("2015-01-01, 2030-12-31", "2015, 2030"), "two days"),
+        (('values = ["northumbria", "southsea"]', "values = []"), "must be a list"),
+        (('values = ["northumbria", "southsea"]', 'values = ["a", "A"]'), "capital letters"),
+        (('"comment" = { kind = "drop"', '"outcome" = { kind = "drop"'), "also the"),
+        (('"patient_id" = { kind = "identifier" }', '"patient_id" = { kind = "number", range = '
+          "[0, 9] }"), "names the unit"),
+        (("noisewise_schema = 1", "noisewise_schema = 9"), "version"),
+        (("noisewise_schema = 1", "noisewise_schema = 1\nrows = 3"), "'rows' is no part"),
+        (('decimal = ","', 'decimal = ";"'), "decimal"),
+        (('kind = "yes/no"\n[file]', 'kind = "date"\n[file]'), "kind must be one of"),
+        (("[columns]", "[columns"), "not TOML"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_file_are_told(change, said):
+    with pytest.raises(SchemaError, match=said):
+        Schema.from_toml(FINISHED.replace(*change))
+
+
+def test_all_mistakes_come_together():
+    text = FINISHED.replace("[0, 120]", "[120, 0]").replace("fill = 120", "fill = 9")
+    with pytest.raises(SchemaError) as error:
+        Schema.from_toml(text.replace('"yes/no" }', '"yes or no" }'))
+    assert str(error.value).count("\n  - ") == 3
+
+
+def test_a_messy_file_is_read_by_the_schemas_rules(tmp_path):
+    frame = messy(tmp_path / "patients.csv")
+    schema = Schema.from_toml(FINISHED)
+    read = read_table(tmp_path / "patients.csv", schema)
+    assert set(read["outcome"]) == {"no", "yes"}
+    assert read["blood pressure"].iloc[0] == float(frame["blood pressure"][0].replace(",", "."))
+    matrix, names = schema.encode(read, extra="ignore")
+    smoker = dict(zip(names, matrix.T, strict=True))
+    told = frame["smoker"].str.strip().str.lower()
+    assert np.array_equal(smoker["smoker"] == 1, told.isin(["yes", "y"]))
+    assert np.array_equal(smoker["smoker=<missing>"] == 1, told.isin(["", "n/a"]))
+    assert np.array_equal(smoker["region=<other>"] == 1, frame["region"] == "Westmorland")
+    day = matrix[:, names.index("admitted")]
+    assert np.all(np.diff(day) > 0)
+    assert np.linalg.norm(matrix.astype(np.float64), axis=1).max() <= schema.norm_bound
+
+
+def test_missing_numbers_get_an_indicator_or_a_public_fill():
+    cells = pd.DataFrame({"a": [np.nan, 10.0], "b": [np.nan, 10.0]})
+    schema = Schema({"a": Numeric(0, 10, missing="indicator"), "b": Numeric(0, 10, fill=7.5)})
+    matrix, names = schema.encode(cells)
+    assert names == ("a", "a=<missing>", "b")
+    assert matrix.tolist() == [[0.0, 1.0, 0.5], [1.0, 0.0, 1.0]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cells=st.lists(
+        st.one_of(st.none(), st.text(max_size=6), st.sampled_from(["Yes", "no", "2020-02-30"])),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+def test_whatever_a_cell_holds_its_block_is_short_and_its_own(cells):
+    column = pd.Series(cells, dtype=object)
+    for kind in (YesNo(missing="indicator"), Date("2000-01-01", "2030-01-01", missing="indicator"),
+                 Categorical(["a", "yes"], ignore_case=True, missing=True)):  # fmt: skip
+        block = kind.encode("x", column, True)
+        assert (np.square(block).sum(1) <= 1).all()
+        for index in range(len(cells)):
+            alone = kind.encode("x", column.iloc[[index]], True)
+            assert np.array_equal(alone[0], block[index])
+    assert Identifier().encode("x", column, True).shape == (len(cells), 0)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_registered_schemas_survive_toml_and_json(name):
+    schema = nd.schema_for(name)
+    again = Schema.from_toml(schema.to_toml())
+    assert (again.feature_names, again.norm_bound) == (schema.feature_names, schema.norm_bound)
+    assert again.classes == schema.classes
+    assert Schema.from_json(again.to_json()) == again
+
+
+def test_a_finished_file_survives_both_forms(tmp_path):
+    schema = Schema.from_toml(FINISHED)
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert Schema.from_json(schema.to_json()) == schema
+    (tmp_path / "s.json").write_text(schema.to_json())
+    (tmp_path / "s.toml").write_text(schema.to_toml())
+    assert Schema.read(tmp_path / "s.json") == Schema.read(tmp_path / "s.toml") == schema
+    assert schema.file == FileFormat(separator=";", decimal=",")
+
+
+def test_the_commands_lead_from_a_table_to_a_checked_schema(tmp_path):
+    messy(tmp_path / "patients.csv")
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["schema", *map(str, arguments)])
+
+    table, file = tmp_path / "patients.csv", tmp_path / "patients.toml"
+    drafted = run("draft", table, "--target", "outcome", "--unit", "patient_id")
+    assert drafted.exit_code == 0, drafted.output
+    assert "5 entries wait for you" in drafted.output
+    assert run("check", file, table).exit_code == 1
+    assert "exists" in str(run("draft", table).exception)
+    file.write_text(FINISHED)
+    checked = run("check", file, table)
+    assert checked.exit_code == 0, checked.output
+    assert "NOT private" in checked.output
+    shown = run("show", "adult")
+    assert Schema.from_toml(shown.output).target == "income"
+    assert "yes/no" in run("kinds").output
+    file.write_text(FINISHED.replace('"age"', '"ages"'))
+    wrong = run("check", file, table)
+    assert wrong.exit_code == 1
+    assert "no column 'ages'" in wrong.output
+
+
+def test_a_look_tells_rows_that_are_not_people(tmp_path):
+    messy(tmp_path / "patients.csv")
+    schema = Schema.from_toml(FINISHED.replace('unit = "patient_id"', ""))
+    assert "rows are not people" in str(look_at(tmp_path / "patients.csv", schema))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"a,b\n1,2\n3,4,5,6\n", "cannot read .* as a table"),
+        (b"a,a\n1,2\n", "two columns|cannot|a.1"),
+        (b"name\n\xff\xfe\xfa\n", "encoded|encoding"),
+    ],
+)
+def test_files_that_cannot_be_read_are_told_without_their_cells(tmp_path, content, said):
+    path = tmp_path / "broken.csv"
+    path.write_bytes(content)
+    schema = Schema({"a": Numeric(0, 1)})
+    if content.startswith(b"a,a"):
+        assert "a.1" in read_table(path, schema).columns
+        return
+    with pytest.raises(SchemaError, match=said) as error:
+        read_table(path, schema)
+    assert "3,4" not in str(error.value)

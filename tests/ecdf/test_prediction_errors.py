@@ -1,0 +1,52 @@
+"""Private confusion matrices, R2 and MAE: right without noise, bounded by one record."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score
+
+from noisewise.ecdf import private_confusion, private_regression_errors
+from noisewise.ecdf.prediction_errors import confusion_event, regression_event
+from noisewise.privacy.relation import Relation
+
+EXACT = 1e7  # an epsilon that leaves no noise to speak of
+
+
+def test_without_noise_they_are_what_scikit_learn_says():
+    rng = np.random.default_rng(0)
+    y, guess = rng.integers(0, 3, 500), rng.integers(0, 3, 500)
+    found = private_confusion(y, guess, classes=[0, 1, 2], epsilon=EXACT, seed=1)
+    np.testing.assert_allclose(found.counts, confusion_matrix(y, guess), atol=1e-3)
+    assert found.accuracy == pytest.approx((y == guess).mean(), abs=1e-4)
+    y = rng.uniform(-5, 5, 500)
+    guess = np.clip(y + rng.normal(size=500), -5, 5)
+    errors = private_regression_errors(y, guess, bounds=(-5, 5), epsilon=EXACT, seed=1)
+    assert errors.r2 == pytest.approx(r2_score(y, guess), abs=1e-4)
+    assert errors.mean_absolute_error == pytest.approx(mean_absolute_error(y, guess), abs=1e-4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    y=st.floats(allow_nan=True, allow_infinity=True),
+    guess=st.floats(allow_nan=True, allow_infinity=True),
+)
+def test_one_record_adds_at_most_one_to_each_sum(y, guess):
+    rest = np.linspace(-2, 2, 7)
+    sums = [
+        private_regression_errors(a, b, bounds=(-1.5, 1.0), epsilon=EXACT, seed=1).sums.columns
+        for a, b in ((rest, rest[::-1]), (np.append(rest, y), np.append(rest[::-1], guess)))
+    ]
+    for name in sums[0]:
+        assert -1e-4 <= sums[1][name][0] - sums[0][name][0] <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_what_will_be_charged_is_known_before(relation):
+    y = np.arange(9) % 3
+    found = private_confusion(y, y, classes=[0, 1, 2], epsilon=0.3, relation=relation, seed=1)
+    assert found.statement().history == (confusion_event(3, 0.3, Relation.of(relation)),)
+    assert found.statement().epsilon <= 0.3
+    errors = private_regression_errors(y, y, bounds=(0, 2), epsilon=0.3, relation=relation, seed=1)
+    assert errors.statement().history == (regression_event(0.3, Relation.of(relation)),)
+    assert errors.statement().epsilon <= 0.3

@@ -1,0 +1,223 @@
+"""A private choice among settings: charged first, as a whole, and nothing but the best leaves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import noisewise as nw
+from noisewise.privacy import Ledger, Pure, Selection, verify
+from noisewise.release import best
+from noisewise.training import Candidate, Plan, TrialNumber, select
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def table(rows=600, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 4, generator=g)
+    return x, (x[:, 0] + 0.3 * x[:, 1] > 0).long()
+
+
+def build(setting):
+    model = nn.Linear(4, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=setting["rate"])
+
+
+def plan(**changes):
+    fields = {"epsilon": 4.0, "delta": 1e-5, "steps": 15, "sample_rate": 0.2, "seed": 3}
+    return Plan(**{**fields, **changes})
+
+
+SETTINGS = [{"rate": 1e-6}, {"rate": 1.0}]
+
+
+def test_the_statement_covers_all_trials_and_is_verified():
+    chosen = select(build, table(), plan(), settings=SETTINGS, loss=LOSS, trials=4)
+    statement = chosen.statement()
+    assert 3.9 < statement.epsilon <= 4.0
+    (event,) = statement.history
+    assert isinstance(event, Selection)
+    assert event.mean == pytest.approx(4.0)
+    assert verify(statement).ok
+    assert any("Of all trials nothing was seen" in said for said in statement.assumptions)
+    assert not any("hyperparameters were not chosen" in said for said in statement.assumptions)
+
+
+@pytest.mark.slow
+def test_the_better_setting_wins():
+    # Both settings were tried with probability above 1 - 2 E[2^-K]; the seeds are fixed.
+    number = TrialNumber.of_mean(12.0, "poisson")
+    chosen = select(build, table(2000), plan(), settings=SETTINGS, loss=LOSS, trials=number)
+    assert chosen.setting == {"rate": 1.0}
+    x, y = table(2000, seed=9)
+    assert (chosen.model(x).argmax(1) == y).float().mean() > 0.85
+    assert abs(chosen.score - 0.9) < 0.15
+
+
+def test_the_whole_is_charged_before_the_first_trial_and_before_it_fails(tmp_path):
+    ledger = tmp_path / "ledger"
+    built = []
+
+    def fails_later(setting):
+        built.append(setting)
+        if len(built) > len(SETTINGS):  # the preflight has built every setting once
+            with Ledger.open(ledger) as book:
+                assert book.spent(delta=1e-5) == pytest.approx(4.0, rel=0.01)
+            raise RuntimeError("the machine stops")
+        return build(setting)
+
+    with pytest.raises(RuntimeError, match="the machine stops"):
+        select(fails_later, table(), plan(), settings=SETTINGS, loss=LOSS, ledger=ledger)
+    with Ledger.open(ledger) as book:
+        assert len(book.charges) == 1
+
+
+def test_a_selection_that_does_not_fit_trains_nothing(tmp_path, monkeypatch):
+    Ledger.create(tmp_path / "ledger", epsilon=1.0, delta=1e-5).close()
+
+    def never(*_):
+        raise AssertionError("a trial was made")
+
+    monkeypatch.setattr(best.BestOf, "applied", never)
+    with pytest.raises(nw.BudgetExceededError):
+        select(build, table(), plan(), settings=SETTINGS, loss=LOSS, ledger=tmp_path / "ledger")
+
+
+def test_a_seed_is_taken_once_by_a_ledger(tmp_path):
+    def again(rows):
+        return select(
+            build, table(rows), plan(), settings=SETTINGS, loss=LOSS, trials=1.5,
+            ledger=tmp_path / "ledger",
+        )  # fmt: skip
+
+    again(600)
+    with pytest.raises(nw.NoisewiseError):
+        again(599)
+
+
+def test_what_is_wrong_is_found_before_anything_is_charged(tmp_path):
+    ledger = tmp_path / "ledger"
+    data = table()
+
+    def wrong_shape(setting):
+        model = nn.Linear(5, 2)
+        return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def mixing(setting):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+    for bad, error in ((wrong_shape, RuntimeError), (mixing, nw.UnsupportedModelError)):
+        with pytest.raises(error):
+            select(bad, data, plan(), settings=SETTINGS, loss=LOSS, ledger=ledger)
+    with pytest.raises(TypeError, match="Candidate or a pair"):
+        select(lambda s: nn.Linear(4, 2), data, plan(), settings=SETTINGS, loss=LOSS)
+    with pytest.raises(TypeError, match="list of settings"):
+        select(build, data, plan(), settings="rate", loss=LOSS)
+    with pytest.raises(ValueError, match="no options"):
+        Candidate(nn.Linear(4, 2), options={"callbacks": [print]})
+    with pytest.raises(ValueError, match="assume_apart"):
+        select(build, data, plan(assume_apart=True), settings=SETTINGS, loss=LOSS)
+    study = nw.BatchMaxScaled(study=True)
+    with pytest.raises(nw.UnsoundError):
+        select(build, data, plan(gradients=study), settings=SETTINGS, loss=LOSS)
+    assert not ledger.exists()
+
+
+def test_a_trial_that_spends_more_than_was_paid_is_refused():
+    number = TrialNumber.of_mean(2.0)
+    planned = nw.privacy.Sensitivity(1.0, "linf")
+    paid = ((Pure(0.5),),)
+    noise = best.BestOf(number, paid, planned, lambda *_: best.Outcome(1.0, None, ((Pure(0.6),),)))
+    with pytest.raises(nw.BudgetExceededError, match="not paid for"):
+        noise.applied(None, nw.privacy.Randomness.seeded(1))
+
+
+@pytest.mark.slow
+def test_several_plans_are_paid_for_together():
+    plans = {"short": plan(steps=5), "long": plan(steps=40, sample_rate=0.1)}
+
+    def named(setting):
+        model = nn.Linear(4, 2)
+        return Candidate(
+            model, torch.optim.SGD(model.parameters(), lr=1.0), plan=setting["plan"],
+            gradients=nw.Factored(1.0),
+        )  # fmt: skip
+
+    settings = [{"plan": "short"}, {"plan": "long"}]
+    number = TrialNumber.of_mean(3.0)
+    chosen = select(named, table(), plans, settings=settings, loss=LOSS, trials=number)
+    (event,) = chosen.statement().history
+    assert len(event.trials) == 3  # two trainings, and the score
+    assert chosen.statement().epsilon <= 4.0
+    with pytest.raises(ValueError, match="paid for"):
+        select(named, table(), plans, settings=[{"plan": "other"}], loss=LOSS)
+    with pytest.raises(ValueError, match="one epsilon"):
+        select(named, table(), {**plans, "x": plan(epsilon=5.0)}, settings=settings, loss=LOSS)
+
+
+@pytest.mark.slow
+def test_public_records_score_without_noise():
+    x, y = table(200, seed=4)
+    chosen = select(
+        build, table(), plan(), settings=SETTINGS, loss=LOSS, trials=3, public_validation=(x, y)
+    )
+    exact = float((chosen.model(x).argmax(1) == y).float().mean())
+    assert chosen.score == pytest.approx(exact)
+    (event,) = chosen.statement().history
+    assert len(event.trials) == 1
+
+
+def test_optuna_spaces_are_proposals():
+    optuna = pytest.importorskip("optuna")
+    space = {"rate": optuna.distributions.FloatDistribution(0.1, 10.0, log=True)}
+    for settings in (space, lambda trial: {"rate": trial.suggest_float("rate", 0.1, 10.0)}):
+        chosen = select(build, table(300), plan(), settings=settings, loss=LOSS, trials=2)
+        assert 0.1 <= chosen.setting["rate"] <= 10.0
+        assert "Optuna" in str(chosen.statement())
+
+
+def test_a_score_of_one_record_counts_for_at_most_one():
+    def huge(output, target):
+        return torch.full((len(target),), math.inf)
+
+    chosen = select(build, table(), plan(), settings=SETTINGS, loss=LOSS, score=huge, trials=2)
+    assert 0.5 < chosen.score < 1.5  # the expected share of records that were held back
+
+
+def test_held_back_records_are_not_trained_on_and_each_is_in_one_part():
+    from noisewise.privacy import Randomness
+    from noisewise.training.records import records_of
+    from noisewise.training.selection import _Split
+
+    rows = torch.arange(1000)
+    parts = _Split.of(records_of((rows, rows)), 0.2, Randomness.seeded(1))
+    train, held = parts.training.tensors[0], parts.held.tensors[0]
+    assert torch.equal(torch.cat([train, held]).sort().values, rows)
+    assert 100 < len(held) < 300
+
+
+@pytest.mark.slow
+def test_secret_noise_is_the_default():
+    chosen = select(build, table(300), plan(seed=None), settings=SETTINGS, loss=LOSS, trials=1.5)
+    assert "operating system" in chosen.statement().randomness
+
+
+def test_workers_of_a_team_are_refused(monkeypatch):
+    from noisewise.training import selection
+
+    monkeypatch.setattr(selection, "default_team", object)
+    with pytest.raises(nw.UnsupportedModelError, match="one process"):
+        select(build, table(50), plan(), settings=SETTINGS, loss=LOSS)
+
+
+@pytest.mark.slow
+def test_full_batches_and_replaced_records():
+    full = Plan(epsilon=4.0, delta=1e-5, steps=5, sampling="full", relation="replace-one", seed=1)
+    chosen = select(build, table(200), full, settings=SETTINGS, loss=LOSS, trials=1.5)
+    assert chosen.statement().relation.name == "replace-one"
+    assert chosen.statement().epsilon <= 4.0

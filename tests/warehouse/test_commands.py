@@ -1,0 +1,130 @@
+"""`noisewise evaluate` and `contribute` read databases and folders, without an export."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from noisewise.cli.contribute import read_records
+from noisewise.cli.evaluate import evaluate
+from noisewise.federated.network.outbox import digest_of
+
+duckdb = pytest.importorskip("duckdb")
+pytest.importorskip("ibis")
+
+app = typer.Typer()
+app.command()(evaluate)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 3, 3000)
+    y = (rng.random(3000) < p).astype(int)
+    return pd.DataFrame({"y": y, "p": p, "text": np.where(y == 1, "yes", "no"), "ok": y == 1})
+
+
+@pytest.fixture(scope="module")
+def places(frame, tmp_path_factory):
+    """The same records as a file, a folder, and two databases."""
+    folder = tmp_path_factory.mktemp("places")
+    frame.to_parquet(folder / "one.parquet")
+    (folder / "parts" / "2024").mkdir(parents=True)
+    frame[:1000].to_parquet(folder / "parts" / "a.parquet")
+    frame[1000:].to_parquet(folder / "parts" / "2024" / "b.parquet")
+    with duckdb.connect(str(folder / "scores.db")) as connection:
+        connection.execute("create table predictions as select * from frame")
+    connection = sqlite3.connect(folder / "scores.sqlite")
+    frame.to_sql("predictions", connection, index=False)
+    connection.close()
+    return folder
+
+
+def run(*options):
+    return CliRunner().invoke(
+        app, [*map(str, options), "--epsilon", "1", "--bins", "128", "--seed", "1", "--json"]
+    )
+
+
+def test_databases_and_folders_give_the_report_of_the_file(places):
+    columns = ["--label", "y", "--score", "p"]
+    told = json.loads(run(places / "one.parquet", *columns).stdout)
+    query = ["--query", "select y, p from predictions"]
+    for where in (
+        [f"duckdb:///{places / 'scores.db'}", *query],
+        [f"duckdb:///{places / 'scores.db'}", "--table", "predictions", *columns],
+        [f"sqlite:///{places / 'scores.sqlite'}", *query],
+        [places / "parts", *columns],
+        [places / "parts", "--query", "select y, p from data"],
+        [places / "one.parquet", "--query", "select y, p from data order by p"],
+    ):
+        result = run(*where)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == told, where
+
+
+def test_the_positive_label_is_read_in_the_type_of_its_column(places):
+    told = json.loads(run(places / "one.parquet", "--label", "y", "--score", "p").stdout)
+    for label, positive in (("text", "yes"), ("ok", "true"), ("y", "1")):
+        query = f"select {label}, p from predictions"
+        result = run(f"duckdb:///{places / 'scores.db'}", "--query", query, "--pos-label", positive)
+        assert json.loads(result.stdout)["auc"] == told["auc"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["duckdb:///nowhere.db", "--query", "select 1"], "no database at"),
+        (["duckdb:///{places}/scores.db"], "which query, or which table"),
+        (["duckdb:///{places}/scores.db", "--query", "select 1", "--table", "t"], "not both"),
+        (["duckdb:///{places}/scores.db", "--query", "selec y"], "could not take this query"),
+        (["duckdb:///{places}/scores.db", "--table", "nothing"], "could not find table"),
+        (["duckdb:///{places}/scores.db", "--table", "predictions"], "say which columns"),
+        (["duckdb:///{places}/scores.db", "--query", "select y, p, ok from predictions"], "select"),
+        (["{places}/parts", "--show-true", "--label", "y", "--score", "p"], "need every record"),
+        (["{places}/parts", "--label", "y", "--score", "x"], "'x' is not a column"),
+        (["{places}/one.parquet"], "give --label and --score"),
+    ],
+)
+def test_what_cannot_be_read_is_said(places, options, says):
+    result = run(*[option.format(places=places) for option in options])
+    assert result.exit_code != 0
+    assert says in str(result.exception)
+
+
+def test_a_password_in_an_address_is_not_repeated():
+    result = run("postgres://reader:hush@localhost:1/data", "--query", "select 1")
+    assert result.exit_code != 0
+    assert "hush" not in str(result.exception) + result.output
+
+
+def test_a_party_contributes_from_a_database_what_it_would_from_a_file(places):
+    file = read_records(places / "one.parquet", "p", "text", "yes")
+    for where, how in (
+        (f"duckdb:///{places / 'scores.db'}", {"table": "predictions"}),
+        (
+            f"sqlite:///{places / 'scores.sqlite'}",
+            {"query": "select * from predictions order by p"},
+        ),
+        (places / "parts", {}),
+    ):
+        records = read_records(where, "p", "text", "yes", **how)
+        assert len(records) == len(file)
+        assert digest_of(records) == digest_of(file)
+    alone = read_records(places / "parts", "p", None, None)
+    assert alone.positive is None
+    assert np.array_equal(np.sort(alone.values), np.sort(file.values))
+    with pytest.raises(ValueError, match="NaN or missing"):
+        read_records(
+            places / "parts",
+            "p",
+            None,
+            None,
+            query="select case when p < 0.5 then null else p end p from data",
+        )
+    changed = read_records(places / "parts", "p", "text", "no")
+    assert digest_of(changed) != digest_of(file)

@@ -1,0 +1,191 @@
+"""Tables of every engine give the same bits as arrays, also for values on the edges of bins."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pytest
+
+import noisewise as nw
+from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.sources.placement import Placement
+from noisewise.ecdf.two_class import mirrored_grid
+
+duckdb = pytest.importorskip("duckdb")
+ibis = pytest.importorskip("ibis")
+pl = pytest.importorskip("polars")
+
+GRIDS = [((0.0, 1.0), 1024), ((0.0, 1.0), 1000), ((0.1, 0.9), 77), ((-3.0, 120.0), 333)]
+
+
+def on_edges(bounds, bins, seed=0):
+    """Values on the edges of bins, beside them, outside the bounds, and anywhere."""
+    rng = np.random.default_rng(seed)
+    edges = Grid.of(bounds, bins).edges
+    special = [-np.inf, np.inf, -0.0, 0.0, 5e-324, -5e-324, 1e308, -1e308, *bounds]
+    near = [edges, np.nextafter(edges, np.inf), np.nextafter(edges, -np.inf)]
+    everywhere = rng.uniform(bounds[0] - 1, bounds[1] + 1, 500)
+    return np.concatenate([*near, everywhere, special])
+
+
+def duckdb_relation(table):
+    return duckdb.connect().from_arrow(table)
+
+
+def ibis_of(kind):
+    def make(table):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(ibis, kind).connect().create_table("records", table)
+
+    return make
+
+
+#: Every form in which a table may be given.
+FORMS = {
+    "pandas": lambda table: table.to_pandas(),
+    "pandas with arrow types": lambda table: table.to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.from_arrow,
+    "polars lazy": lambda table: pl.from_arrow(table).lazy(),
+    "pyarrow": lambda table: table,
+    "pyarrow dataset": dataset.dataset,
+    "duckdb": duckdb_relation,
+    "ibis duckdb": ibis_of("duckdb"),
+    "ibis sqlite": ibis_of("sqlite"),
+    "ibis polars": ibis_of("polars"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("bounds", "bins"),
+    [
+        *GRIDS[1:2],
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (*GRIDS[:1], *GRIDS[2:])),
+    ],
+)
+def test_curves_of_a_table_are_those_of_its_columns_to_the_bit(form, bounds, bins):
+    x = on_edges(bounds, bins)
+    y = np.random.default_rng(1).integers(0, 2, x.size)
+    table = FORMS[form](pa.table({"y": y, "x": x}))
+    options = {"bounds": bounds, "epsilon": 1.0, "bins": bins, "seed": 1}
+    here = nw.ecdf.dp_ecdf(x, **options)
+    there = nw.ecdf.dp_ecdf("x", data=table, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+    assert here.statement().to_json() == there.statement().to_json()
+    here = nw.ecdf.private_roc(y, x, **options)
+    there = nw.ecdf.private_roc("y", "x", data=table, **options)
+    assert np.array_equal(here.release.noisy, there.release.noisy)
+    here = nw.ecdf.dp_histogram(x, bins, bounds, epsilon=1.0, seed=1)
+    there = nw.ecdf.dp_histogram("x", bins, bounds, data=table, epsilon=1.0, seed=1)
+    assert np.array_equal(here.counts, there.counts)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "relation", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
+def test_sums_over_groups_of_a_table_are_those_of_its_columns_to_the_bit(form, relation):
+    cuts = np.array([0.1, 0.3, 0.5, 0.9])
+    rng = np.random.default_rng(2)
+    ties = (np.arange(64) + 0.5) / 2**20  # residuals halfway between two grid units
+    p = np.concatenate([cuts, np.nextafter(cuts, 1), ties, 1 - ties, [0.0, 1.0], rng.random(400)])
+    y = rng.random(p.size) < p
+    bins = {"bins": 64}
+    table = FORMS[form](pa.table({"y": y.astype(int), "p": p}))
+    options = {"epsilon": 1.0, "seed": 3, "relation": relation}
+    for how in ({"cuts": cuts}, {"strategy": "quantile", "n_bins": 4, **bins}):
+        here = nw.ecdf.private_calibration(y, p, **options, **how)
+        there = nw.ecdf.private_calibration("y", "p", data=table, **options, **how)
+        assert np.array_equal(here.edges, there.edges)
+        for name, column in here.sums.columns.items():
+            assert np.array_equal(column, there.sums.columns[name])
+        assert here.records == there.records
+    for method in ("residual", "thesis", "statistic"):
+        for points in (None, cuts):
+            how = {"method": method, "cuts": points, "draws": 10, **bins}
+            here = nw.ecdf.dp_hosmer_lemeshow(y, p, **options, **how)
+            there = nw.ecdf.dp_hosmer_lemeshow("y", "p", data=table, **options, **how)
+            assert here.statistic == there.statistic
+            assert here.statement().to_json() == there.statement().to_json()
+    here = nw.ecdf.private_evaluation(y, p, **options, **bins)
+    there = nw.ecdf.private_evaluation("y", "p", data=table, **options, **bins)
+    assert here.summary() == there.summary()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_thresholds_of_any_distance_are_compared_one_by_one(form):
+    points = np.array([0.1, 0.2, 0.7, 1.3, 9.0, 10.0])
+    x = np.concatenate([points, np.nextafter(points, 99), np.nextafter(points, -1), [-1.0, 99.0]])
+    table = FORMS[form](pa.table({"x": x}))
+    options = {"bounds": (0, 10), "thresholds": points, "epsilon": 1.0, "seed": 1}
+    here = nw.ecdf.dp_ecdf(x, **options)
+    there = nw.ecdf.dp_ecdf("x", data=table, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+    options |= {"bounds": (0.01, 10), "thresholds": "log", "bins": 37}
+    here, there = nw.ecdf.dp_ecdf(x, **options), nw.ecdf.dp_ecdf("x", data=table, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("form", ["pandas", "polars lazy", "duckdb", "ibis sqlite", "pyarrow"])
+@pytest.mark.parametrize(
+    "kind", [pa.float32(), pa.int32(), pa.int64(), pa.uint8(), pa.bool_(), pa.decimal128(18, 3)]
+)
+def test_columns_of_other_types_are_counted_as_their_doubles(form, kind):
+    rng = np.random.default_rng(5)
+    whole = rng.integers(0, 2 if pa.types.is_boolean(kind) else 120, 600)
+    x = whole / 8 if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else whole
+    column = pa.array(x).cast(kind)
+    if form == "ibis sqlite" and kind in (pa.decimal128(18, 3), pa.uint8()):
+        pytest.skip("SQLite has no such type")
+    table = FORMS[form](pa.table({"x": column}))
+    options = {"bounds": (0, 60), "bins": 100, "epsilon": 1.0, "seed": 1}
+    here, there = nw.ecdf.dp_ecdf(x, **options), nw.ecdf.dp_ecdf("x", data=table, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("labels", "pos_label"),
+    [
+        (["yes", "no", "perhaps"], "yes"),
+        ([-1, 1], None),
+        ([0.0, 1.0], None),
+        ([True, False], None),
+        ([True, False], False),
+        ([3, 7, 9], 7),
+        ([0.5, 0.25], 0.25),
+    ],
+)
+def test_labels_are_positive_by_the_same_rule(form, labels, pos_label):
+    rng = np.random.default_rng(7)
+    y, p = rng.choice(labels, 300), rng.random(300)
+    table = FORMS[form](pa.table({"y": y, "p": p}))
+    options = {"epsilon": 1.0, "seed": 1, "bins": 64, "pos_label": pos_label}
+    here = nw.ecdf.private_roc(y, p, **options)
+    there = nw.ecdf.private_roc("y", "p", data=table, **options)
+    assert np.array_equal(here.release.noisy, there.release.noisy)
+
+
+def test_a_proven_calculation_is_right_for_any_double_and_a_wrong_one_is_not_chosen():
+    rng = np.random.default_rng(11)
+    kinds = set()
+    for bounds, bins in [*GRIDS, ((0, 120), 2**12), ((1e9, 1e9 + 1), 2**12), ((-4, 4), 64)]:
+        for grid, negated in ((Grid.of(bounds, bins), False), (mirrored_grid(bounds, bins), True)):
+            placement = Placement.of(grid, negated=negated)
+            kinds.add(placement.kind)
+            x = np.concatenate([on_edges(bounds, bins), rng.uniform(*bounds, 20_000)])
+            found = placement.place(np.clip(x, placement.lower, placement.upper)).astype(int)
+            counts = placement.in_order(np.bincount(found, minlength=bins))
+            assert np.array_equal(counts, grid.count(-x if negated else x))
+    assert {"scaled", "stepped"} <= kinds
+    wrong = Placement("scaled", Grid.of((0, 120), 1000).edges, "above")
+    assert not wrong.is_right_at_thresholds()
+
+
+def test_thousands_of_uneven_thresholds_are_refused_for_engines():
+    table = duckdb_relation(pa.table({"x": np.arange(9.0)}))
+    with pytest.raises(ValueError, match="not evenly spaced"):
+        nw.ecdf.dp_ecdf("x", data=table, bounds=(1, 10), thresholds="log", bins=5000, epsilon=1.0)
