@@ -8,8 +8,9 @@ which it draws. Accelerate keeps what it is good at: devices, processes, mixed p
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +19,12 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.training import Plan, PrivateRun
 from noisewise.training import make_private as make_plain_private
+from noisewise.training.options import RunOptions
 from noisewise.training.private_run import LossFunction
 from noisewise.training.records import MapRecords
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["make_private", "records_of_loader", "with_own_forward"]
 
@@ -33,7 +38,9 @@ def make_private(
     loss: LossFunction,
     data: Any,
     plan: Plan,
-    **options: Any,
+    *,
+    resume: str | os.PathLike[str] | None = None,
+    **options: Unpack[RunOptions],
 ) -> PrivateRun:
     """Make a loop private whose parts an `Accelerator` prepared, or will not prepare.
 
@@ -46,6 +53,8 @@ def make_private(
     data : prepared DataLoader, or what :func:`noisewise.make_private` takes
         Of a loader its dataset, collate function and workers are used; ``run.loader`` draws.
     plan : Plan
+    resume : path, optional
+        Checkpoint to continue.
     **options
         As of :func:`noisewise.make_private`.
 
@@ -62,7 +71,9 @@ def make_private(
         vars(inner).pop("forward", None)
     plain = getattr(optimizer, "optimizer", optimizer)
     options.setdefault("device", accelerator.device)
-    return make_plain_private(inner, plain, loss, records_of_loader(data), plan, **options)
+    return make_plain_private(
+        inner, plain, loss, records_of_loader(data), plan, resume=resume, **options
+    )
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,7 @@ from noisewise.privacy import Ledger, Statement
 from noisewise.privacy.statement import round_up
 from noisewise.training import Plan, PrivateRun, StepError, make_private
 from noisewise.training.evaluation import split_batch
+from noisewise.training.options import LoaderOptions
 from noisewise.training.private_run import LossFunction
 from noisewise.training.shared_records import records_shared
 from noisewise.training.stepping import EpochLoader, SteppingOptimizer
@@ -36,6 +37,9 @@ except ImportError as error:
         "PrivateTraining needs Lightning, which is not installed: "
         "pip install 'noisewise[lightning]'"
     ) from error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["PrivateTraining"]
 
@@ -85,7 +89,7 @@ class PrivateTraining(Callback):  # type: ignore[misc]
         ledger: Ledger | str | os.PathLike[str] | None = None,
         name: str = "training",
         public_validation: bool = False,
-        **options: Any,
+        **options: Unpack[LoaderOptions],
     ) -> None:
         self.plan = plan
         self._loss = loss

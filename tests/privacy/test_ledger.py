@@ -235,8 +235,9 @@ def _charge_for_ever(path, released):
 
 
 def _wait_for_growth(file):
-    before, deadline = file.stat().st_size, time.monotonic() + 5
-    while file.stat().st_size == before and time.monotonic() < deadline:
+    before, deadline = file.stat().st_size, time.monotonic() + 120
+    while file.stat().st_size == before:
+        assert time.monotonic() < deadline, "the child charges nothing"
         time.sleep(0.0005)
 
 
@@ -246,7 +247,7 @@ def test_eighty_kills_lose_no_charge(path, tmp_path):
     released.touch()
     Ledger.create(path).close()
     delays = random.Random(0)
-    charged_before = 0
+    charged_before = killed_while_charging = 0
     for _ in range(80):
         child = os.fork()
         if child == 0:
@@ -256,6 +257,7 @@ def test_eighty_kills_lose_no_charge(path, tmp_path):
                 os._exit(1)
         if delays.random() < 0.7:  # most kills while it charges, the others while it starts
             _wait_for_growth(released)
+            killed_while_charging += 1
         time.sleep(delays.uniform(0.0, 0.004))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -265,7 +267,7 @@ def test_eighty_kills_lose_no_charge(path, tmp_path):
         assert charged >= released.stat().st_size
         assert charged >= charged_before
         charged_before = charged
-    assert released.stat().st_size > 200
+    assert released.stat().st_size >= killed_while_charging > 40
 
 
 # ------------------------------------------------------------- heads: an older copy is noticed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from torch import nn
+from torch import Tensor, nn
 
 from noisewise.auditing.attacks import (
     PrivateSteps,
@@ -34,7 +34,11 @@ from noisewise.auditing.result import AuditResult
 from noisewise.auditing.scores import Scores
 from noisewise.errors import RelationError
 from noisewise.privacy import _validate
+from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ATTACKS", "METHODS", "audit"]
 
@@ -48,6 +52,33 @@ ATTACKS: dict[str, Callable[..., Scores]] = {
     "one-run": one_run_losses,
     "membership": membership,
 }
+
+
+class AttackOptions(TypedDict, total=False):
+    """Arguments of the attacks; each takes its own."""
+
+    canaries: Any
+    canary: Any
+    clip: float
+    crowd: int
+    data: Any
+    init: Mapping[str, Tensor]
+    loss_fn: Callable[[Tensor, Tensor], Tensor]
+    loud: bool
+    lr: float
+    magnitude: float
+    model_fn: Callable[[], nn.Module]
+    noise_multiplier: float | None
+    relation: Relation | str
+    repeats: int
+    sample_rate: float
+    score: str
+    seed: int
+    settings: Mapping[str, Any]
+    steps: int
+    unit_rows: int
+    units: Sequence[Any] | None
+
 
 METHODS = (
     "auto",
@@ -73,7 +104,7 @@ def audit(
     noise: NoiseModel | None = None,
     confidence: float = 0.95,
     threshold: Threshold = "all",
-    **options: Any,
+    **options: Unpack[AttackOptions],
 ) -> AuditResult:
     """Attack a mechanism and bound its epsilon from below.
 
@@ -130,9 +161,9 @@ def audit(
     confidence = _validate.fraction("confidence", confidence)
     delta = _delta(claimed, delta)
     epsilon = _claimed_epsilon(claimed)
-    options = {**_claimed_settings(attack, claimed), **options}
-    _check_length(attack, options, claimed, noise)
-    scores = _scores(target, attack, options)
+    settings = {**_claimed_settings(attack, claimed), **options}
+    _check_length(attack, settings, claimed, noise)
+    scores = _scores(target, attack, settings)
     if isinstance(claimed, Statement) and claimed.relation != scores.relation:
         raise RelationError(
             f"the claim holds under {claimed.relation}, the canaries were compared under "

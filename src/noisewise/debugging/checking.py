@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from noisewise.debugging.synthesis import Records
 from noisewise.debugging.trainer import BlackBox, StateDict, TrainingFailedError
 from noisewise.errors import NoisewiseError
 from noisewise.privacy import _validate
+
+if TYPE_CHECKING:
+    from typing_extensions import Required, Unpack
 
 __all__ = ["TESTS", "PrivacyBugError", "assert_private", "check"]
 
@@ -123,6 +126,27 @@ REGISTRY = (
     Test("T4", lambda bench, _: paper.noise_law(bench), reads_noise=True),
 )
 TESTS = ("P", *(test.name for test in REGISTRY))
+
+
+class CheckOptions(TypedDict, total=False):
+    """Of :func:`check`, for functions that hand them on."""
+
+    example: Required[tuple[Tensor, Tensor]]
+    momentum: float
+    weight_decay: float
+    optimizer: str
+    adam_epsilon: float
+    adam_betas: tuple[float, float]
+    sampling: str
+    options: Mapping[str, Sequence[Any]] | None
+    noise_schedule: Callable[[int], float] | None
+    observe: Callable[[Any], Mapping[str, Tensor]] | None
+    claimed: Claim | None
+    progress: Callable[[int], None] | None
+    tests: Sequence[str]
+    thorough: bool
+    effort: str | None
+    seed: int
 
 
 class PrivacyBugError(NoisewiseError, AssertionError):
@@ -242,7 +266,7 @@ def assert_private(
     loss_fn: Callable[[Tensor, Tensor], Tensor],
     *,
     allow_not_judged: bool = False,
-    **arguments: Any,
+    **arguments: Unpack[CheckOptions],
 ) -> Findings:
     """Raise :class:`PrivacyBugError`, an ``AssertionError``, unless the training is ok.
 

@@ -1,4 +1,4 @@
-"""What may be asked of a curve of labels and scores, for functions that hand it on."""
+"""What may be asked of a curve, for functions that hand it on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 from noisewise.release import Aggregator, LedgerOrPath
 
-__all__ = ["CalibrationOptions", "HistogramOptions", "ScoreOptions"]
+__all__ = [
+    "CalibrationOptions",
+    "CountOptions",
+    "CurveOptions",
+    "HistogramOptions",
+    "QuantileOptions",
+    "ScoreOptions",
+]
 
 
 class _Common(TypedDict, total=False):
@@ -16,6 +23,9 @@ class _Common(TypedDict, total=False):
     relation: Relation | str
     ledger: LedgerOrPath
     seed: Randomness | int | None
+
+
+class _OfTables(TypedDict, total=False):
     data: Any
 
 
@@ -24,7 +34,7 @@ class _OfUnits(TypedDict, total=False):
     max_per_unit: int
 
 
-class ScoreOptions(_Common, _OfUnits, total=False):
+class ScoreOptions(_Common, _OfTables, _OfUnits, total=False):
     """Of :func:`noisewise.ecdf.private_roc`."""
 
     bounds: tuple[float, float]
@@ -36,7 +46,7 @@ class ScoreOptions(_Common, _OfUnits, total=False):
     objective: Literal["mean", "max"]
 
 
-class CalibrationOptions(_Common, _OfUnits, total=False):
+class CalibrationOptions(_Common, _OfTables, _OfUnits, total=False):
     """Of :func:`noisewise.ecdf.private_calibration`."""
 
     strategy: Literal["uniform", "quantile"]
@@ -45,9 +55,32 @@ class CalibrationOptions(_Common, _OfUnits, total=False):
     pos_label: Any
 
 
-class HistogramOptions(_Common, _OfUnits, total=False):
-    """Of :func:`noisewise.ecdf.private_histogram`."""
+class QuantileOptions(_Common, _OfUnits, total=False):
+    """Of :func:`noisewise.ecdf.dp_quantile`."""
+
+    epsilon: float | None
+    mechanism: Literal["auto", "exponential", "curve"]
+    interval: float | None
+    bins: int
+    aggregator: Aggregator | None
+    rho: float | None
+
+
+class CurveOptions(TypedDict, total=False):
+    """How a distribution function or a ROC curve is counted and made monotone."""
+
+    mechanism: str
+    smooth: str | None
+    objective: Literal["mean", "max"]
+
+
+class CountOptions(TypedDict, total=False):
+    """How a histogram is counted."""
 
     noise: Literal["cumulative", "independent"]
     consistent: bool
     mechanism: str
+
+
+class HistogramOptions(_Common, CountOptions, _OfTables, _OfUnits, total=False):
+    """Of :func:`noisewise.ecdf.private_histogram`."""

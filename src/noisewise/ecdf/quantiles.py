@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from noisewise.ecdf.grid import Grid, as_records
 from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.options import QuantileOptions
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import tightest
@@ -49,6 +50,9 @@ from noisewise.release import (
 from noisewise.release.decimals import Coarse, Decimals
 from noisewise.release.rank_choice import Limit, RankChoice, Ranked, spread_of
 from noisewise.release.words import one_vocabulary
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["dp_median", "dp_quantile", "plan_quantiles"]
 
@@ -168,7 +172,7 @@ def dp_quantile(
 
 @one_vocabulary
 def dp_median(
-    x: Any, *, bounds: tuple[float, float] | None = None, **options: Any
+    x: Any, *, bounds: tuple[float, float] | None = None, **options: Unpack[QuantileOptions]
 ) -> PrivateQuantile:
     """Release the median with differential privacy; arguments as in :func:`dp_quantile`.
 

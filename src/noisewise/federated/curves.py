@@ -6,7 +6,7 @@ Each takes a list with one entry for each party and an aggregator that says who 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from noisewise.ecdf.hosmer_lemeshow import (
     judged,
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.options import CountOptions, CurveOptions
 from noisewise.ecdf.roc import PrivateROC
 from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
@@ -36,7 +37,21 @@ from noisewise.privacy.relation import Relation
 from noisewise.release import LedgerOrPath, together
 from noisewise.release.words import one_vocabulary
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["ecdf", "histogram", "hosmer_lemeshow", "quantiles", "roc"]
+
+
+class WholeCurveOptions(CurveOptions, total=False):
+    """Of :func:`ecdf`, for what is read from it."""
+
+    delta: float
+    relation: Relation | str
+    bins: int
+    thresholds: Any
+    ledger: LedgerOrPath
+    seed: Randomness | int | None
 
 
 @one_vocabulary
@@ -47,11 +62,12 @@ def ecdf(
     bounds: tuple[float, float],
     epsilon: float,
     delta: float = 0.0,
+    relation: Relation | str = "add-remove",
     bins: int = 2**10,
     thresholds: Any = None,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
-    **options: Any,
+    **options: Unpack[CurveOptions],
 ) -> PrivateECDF:
     """Release the distribution function of all parties' records.
 
@@ -61,14 +77,14 @@ def ecdf(
         One array of values for each party; None if the aggregator asks for them elsewhere.
     aggregator : Aggregator
         Who adds up and adds noise.
-    bounds, epsilon, delta, bins, thresholds
+    bounds, epsilon, delta, relation, bins, thresholds
         See :func:`noisewise.ecdf.dp_ecdf`.
     ledger : Ledger or path, optional
         Of the analyst, charged before anybody is asked.
     seed : None, int or Randomness
         Where noise and keys come from. None: secure generators.
     **options
-        `relation`, `mechanism`, `smooth`, `objective`.
+        `mechanism`, `smooth`, `objective`.
 
     Examples
     --------
@@ -79,17 +95,24 @@ def ecdf(
     True
     """
     domain = Domain(*_pair(bounds), bins, thresholds=_points(thresholds))
-    question = EcdfQuestion(domain, epsilon, delta, **options)
+    question = EcdfQuestion(domain, epsilon, delta, Relation.of(relation), **options)
     found: PrivateECDF = _release(question, aggregator, _records(parties, aggregator), ledger, seed)
     return found
 
 
 @one_vocabulary
 def quantiles(
-    parties: Sequence[Any] | None, q: Any, aggregator: Aggregator, **options: Any
+    parties: Sequence[Any] | None,
+    q: Any,
+    aggregator: Aggregator,
+    *,
+    bounds: tuple[float, float],
+    epsilon: float,
+    **options: Unpack[WholeCurveOptions],
 ) -> FloatArray:
     """Return quantiles of all parties' records: the inverse of one private :func:`ecdf`."""
-    return np.asarray(ecdf(parties, aggregator, **options).quantile(q))
+    curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
+    return np.asarray(curve.quantile(q))
 
 
 @one_vocabulary
@@ -99,12 +122,13 @@ def roc(
     *,
     epsilon: float,
     delta: float = 0.0,
+    relation: Relation | str = "add-remove",
     bounds: tuple[float, float] = (0.0, 1.0),
     bins: int = 2**10,
     pos_label: Any = None,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
-    **options: Any,
+    **options: Unpack[CurveOptions],
 ) -> PrivateROC:
     """Release the ROC curve of all parties' records; ``.auc`` is its area.
 
@@ -113,11 +137,11 @@ def roc(
     parties : sequence
         One pair (labels, scores) for each party.
     aggregator : Aggregator
-    epsilon, delta, bounds, bins, pos_label, ledger, seed, **options
+    epsilon, delta, relation, bounds, bins, pos_label, ledger, seed, **options
         See :func:`noisewise.ecdf.private_roc`.
     """
     domain = Domain(*_pair(bounds), bins, labelled=True, closed="below")
-    question = RocQuestion(domain, epsilon, delta, **options)
+    question = RocQuestion(domain, epsilon, delta, Relation.of(relation), **options)
     found: PrivateROC = _release(
         question, aggregator, _records(parties, aggregator, pos_label), ledger, seed
     )
@@ -133,9 +157,10 @@ def histogram(
     bins: Any = 64,
     range: tuple[float, float] | None = None,
     delta: float = 0.0,
+    relation: Relation | str = "add-remove",
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
-    **options: Any,
+    **options: Unpack[CountOptions],
 ) -> PrivateHistogram:
     """Release a histogram of all parties' records; see :func:`noisewise.ecdf.private_histogram`."""
     if np.ndim(bins) == 0:
@@ -151,7 +176,7 @@ def histogram(
             closed="below",
             thresholds=tuple(edges[1:].tolist()),
         )
-    question = HistogramQuestion(domain, epsilon, delta, **options)
+    question = HistogramQuestion(domain, epsilon, delta, Relation.of(relation), **options)
     found: PrivateHistogram = _release(
         question, aggregator, _records(parties, aggregator), ledger, seed
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,10 +21,14 @@ from noisewise.training.callbacks import Callback, ProgressBar
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.evaluation import Metric, evaluate, measure, split_batch
 from noisewise.training.meter import EpsilonMeter
+from noisewise.training.options import RunOptions
 from noisewise.training.plan import Plan
 from noisewise.training.private import make_private
 from noisewise.training.private_run import LossFunction, PrivateRun
 from noisewise.training.records import map_tensors, record_count, records_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Fitted", "fit"]
 
@@ -115,7 +119,7 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     split: Callable[[Any], tuple[Any, Any]] = split_batch,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Fitted:
     """Train a model privately, from the first step to the last of its plan.
 

@@ -49,9 +49,17 @@ class LipschitzModel(nn.Sequential):
         """Bring every constrained layer back within its limit; call after each step."""
         return project(self)
 
-    def certify(self, loss: Any, **settings: Any) -> Certificate:
+    def certify(
+        self,
+        loss: Any,
+        *,
+        loss_clip: float | None = None,
+        improvements: Improvements | None = None,
+    ) -> Certificate:
         """Return `noisewise.certify` for this model; its input bound needs no promise."""
-        return certify(self, self.input_shape, loss=loss, **settings)
+        return certify(
+            self, self.input_shape, loss=loss, loss_clip=loss_clip, improvements=improvements
+        )
 
     def lipschitz(self) -> float:
         """Certified bound on the model's Lipschitz constant, with the weights it has now.

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from noisewise.nn.models.base import LipschitzModel, image_shape, size_after
-from noisewise.nn.models.options import Options
+from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.privacy import _validate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "ConvNet",
@@ -84,7 +87,7 @@ class ConvNet(LipschitzModel):
         stages: Sequence[Stage],
         dense: Sequence[int] = (),
         global_pool: bool = False,
-        **options: Any,
+        **options: Unpack[ModelOptions],
     ) -> None:
         chosen, shape = Options.of(options), image_shape(input_shape)
         classes = _validate.integer("classes", classes, minimum=1)
@@ -123,40 +126,40 @@ def _sides(
     return height, width
 
 
-def convnet_mnist(**options: Any) -> ConvNet:
+def convnet_mnist(**options: Unpack[ModelOptions]) -> ConvNet:
     """Return 83,154 parameters in 3 layers, as Barczewski and Ramon (2024) have for MNIST."""
     return ConvNet((1, 28, 28), 10, [Stage(20, 5, padding=0, pool=3)], dense=(64,), **options)
 
 
-def convnet_fashion(**options: Any) -> ConvNet:
+def convnet_fashion(**options: Unpack[ModelOptions]) -> ConvNet:
     """Return 132,746 parameters in 6 layers, as Barczewski and Ramon (2024) for Fashion-MNIST."""
     stages = [Stage(width, pool=2) for width in (16, 32, 64, 128)]
     return ConvNet((1, 28, 28), 10, stages, dense=(256,), **options)
 
 
-def convnet_thesis(**options: Any) -> ConvNet:
+def convnet_thesis(**options: Unpack[ModelOptions]) -> ConvNet:
     """Return 1,625,866 parameters, as Barczewski (2025) has for MNIST and Fashion-MNIST."""
     return ConvNet((1, 28, 28), 10, [Stage(32), Stage(64, pool=2)], dense=(128,), **options)
 
 
-def tempered_cnn(**options: Any) -> ConvNet:
+def tempered_cnn(**options: Unpack[ModelOptions]) -> ConvNet:
     """Return 18,842 parameters with tempered sigmoids, after Papernot et al. (2021).
 
     With average instead of maximum pooling of stride one, as in our measurements.
     """
-    settings = {"activation": "tempered-sigmoid", "pooling": "average", **options}
+    settings: ModelOptions = {"activation": "tempered-sigmoid", "pooling": "average", **options}
     stages = [Stage(16, 8, stride=2, padding=3, pool=2), Stage(32, 4, padding=1, pool=2)]
     return ConvNet((1, 28, 28), 10, stages, dense=(32,), **settings)
 
 
-def benchmark_cnn(width: int = 32, **options: Any) -> ConvNet:
+def benchmark_cnn(width: int = 32, **options: Unpack[ModelOptions]) -> ConvNet:
     """Return 356,810 parameters (at width 32): the network of our step benchmarks, CIFAR-10."""
     width = _validate.integer("width", width, minimum=1)
     stages = [Stage(width * factor, pool=2) for factor in (1, 2, 4)]
     return ConvNet((3, 32, 32), 10, stages, dense=(128,), **options)
 
 
-def shallow_vgg(**options: Any) -> ConvNet:
+def shallow_vgg(**options: Unpack[ModelOptions]) -> ConvNet:
     """Return 131,466 parameters: the shallow VGG of Barczewski and Ramon (2024) for CIFAR-10."""
     stages = [*(Stage(width, pool=2) for width in (32, 64, 64)), Stage(128)]
     return ConvNet((3, 32, 32), 10, stages, global_pool=True, **options)

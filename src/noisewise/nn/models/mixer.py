@@ -8,15 +8,18 @@ architecture only; 93,184 parameters (Barczewski 2025, section 5.3.2) are those 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from noisewise.nn.models.base import LipschitzModel, image_shape, named
-from noisewise.nn.models.options import Options
+from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.nn.plain import Export, register_plain, traced
 from noisewise.nn.residual import LipschitzResidual
 from noisewise.privacy import _validate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Mixer", "Transpose"]
 
@@ -73,7 +76,7 @@ class Mixer(LipschitzModel):
         residual: str = "convex",
         coefficient: float = 0.5,
         learn: bool = False,
-        **options: Any,
+        **options: Unpack[ModelOptions],
     ) -> None:
         chosen, shape = Options.of(options, bias=False), image_shape(input_shape)
         chosen.refuse_standardised("Mixer")

@@ -7,13 +7,16 @@ With 20 features (German Credit), 6 hidden units and 2 classes there are exactly
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from noisewise.nn.models.base import LipschitzModel
-from noisewise.nn.models.options import Options
+from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.privacy import _validate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["MLP"]
 
@@ -40,7 +43,11 @@ class MLP(LipschitzModel):
     """
 
     def __init__(
-        self, features: int, classes: int, hidden: Sequence[int] = (64,), **options: Any
+        self,
+        features: int,
+        classes: int,
+        hidden: Sequence[int] = (64,),
+        **options: Unpack[ModelOptions],
     ) -> None:
         chosen = Options.of(options)
         chosen.refuse_standardised("MLP")

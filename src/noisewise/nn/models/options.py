@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from noisewise.nn.projections import PROJECTIONS
 from noisewise.nn.standardised import StandardisedConv2d
 from noisewise.privacy import _validate
 
-__all__ = ["Options"]
+__all__ = ["ModelOptions", "Options"]
 
 _ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
     "maxmin": lambda width: MaxMin(),
@@ -137,7 +137,7 @@ class Options:
             _validate.choice("projection", self.projection, PROJECTIONS)
 
     @classmethod
-    def of(cls, given: dict[str, Any], **defaults: Any) -> Options:
+    def of(cls, given: ModelOptions, **defaults: Any) -> Options:
         """Keyword arguments of a model, with the model's own defaults beneath them."""
         known = [field.name for field in fields(cls)]
         for name in given:
@@ -219,3 +219,21 @@ class Options:
                 f"weights='standardised' is for 2-d convolutions, of which {model} has none to "
                 "standardise; leave weights='spectral'"
             )
+
+
+class ModelOptions(TypedDict, total=False):
+    """Keyword arguments of every ready model: the fields of :class:`Options`."""
+
+    activation: str | Callable[[int], nn.Module]
+    pooling: str
+    norm: str | None
+    groups: int
+    alpha: float
+    weights: str
+    limit: float
+    start: str
+    projection: str | None
+    bias: bool | None
+    input_norm: float
+    input_mode: str
+    colour: str | None

@@ -9,14 +9,17 @@ as there, is available at the price of L_a + L_b for each block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from noisewise.nn.models.base import LipschitzModel, image_shape, named, size_after
-from noisewise.nn.models.options import Options
+from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.nn.residual import LipschitzResidual
 from noisewise.privacy import _validate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["ResNet", "resnet", "wide_resnet"]
 
@@ -57,7 +60,7 @@ class ResNet(LipschitzModel):
         residual: str = "convex",
         coefficient: float = 0.5,
         learn: bool = False,
-        **options: Any,
+        **options: Unpack[ModelOptions],
     ) -> None:
         chosen, shape = Options.of(options, norm="group"), image_shape(input_shape)
         classes = _validate.integer("classes", classes, minimum=1)
@@ -105,7 +108,10 @@ def _block(
 
 
 def resnet(
-    depth: int = 20, classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), **options: Any
+    depth: int = 20,
+    classes: int = 10,
+    input_shape: Sequence[int] = (3, 32, 32),
+    **options: Unpack[ModelOptions],
 ) -> ResNet:
     """ResNet of 6n + 2 layers for small images, 16 to 64 channels wide."""
     count = _count(depth, 2)
@@ -117,7 +123,7 @@ def wide_resnet(
     widening: int = 4,
     classes: int = 10,
     input_shape: Sequence[int] = (3, 32, 32),
-    **options: Any,
+    **options: Unpack[ModelOptions],
 ) -> ResNet:
     """Wide ResNet of 6n + 4 layers; 16-4 and 40-4 are those of Barczewski (2025) for CIFAR-10.
 
