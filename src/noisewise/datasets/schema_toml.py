@@ -7,11 +7,9 @@ a problem like a misspelt key, and all problems of a file are reported together.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from datetime import date
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from noisewise.datasets.cells import SchemaError
@@ -26,6 +24,7 @@ from noisewise.datasets.columns import (
 )
 from noisewise.datasets.columns_by_rule import NO_WORDS, YES_WORDS, Date, Identifier, YesNo
 from noisewise.datasets.file_format import FileFormat
+from noisewise.datasets.toml import parse_toml
 
 if TYPE_CHECKING:
     from noisewise.datasets.schema import Schema
@@ -83,11 +82,9 @@ def from_text(text: str, where: str = "the schema") -> dict[str, Any]:
     SchemaProblemsError
         With all that is wrong.
     """
-    # tomllib is part of Python from 3.11 on; tomli is the same parser for 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        stored = toml.loads(text.removeprefix("\ufeff"))
-    except toml.TOMLDecodeError as error:
+        stored = parse_toml(text.removeprefix("\ufeff"))
+    except ValueError as error:
         raise SchemaProblemsError(where, [f"it is not TOML: {error}"]) from None
     version = stored.get("noisewise_schema")
     if version != VERSION:
