@@ -6,13 +6,47 @@ needs in one cache line. Imported only if numba is installed.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-__all__ = ["factor", "solve"]
+from noisewise.ecdf.mechanisms.protocol import FloatArray
+
+__all__ = ["CompiledTreeSystem"]
+
+
+class CompiledTreeSystem:
+    """Factor and solve, one node at a time.
+
+    Parameters
+    ----------
+    height : int
+        Height of the tree, at least 1.
+    """
+
+    def __init__(self, height: int) -> None:
+        self.height = height
+        inner = (1 << height) - 1
+        self._reduced = np.empty((inner, 3))
+        self._kept = np.empty((inner, 14))
+        self._rest = np.empty((inner, 3))
+
+    def factor(self, edges: FloatArray, chain: FloatArray) -> None:
+        """Eliminate; `edges` and `chain` are kept by reference until the next call."""
+        self._edges, self._chain = edges, chain
+        _factor(self.height, edges, chain, self._reduced, self._kept)
+
+    def solve(self, right_side: FloatArray) -> FloatArray:
+        """Return the solution for one right-hand side of 2N - 1 numbers."""
+        x = np.empty_like(right_side)
+        _solve(
+            self.height, self._edges, self._chain[0], self._chain[-1], self._reduced, self._kept,
+            right_side, self._rest, x,
+        )  # fmt: skip
+        return x
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
-def factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
+def _factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
     """Eliminate bottom-up; fills `reduced` and `kept`."""
     leaves = 1 << height
     for j in range(leaves >> 1):
@@ -72,7 +106,7 @@ def factor(height, edges, chain, reduced, kept):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator,unused-ignore]
-def solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: ignore[no-untyped-def]
+def _solve(height, edges, first, last, reduced, kept, b, rest, x):  # type: ignore[no-untyped-def]
     """Solve for one right-hand side `b` into `x`."""
     leaves = 1 << height
     for j in range(leaves >> 1):

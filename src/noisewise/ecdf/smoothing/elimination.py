@@ -17,11 +17,25 @@ Nodes are numbered leaves first, then level by level, the root last.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 
-__all__ = ["TreeSystem"]
+__all__ = ["System", "TreeSystem"]
+
+
+class System(Protocol):
+    """Factors once and solves for several right-hand sides."""
+
+    def factor(self, edges: FloatArray, chain: FloatArray) -> None:
+        """Eliminate; both are kept by reference until the next call."""
+        ...
+
+    def solve(self, right_side: FloatArray) -> FloatArray:
+        """Return the solution for one right-hand side."""
+        ...
 
 
 class TreeSystem:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.smoothing.elimination import TreeSystem
+from noisewise.ecdf.smoothing.elimination import System, TreeSystem
 
 __all__ = ["compiled_available", "smooth_tree"]
 
@@ -125,16 +125,18 @@ def smooth_tree(
         beyond = np.diff(np.full(leaves - points + 1, total), prepend=noisy[-1])
         limits = np.concatenate([limits, beyond])
     limits = limits / scale
-    if compiled_available() if compiled is None else compiled:
-        from noisewise.ecdf.smoothing.compiled_method import solve_tree
-
-        s = solve_tree(norm, height, weights, limits, MOST_ITERATIONS, GAP)
-    else:
-        tree = _Tree(height, limits.size)
-        method = _least_squares if norm == 2 else _least_absolute
-        s = method(tree, TreeSystem(height), weights, limits)
+    method = _least_squares if norm == 2 else _least_absolute
+    s = method(_Tree(height, limits.size), _system(height, compiled), weights, limits)
     curve = np.maximum.accumulate(noisy + scale * s[:points])
     return np.clip(curve, 0.0, np.inf if total is None else total)
+
+
+def _system(height: int, compiled: bool | None) -> System:
+    if compiled_available() if compiled is None else compiled:
+        from noisewise.ecdf.smoothing.compiled import CompiledTreeSystem
+
+        return CompiledTreeSystem(height)
+    return TreeSystem(height)
 
 
 def _step(values: FloatArray, changes: FloatArray) -> float:
@@ -149,7 +151,7 @@ def _chain_weights(tree: _Tree, ratio: FloatArray) -> FloatArray:
 
 
 def _least_squares(
-    tree: _Tree, system: TreeSystem, weights: FloatArray, limits: FloatArray
+    tree: _Tree, system: System, weights: FloatArray, limits: FloatArray
 ) -> FloatArray:
     """Minimise half the weighted sum of squared edge differences, chain(s) <= limits."""
     s = np.zeros(tree.nodes)
@@ -194,7 +196,7 @@ def _least_squares(
 
 
 def _least_absolute(
-    tree: _Tree, system: TreeSystem, weights: FloatArray, limits: FloatArray
+    tree: _Tree, system: System, weights: FloatArray, limits: FloatArray
 ) -> FloatArray:
     """Minimise the weighted sum of absolute edge differences, chain(s) <= limits.
 
