@@ -486,6 +486,10 @@ EXAMPLES: Examples = {
         Example(lambda: Same(nw.ConvexMix(0.3)), (3,)),
     ],
     nw.ClipGradient: [Example(lambda: nw.ClipGradient(0.3), (3,))],
+    nw.RenewGradient: [
+        Example(lambda: nw.RenewGradient(0.3), (3,)),
+        Example(lambda: nw.RenewGradient(4.0), (3,)),
+    ],
     nw.StandardisedLinear: [
         Example(lambda: nw.StandardisedLinear(4, 3), (4,), twin=plain_linear),
     ],

@@ -45,6 +45,7 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
     ],
     "CReLU": [(lipschitz.CReLU, (3, 4))],
     "ClipGradient": [(lambda: lipschitz.ClipGradient(0.1), (4,))],
+    "RenewGradient": [(lambda: lipschitz.RenewGradient(0.1), (4,))],
     "ConvexMix": [
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3)), (4,)),
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3, learn=True)), (4,)),
@@ -170,7 +171,7 @@ def test_plain_layer_gives_identical_outputs_and_gradients(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     expected.square().sum().backward()
     found.square().sum().backward()
-    if not isinstance(model[0], lipschitz.ClipGradient):
+    if not isinstance(model[0], (lipschitz.ClipGradient, lipschitz.RenewGradient)):
         torch.testing.assert_close(again.grad, x.grad, rtol=1e-5, atol=1e-5)
     assert exported.state_dict().keys() == model.state_dict().keys()
     assert all(part.training is training for part in exported.modules())

@@ -12,6 +12,7 @@ from noisewise.gradients.estimators import (
     Estimator,
     Factored,
     InputScaled,
+    PerLayer,
     Propagated,
     Schedule,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Group",
     "GroupSpec",
     "InputScaled",
+    "PerLayer",
     "Propagated",
     "Schedule",
     "WatchedWarning",

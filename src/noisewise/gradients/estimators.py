@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.grouping import GroupSpec, by_layer, partition
+from noisewise.gradients.grouping import GroupSpec, block_of, by_layer, partition
 from noisewise.gradients.registry import register
 from noisewise.gradients.rules import RULES, SMALLEST, apart, clip_scale
 from noisewise.privacy import _validate
@@ -34,9 +34,12 @@ __all__ = [
     "Factored",
     "InputScaled",
     "Lipschitz",
+    "PerLayer",
     "Propagated",
     "Schedule",
     "factors_of",
+    "propagating",
+    "rule_of",
 ]
 
 Clip = float | Mapping[str, float] | Sequence[float]
@@ -203,6 +206,7 @@ class Lipschitz:
     sound: ClassVar[bool] = True
     loss_clip: float | None
     input_norm: float | None
+    knee: float | None = None
 
     def __post_init__(self) -> None:
         if self.loss_clip is not None:
@@ -211,6 +215,8 @@ class Lipschitz:
             object.__setattr__(
                 self, "input_norm", _validate.positive("input_norm", self.input_norm)
             )
+        if self.knee is not None:
+            object.__setattr__(self, "knee", _validate.positive("knee", self.knee))
 
     def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
         """Refuse: they depend on the model's weights."""
@@ -240,10 +246,15 @@ class Propagated(Lipschitz):
     input_norm : float, optional
         Promised bound on the norm of a record, if the model does not start with a
         ``BoundedInput`` (then records beyond it are scaled down to it).
+    knee : float, optional
+        A record whose loss gradient is shorter than this counts in proportion, by the factor
+        min(1, length / knee). For models with ``RenewGradient``, after which lengths no longer
+        tell an easy record from a hard one.
     """
 
     loss_clip: float | None = None
     input_norm: float | None = None
+    knee: float | None = None
     measures: ClassVar[Measure] = "nothing"
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
@@ -274,12 +285,13 @@ class InputScaled(Lipschitz):
 
     Parameters
     ----------
-    loss_clip, input_norm
+    loss_clip, input_norm, knee
         As of `Propagated`.
     """
 
     loss_clip: float | None = None
     input_norm: float | None = None
+    knee: float | None = None
     measures: ClassVar[Measure] = "input"
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
@@ -340,6 +352,110 @@ class BatchMaxScaled(Lipschitz):
 
 
 @dataclass(frozen=True)
+class PerLayer:
+    """Different estimators for different layers, in one step and one Gaussian mechanism.
+
+    Every group of parameters is bounded by its own estimator, and noise is spread over all of them
+    (docs/proofs/sums.md#per-layer). Exact norms pay in early convolutions, whose gradients are far
+    below any propagated bound; `InputScaled` is exact for dense layers and costs nothing.
+
+    Parameters
+    ----------
+    rules : mapping of str to estimator
+        Prefixes of parameter names, at dots; the longest that fits decides, and ``""`` fits all.
+        Estimators that propagate bounds share `loss_clip`, `input_norm` and `knee`.
+
+    Examples
+    --------
+    >>> rules = PerLayer({"conv1": Factored(0.1), "": InputScaled()})
+    >>> [group.name for group in rules.groups({"conv1.weight": 9, "head.weight": 4})]
+    ['conv1', 'head']
+    """
+
+    rules: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        rules = {str(prefix): rule for prefix, rule in dict(self.rules).items()}
+        if not rules:
+            raise ValueError("PerLayer needs at least one estimator: give {'': estimator} for all")
+        for prefix, rule in rules.items():
+            if isinstance(rule, (PerLayer, Schedule)) or not isinstance(rule, Estimator):
+                raise TypeError(f"rules[{prefix!r}] must be an estimator, got {rule!r}")
+            if not rule.sound:
+                raise UnsoundError(f"{type(rule).__name__} is for study, and alone: leave it out")
+        shared = {
+            (rule.loss_clip, rule.input_norm, rule.knee)
+            for rule in rules.values()
+            if isinstance(rule, Lipschitz)
+        }
+        if len(shared) > 1:
+            raise ValueError(
+                "one loss gradient enters the model, so all estimators that propagate bounds need "
+                "the same loss_clip, input_norm and knee"
+            )
+        object.__setattr__(self, "rules", rules)
+
+    @property
+    def sound(self) -> bool:
+        """True: estimators without a proof are refused."""
+        return True
+
+    @property
+    def lipschitz(self) -> Lipschitz | None:
+        """One of those that propagate bounds, if there are any."""
+        found = (rule for rule in self.rules.values() if isinstance(rule, Lipschitz))
+        return next(found, None)
+
+    def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
+        """Partition the parameters of every estimator by its own way."""
+        found = []
+        for block in partition(self._blocks, parameters):
+            sizes = {name: parameters[name] for name in block.names}
+            for group in self.rules[block.name].groups(sizes):
+                # The group of a whole block is called after the block.
+                name = (block.name or "others") if group.name == "model" else group.name
+                found.append(GroupSpec(name, group.names, group.size))
+        names = [group.name for group in found]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"the groups {sorted(names)} are not told apart by their names: give the layers of "
+                "a module to one estimator"
+            )
+        return tuple(found)
+
+    def of(self, group: GroupSpec) -> Estimator:
+        """Return the estimator that bounds a group."""
+        rule: Estimator = self.rules[block_of(group.names[0], self._blocks)]
+        return rule
+
+    @property
+    def _blocks(self) -> dict[str, list[str]]:
+        return {prefix: [prefix] for prefix in self.rules}
+
+    def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
+        """Thresholds of those that measure; zero for those whose bounds are propagated later."""
+        found = dict.fromkeys((group.name for group in groups), 0.0)
+        for rule in self.rules.values():
+            own = [group for group in groups if self.of(group) is rule]
+            if own and not isinstance(rule, Lipschitz):
+                found.update(zip((group.name for group in own), rule.limits(own), strict=True))
+        return tuple(found.values())
+
+
+def propagating(estimator: Any) -> Lipschitz | None:
+    """Return the estimator, or that of its parts, whose bounds are propagated; None if none is."""
+    if isinstance(estimator, PerLayer):
+        return estimator.lipschitz
+    return estimator if isinstance(estimator, Lipschitz) else None
+
+
+def rule_of(estimator: Any, group: GroupSpec) -> Estimator:
+    """Return the estimator that bounds a group: itself, unless layers have different ones."""
+    chosen: Estimator = estimator.of(group) if isinstance(estimator, PerLayer) else estimator
+    return chosen
+
+
+@dataclass(frozen=True)
 class Schedule:
     """One estimator after another: each from a fraction of training on.
 
@@ -369,7 +485,7 @@ class Schedule:
                 f"below 1, got the fractions {starts}"
             )
         for _, estimator in stages:
-            if isinstance(estimator, Schedule) or not isinstance(estimator, Estimator):
+            if isinstance(estimator, Schedule) or not isinstance(estimator, (Estimator, PerLayer)):
                 raise TypeError(f"a stage needs an estimator, got {estimator!r}")
         object.__setattr__(self, "stages", stages)
 

@@ -21,7 +21,14 @@ from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, pulled_back
 from noisewise.gradients.contractions.joining import joined
-from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
+from noisewise.gradients.estimators import (
+    Estimator,
+    Lipschitz,
+    PerLayer,
+    factors_of,
+    propagating,
+    rule_of,
+)
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, is_foreign, layout_of
 from noisewise.gradients.rules import held
@@ -67,7 +74,7 @@ class Tape:
         wiring: Wiring,
         rows: int,
         views: int,
-        estimator: Estimator | None,
+        estimator: Estimator | PerLayer | None,
         groups: Sequence[GroupSpec],
         limits: Mapping[str, float],
         device: str = "cpu",
@@ -86,6 +93,11 @@ class Tape:
         self.rows, self.views, self.estimator = rows, views, estimator
         self.group_of = {name: group.name for group in groups for name in group.names}
         self.members = {group.name: frozenset(group.names) for group in groups}
+        self.rules = {g.name: rule_of(estimator, g) for g in groups if estimator is not None}
+        #: Where bounds are propagated, seeds are whole: the mean over views is taken afterwards.
+        self.whole = views if propagating(estimator) is not None else 1
+        #: What every record counts by its loss, if an estimator asks for that.
+        self.counts: Tensor | None = None
         self.limits, self.device = limits, device
         self.stack: list[str] = []
         self.sums: Sums = {}
@@ -115,6 +127,7 @@ class Tape:
         self.open = False
         self.stack.clear()
         self.anchors.clear()
+        self.counts = None
         self._reset()
 
     @property
@@ -337,8 +350,7 @@ class Tape:
             self._take(group, part)
 
     def _take(self, group: str, part: Contraction) -> None:
-        estimator = self.estimator
-        assert estimator is not None
+        estimator = self.rules[group]
         # Without a propagated bound every record is measured, whatever an estimator asks for.
         measures = estimator.measures if isinstance(estimator, Lipschitz) else "norm"
         if self.gathers:
@@ -346,16 +358,19 @@ class Tape:
         elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
-            add_to(self.sums, part.sums(self.weights, None))
+            add_to(self.sums, part.sums(self._shares(), None))
         elif measures == "input":
             norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
             scale = held(factors_of(estimator, norm, self.limits[group]), norm, 1.0)
-            scale = scale if self.weights is None else scale * self.weights.to(scale)
+            shares = self._shares()
+            scale = scale if shares is None else scale * shares.to(scale)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
         else:
+            if self.counts is not None:
+                part = part.weighted(self.counts)
             if group in self.settled:
                 raise UnsupportedModelError(
                     f'a parameter of "{group}" was used again after the group had been bounded: '
@@ -374,13 +389,13 @@ class Tape:
 
         Whatever the estimator's factor, factor times norm is held below the limit here.
         """
-        estimator, limit = self.estimator, self.limits[group]
-        assert estimator is not None
+        estimator, limit = self.rules[group], self.limits[group]
         uses = joined(self.pending.pop(group))
         self.settled.add(group)
         cheap = estimator.measures == "bound" and self.each == 1
 
         def factors(norms: Tensor) -> Tensor:
+            norms = norms / self.whole if self.whole > 1 else norms
             return held(factors_of(estimator, norms, limit), norms, limit)
 
         if len(uses) == 1:
@@ -394,6 +409,23 @@ class Tape:
                 add_to(self.sums, use.sums(scale, keep))
         self._note(~torch.isfinite(norm))
         self.norms[group] = norm
+
+    def count(self, counts: Tensor) -> None:
+        """Let every record count by a factor of its own, from 0 to 1, before it is bounded."""
+        if self.watch is not None:
+            with self.watch.pause():
+                cell = self.watch.shadow.cell(counts)
+                if is_foreign(self.watch.shadow.read(counts), self.records):
+                    operation, where = (cell and cell.origin) or Origin("the loss", "the loss")
+                    what = "mixes records, and the mixture decides by how much a record counts"
+                    self.mixed.append(Finding(operation, where, what))
+        self.counts = counts
+
+    def _shares(self) -> Tensor | None:
+        """What every record counts, where bounds are propagated."""
+        if self.counts is None or self.weights is None:
+            return self.weights if self.counts is None else self.counts
+        return self.weights * self.counts.to(self.weights)
 
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad

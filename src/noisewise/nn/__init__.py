@@ -18,7 +18,7 @@ from noisewise.nn.conv import (
     SpectralConvTranspose2d,
     SpectralConvTranspose3d,
 )
-from noisewise.nn.gradient import ClipGradient
+from noisewise.nn.gradient import ClipGradient, RenewGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
@@ -55,6 +55,7 @@ __all__ = [
     "MaxMin",
     "PatchFeatures",
     "ProjectionReport",
+    "RenewGradient",
     "ScaledAvgPool2d",
     "ScaledL2Pool2d",
     "Scattering2d",

@@ -1,4 +1,4 @@
-"""A layer that does nothing forward and clips each record's cotangent backward.
+"""Layers that do nothing forward and change the length of each record's cotangent backward.
 
 The hybrid of Béthune et al. (2024, section 3.1), in the form that is sound: per record, and for
 losses that are summed over records, not averaged (docs/proofs/published.md#mean-reduction).
@@ -16,33 +16,39 @@ from noisewise.bounds import Call, register
 from noisewise.bounds.rules.linear import IdentityRule
 from noisewise.privacy import _validate
 
-__all__ = ["ClipGradient"]
+__all__ = ["ClipGradient", "RenewGradient"]
+
+#: Least gamma: cotangents whose squares vanish in float64 are then far below the limit.
+_LEAST = 1e-12
 
 
-class _Clip(torch.autograd.Function):
+class _Lengths(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, clip: float) -> Tensor:
+    def forward(x: Tensor, clip: float, gamma: float | None) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.clip = inputs[1]
+        _, ctx.clip, ctx.gamma = inputs
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         # Trusted code: function modes, which follow what users call, are left out.
         with torch._C.DisableTorchFunction():
-            norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1)
+            norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1, dtype=torch.float64)
             # A little below the limit, so that rounding cannot lift a record above it.
             limit = ctx.clip * (1.0 - 16 * torch.finfo(cotangent.dtype).eps)
-            tiny = torch.finfo(cotangent.dtype).tiny
-            scale = (limit / norm.clamp_min(tiny)).clamp_max(1.0)
+            if ctx.gamma is None:
+                scale = (limit / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+            else:
+                scale = limit / (norm + ctx.gamma)
             spread = (-1,) + (1,) * (cotangent.dim() - 1)
             kept = torch.isfinite(norm).view(spread)
-            shorter = torch.where(kept, cotangent * scale.view(spread), 0.0)
-        return shorter, None
+            scale = scale.to(cotangent.dtype).view(spread)
+            changed = torch.where(kept, cotangent * scale, 0.0)
+        return changed, None, None
 
 
 class ClipGradient(nn.Module):
@@ -67,12 +73,57 @@ class ClipGradient(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x; the clipping happens on the way back."""
-        result: Tensor = _Clip.apply(x, self.clip)  # type: ignore[no-untyped-call]
+        result: Tensor = _Lengths.apply(x, self.clip, None)  # type: ignore[no-untyped-call]
         return result
 
     def extra_repr(self) -> str:
         """Return the settings, as given."""
         return f"clip={self.clip:g}"
+
+
+class RenewGradient(nn.Module):
+    """Give the cotangent g of every record the length ``clip |g| / (|g| + gamma)``.
+
+    Forward, the identity. Backward, long cotangents are shortened and short ones lengthened, so
+    what leaves is shorter than `clip` whatever arrives: no weight behind this layer enters a
+    bound before it. Put one behind every layer with weights, and a deep network loses nothing to
+    cotangents that shrink on their way. As lengths are renewed, an easy record would count as much
+    as a hard one; ``InputScaled(knee=...)`` and ``Propagated(knee=...)`` count it for less.
+
+    Parameters
+    ----------
+    clip : float
+        Length of a cotangent much longer than gamma.
+    gamma : float
+        Cotangents much shorter than this stay short, in proportion. At least 1e-12.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(2, 3, requires_grad=True)
+    >>> (RenewGradient(0.5)(x) * torch.tensor([[4.0], [0.1]])).sum().backward()
+    >>> [round(length, 2) for length in x.grad.norm(dim=1).tolist()]
+    [0.5, 0.5]
+    """
+
+    def __init__(self, clip: float, gamma: float = 1e-3) -> None:
+        super().__init__()
+        self.clip = _validate.positive("clip", clip)
+        self.gamma = _validate.positive("gamma", gamma)
+        if self.gamma < _LEAST:
+            raise ValueError(
+                f"gamma must be at least {_LEAST:g}, got {self.gamma:g}: lengths of shorter "
+                "cotangents are lost to rounding"
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x; lengths change on the way back."""
+        result: Tensor = _Lengths.apply(x, self.clip, self.gamma)  # type: ignore[no-untyped-call]
+        return result
+
+    def extra_repr(self) -> str:
+        """Return the settings, as given."""
+        return f"clip={self.clip:g}, gamma={self.gamma:g}"
 
 
 @register(ClipGradient)
@@ -84,3 +135,14 @@ class ClipGradientRule(IdentityRule):
     def cotangent(self, call: Call[Any], index: int, arriving: float) -> float:
         """Smaller of the two."""
         return min(arriving, float(call.module.clip))
+
+
+@register(RenewGradient)
+class RenewGradientRule(IdentityRule):
+    """The cotangent that leaves is at most the clip; it may be longer than what arrived."""
+
+    renews = True
+
+    def cotangent(self, call: Call[Any], index: int, arriving: float) -> float:
+        """Return the clip."""
+        return float(call.module.clip)
