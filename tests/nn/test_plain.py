@@ -111,6 +111,7 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
         (lambda: lipschitz.SpectralLinear(5, 3), (5,)),
         (lambda: lipschitz.SpectralLinear(5, 3, bias=False), (4, 5)),
     ],
+    "OrthogonalConv2d": [(lambda: lipschitz.OrthogonalConv2d(2, 3, 3), (2, 5, 5))],
     "StandardisedConv2d": [
         (lambda: lipschitz.StandardisedConv2d(2, 3, 3, 2, 1, gain=0.5), (2, 5, 5))
     ],

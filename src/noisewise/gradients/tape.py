@@ -335,6 +335,8 @@ class Tape:
             return
         if self.valid is not None:
             contraction = contraction.counting(self.valid)
+        if self.counts is not None:
+            contraction = contraction.weighted(self.counts)
         if self.each > 1 and not self.gathers:
             contraction = contraction.grouped(self.each)
         contraction = pulled_back(contraction, self.derived)
@@ -358,19 +360,16 @@ class Tape:
         elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
-            add_to(self.sums, part.sums(self._shares(), None))
+            add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
             norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
             scale = held(factors_of(estimator, norm, self.limits[group]), norm, 1.0)
-            shares = self._shares()
-            scale = scale if shares is None else scale * shares.to(scale)
+            scale = scale if self.weights is None else scale * self.weights.to(scale)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
         else:
-            if self.counts is not None:
-                part = part.weighted(self.counts)
             if group in self.settled:
                 raise UnsupportedModelError(
                     f'a parameter of "{group}" was used again after the group had been bounded: '
@@ -420,12 +419,6 @@ class Tape:
                     what = "mixes records, and the mixture decides by how much a record counts"
                     self.mixed.append(Finding(operation, where, what))
         self.counts = counts
-
-    def _shares(self) -> Tensor | None:
-        """What every record counts, where bounds are propagated."""
-        if self.counts is None or self.weights is None:
-            return self.weights if self.counts is None else self.counts
-        return self.weights * self.counts.to(self.weights)
 
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad

@@ -22,6 +22,7 @@ from noisewise.nn.gradient import ClipGradient, RenewGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
+from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
@@ -53,6 +54,7 @@ __all__ = [
     "LipschitzLayerNorm",
     "LipschitzResidual",
     "MaxMin",
+    "OrthogonalConv2d",
     "PatchFeatures",
     "ProjectionReport",
     "RenewGradient",
