@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from noisewise.gradients.batches import Part
+from noisewise.gradients.combinations import PerLayer, rule_of
 from noisewise.gradients.contractions.base import Sums, add_to
-from noisewise.gradients.estimators import Estimator, PerLayer, factors_of, rule_of
+from noisewise.gradients.estimators import Estimator, factors_of
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.rules import held

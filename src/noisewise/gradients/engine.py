@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.gradients.batches import count_records, leading
-from noisewise.gradients.estimators import Estimator, PerLayer, Schedule
+from noisewise.gradients.combinations import PerLayer, Schedule
+from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
 from noisewise.gradients.summation import Summation

@@ -18,8 +18,8 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients.batches import finite_records, fold_views, signature
+from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
-from noisewise.gradients.estimators import propagating
 from noisewise.gradients.foreign import require_known
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Following, Interception

@@ -19,9 +19,10 @@ from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.estimators import Estimator, PerLayer, propagating
+from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance

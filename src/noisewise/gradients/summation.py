@@ -26,17 +26,11 @@ from noisewise.gradients.batches import (
 )
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.collecting import Collection
+from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import PlacesMatterError
-from noisewise.gradients.estimators import (
-    Estimator,
-    Lipschitz,
-    PerLayer,
-    Schedule,
-    propagating,
-    rule_of,
-)
+from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds

@@ -17,20 +17,22 @@ from torch import Tensor
 
 from noisewise.bounds.norms.precision import full_precision
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.combinations import PerLayer, propagating, rule_of
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
-from noisewise.gradients.contractions.derived import Derived, pulled_back
+from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
 from noisewise.gradients.contractions.joining import joined
-from noisewise.gradients.estimators import (
-    Estimator,
-    Lipschitz,
-    PerLayer,
-    factors_of,
-    propagating,
-    rule_of,
-)
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec
-from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, is_foreign, layout_of
+from noisewise.gradients.layout import (
+    CONSTANT,
+    FIRST,
+    NOT_APART,
+    Layout,
+    is_foreign,
+    joined_planes,
+    layout_of,
+)
 from noisewise.gradients.rules import held
 from noisewise.gradients.wiring import (
     NotApartError,
@@ -87,16 +89,14 @@ class Tape:
     ) -> None:
         self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
-        self.path = Path() if path is None else path
+        self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
         self.targets, self.constants = wiring.targets, wiring.constants
-        self.unmeasured = wiring.unmeasured
         self.rows, self.views, self.estimator = rows, views, estimator
         self.group_of = {name: group.name for group in groups for name in group.names}
         self.members = {group.name: frozenset(group.names) for group in groups}
         self.rules = {g.name: rule_of(estimator, g) for g in groups if estimator is not None}
-        #: Where bounds are propagated, seeds are whole: the mean over views is taken afterwards.
-        self.whole = views if propagating(estimator) is not None else 1
-        #: What every record counts by its loss, if an estimator asks for that.
+        # Where bounds are propagated, seeds are whole: the mean over views is taken afterwards.
+        self.whole = 1 if propagating(estimator) is None else views
         self.counts: Tensor | None = None
         self.limits, self.device = limits, device
         self.stack: list[str] = []
@@ -209,7 +209,7 @@ class Tape:
         assert self.watch is not None
         operands = [x] if isinstance(x, Tensor) else list(x)
         shape = broadcast_shapes(*[t.shape for t in operands])
-        found = layout_of(self._joined(operands, shape), self.records, features)
+        found = layout_of(joined_planes(self.watch.shadow, operands, shape), self.records, features)
         leading = shape[0] if shape else 0
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
@@ -233,17 +233,6 @@ class Tape:
         leading = shape[0] if shape else 0
         windows = self.rows > 1 and len(shape) > 2 and leading % self.rows == 0
         return leading // self.rows if windows or leading == self.rows else 0
-
-    def _joined(self, operands: Sequence[Tensor], shape: Sequence[int]) -> Tensor | None:
-        assert self.watch is not None
-        total: Tensor | None = None
-        for operand in operands:
-            planes = self.watch.shadow.read(operand)
-            if planes is not None:
-                planes = planes.reshape(2, *(1,) * (len(shape) - operand.dim()), *operand.shape)
-                planes = planes.expand(2, *shape)
-                total = planes if total is None else torch.maximum(total, planes)
-        return total
 
     # -- forward ------------------------------------------------------------------------
 
@@ -413,31 +402,17 @@ class Tape:
         """Let every record count by a factor of its own, from 0 to 1, before it is bounded."""
         if self.watch is not None:
             with self.watch.pause():
-                cell = self.watch.shadow.cell(counts)
                 if is_foreign(self.watch.shadow.read(counts), self.records):
-                    operation, where = (cell and cell.origin) or Origin("the loss", "the loss")
-                    what = "mixes records, and the mixture decides by how much a record counts"
-                    self.mixed.append(Finding(operation, where, what))
+                    what = "mixes records, and decides by how much a record counts"
+                    self.mixed.append(Finding("the loss's gradient", "the loss", what))
         self.counts = counts
 
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad
 
-    def _check_lost(self) -> None:
-        """Refuse gradients that reached a computed weight and found no way on to its parameters."""
-        for derived in self.derived.values():
-            if derived.leaf.grad is not None:
-                names = ", ".join(f'"{name}"' for name in derived.names)
-                raise UnsupportedModelError(
-                    f"what is computed from {names} is used by an operation that is not taken "
-                    "apart (as the first state of a recurrent layer, for example), so its gradient "
-                    "would be lost. Expand it over the batch, for example "
-                    "state.expand(-1, x.shape[0], -1), or freeze it."
-                )
-
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
-        self._check_lost()
+        check_lost(self.derived.values())
         if not self.pending:
             return
         with torch._C.DisableTorchFunction(), full_precision(self.device):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.estimators import Estimator, Lipschitz, PerLayer, propagating
+from noisewise.gradients.combinations import PerLayer, propagating
+from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.privacy import _validate
 
 __all__ = ["WITHIN", "check_within", "numbered"]

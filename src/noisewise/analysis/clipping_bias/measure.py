@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group, GroupSpec
-from noisewise.gradients.estimators import propagating, rule_of
+from noisewise.gradients.combinations import propagating, rule_of
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 from noisewise.release.allocation import deviations
