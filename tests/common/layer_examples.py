@@ -487,6 +487,7 @@ EXAMPLES: Examples = {
         Example(lambda: Same(nw.ConvexMix(0.3)), (3,)),
     ],
     nw.ClipGradient: [Example(lambda: nw.ClipGradient(0.3), (3,))],
+    nw.AdaptiveClipGradient: [Example(lambda: nw.AdaptiveClipGradient(0.3), (1,))],
     nw.RenewGradient: [
         Example(lambda: nw.RenewGradient(0.3), (3,)),
         Example(lambda: nw.RenewGradient(4.0), (3,)),

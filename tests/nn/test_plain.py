@@ -35,6 +35,7 @@ class _TwoInputs(nn.Module):
 
 EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
     "AbsoluteValue": [(lipschitz.AbsoluteValue, (4,))],
+    "AdaptiveClipGradient": [(lambda: lipschitz.AdaptiveClipGradient(0.1), (4,))],
     "BoundedInput": [
         (lambda: lipschitz.BoundedInput(6, 1.5), (6,)),
         (lambda: lipschitz.BoundedInput((2, 3), 0.3, "normalise"), (2, 3)),

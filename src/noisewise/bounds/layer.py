@@ -220,6 +220,10 @@ class LayerRule(Generic[M]):
         """Bound on the Jacobian's norm with respect to each parameter present."""
         return {}
 
+    def own_gradients(self, call: Call[M]) -> dict[str, float]:
+        """Bounds on gradients of parameters that hold whatever cotangent arrives."""
+        return {}
+
     def diagonal(self, call: Call[M]) -> Diagonal | None:
         """Constants per entry, if the layer acts on every entry alone."""
         return None

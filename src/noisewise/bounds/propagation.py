@@ -146,6 +146,11 @@ class _Pass:
         for position, node in enumerate(self.graph.nodes):
             for names, uses in zip(groups, found, strict=True):
                 if own := names.intersection(node.parameters.values()):
+                    known = node.rule.own_gradients(self.calls[position])
+                    named = {name: local for local, name in node.parameters.items()}
+                    if all(named[name] in known for name in own):
+                        uses.append(total(*(known[named[name]] for name in own)))
+                        continue
                     uses.append(self._cotangent(position))
                     if not math.isfinite(uses[-1]):
                         self._refuse_unbounded(next(iter(own)))
@@ -281,6 +286,7 @@ class _Pass:
     ) -> LayerBounds:
         node, call = self.graph.nodes[position], self.calls[position]
         known = node.rule.parameter_factors(call) if node.parameters else {}
+        bounded = node.rule.own_gradients(call)
         factors, own = {}, {}
         for local, name in node.parameters.items():
             if local not in known:
@@ -289,7 +295,7 @@ class _Pass:
                     f"{node.rule.name} gives no bound."
                 )
             factors[name] = known[local]
-            own[name] = product(known[local], cotangent)
+            own[name] = bounded.get(local, product(known[local], cotangent))
             gradients[name].append(own[name])
         return LayerBounds(
             path=node.path,

@@ -18,7 +18,7 @@ from noisewise.nn.conv import (
     SpectralConvTranspose2d,
     SpectralConvTranspose3d,
 )
-from noisewise.nn.gradient import ClipGradient, RenewGradient
+from noisewise.nn.gradient import AdaptiveClipGradient, ClipGradient, RenewGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
@@ -42,6 +42,7 @@ from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
 __all__ = [
     "AbsoluteValue",
+    "AdaptiveClipGradient",
     "BoundedInput",
     "CReLU",
     "ClipGradient",

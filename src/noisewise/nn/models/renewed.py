@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["Recipe", "RenewedNet", "renewed_cifar", "renewed_fashion", "renewed_mnist"]
 
 
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+_POOLINGS: dict[str, Callable[[int], nn.Module]] = {
+    "average": ScaledAvgPool2d,
+    "max": nn.MaxPool2d,
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model of this kind learns best, in public numbers.
@@ -38,8 +45,9 @@ class Recipe:
     Parameters
     ----------
     conv_clip, dense_clip : float
-        Lengths of renewed cotangents behind convolutions and dense layers.
-    knee : float
+        Lengths of renewed cotangents behind convolutions and dense layers. Where `exact` norms
+        bound the convolutions, `conv_clip` may be None: their cotangents stay as they are.
+    knee : float or None
         Records with a shorter loss gradient count for less.
     exact : float or None
         Clip exact norms of the convolutions' gradients at this length (`Factored`), which
@@ -51,9 +59,9 @@ class Recipe:
         of the exponential average of weights.
     """
 
-    conv_clip: float = 0.15
+    conv_clip: float | None = 0.15
     dense_clip: float = 0.3
-    knee: float = 0.6
+    knee: float | None = 0.6
     exact: float | None = 0.03
     batch_size: float = 1024.0
     epochs: float = 3.0
@@ -63,10 +71,13 @@ class Recipe:
     average: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("conv_clip", "dense_clip", "knee", "batch_size", "epochs", "rate"):
+        for name in ("dense_clip", "batch_size", "epochs", "rate"):
             _validate.positive(name, getattr(self, name))
-        if self.exact is not None:
-            _validate.positive("exact", self.exact)
+        for name in ("conv_clip", "knee", "exact"):
+            if getattr(self, name) is not None:
+                _validate.positive(name, getattr(self, name))
+        if self.conv_clip is None and self.exact is None:
+            raise ValueError("convolutions need conv_clip, exact, or both")
         for name in ("end", "momentum", "average"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)!r}")
@@ -85,6 +96,8 @@ class RenewedNet(nn.Sequential):
         Widths of the hidden dense layers.
     residual : bool
         A residual block, x + f(x), behind every pooling but the last.
+    activation : {"relu", "tanh"}
+    pooling : {"average", "max"}
     recipe : Recipe, optional
 
     Examples
@@ -103,6 +116,8 @@ class RenewedNet(nn.Sequential):
         dense: Sequence[int] = (256,),
         *,
         residual: bool = False,
+        activation: Literal["relu", "tanh"] = "relu",
+        pooling: Literal["average", "max"] = "average",
         recipe: Recipe | None = None,
     ) -> None:
         shape = image_shape(input_shape)
@@ -111,6 +126,8 @@ class RenewedNet(nn.Sequential):
             raise ValueError(
                 f"{len(widths)} poolings leave nothing of images of {shape[1]} x {shape[2]} pixels"
             )
+        act = _ACTIVATIONS[_validate.choice("activation", activation, _ACTIVATIONS)]
+        pool = _POOLINGS[_validate.choice("pooling", pooling, _POOLINGS)]
         size = math.prod(shape)
         layers: dict[str, nn.Module] = {
             "input": BoundedInput(shape, math.sqrt(size), mode="normalise")
@@ -119,16 +136,17 @@ class RenewedNet(nn.Sequential):
         for number, wanted in enumerate(widths, start=1):
             following = _validate.integer("widths", wanted, minimum=1)
             layers[f"conv{number}"] = _convolution(width, following)
-            layers[f"renew{number}"] = RenewGradient(chosen.conv_clip)
-            layers[f"act{number}"] = nn.ReLU()
-            layers[f"pool{number}"] = ScaledAvgPool2d(2)
+            layers.update((f"renew{number}", layer) for layer in _renewed(chosen.conv_clip))
+            if activation == "relu":  # before the mean of a window, which would hide its sign
+                layers[f"act{number}"] = act()
+            layers[f"pool{number}"] = pool(2)
             layers[f"norm{number}"] = _norm(following)
+            if activation == "tanh":
+                layers[f"act{number}"] = act()
             width, height, breadth = following, height // 2, breadth // 2
             if residual and number < len(widths):
                 layers[f"block{number}"] = LipschitzResidual(
-                    nn.Sequential(
-                        _convolution(width, width), RenewGradient(chosen.conv_clip), nn.ReLU()
-                    ),
+                    nn.Sequential(_convolution(width, width), *_renewed(chosen.conv_clip), act()),
                     mix="sum",
                 )
                 layers[f"norm_block{number}"] = _norm(width)
@@ -138,7 +156,7 @@ class RenewedNet(nn.Sequential):
             following = _validate.integer("dense", wanted, minimum=1)
             layers[f"dense{number}"] = nn.Linear(width, following, bias=False)
             layers[f"renew_dense{number}"] = RenewGradient(chosen.dense_clip)
-            layers[f"act_dense{number}"] = nn.ReLU()
+            layers[f"act_dense{number}"] = act()
             width = following
         layers["head"] = nn.Linear(width, classes, bias=False)
         layers["renew_head"] = RenewGradient(chosen.dense_clip, gamma=1e-12)
@@ -201,6 +219,10 @@ class RenewedNet(nn.Sequential):
             "scheduler": lambda made: torch.optim.lr_scheduler.LambdaLR(made, falling),
             "averaging": Ema(recipe.average),
         }
+
+
+def _renewed(clip: float | None) -> list[nn.Module]:
+    return [] if clip is None else [RenewGradient(clip)]
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:

@@ -81,7 +81,7 @@ def _convolution(layer: Any, export: Export) -> nn.Module:
     return _copy_weights(plain, layer, export)
 
 
-@register_plain(gradient.ClipGradient, gradient.RenewGradient)
+@register_plain(gradient.AdaptiveClipGradient, gradient.ClipGradient, gradient.RenewGradient)
 def _identity(layer: nn.Module, export: Export) -> nn.Module:
     return nn.Identity()
 
