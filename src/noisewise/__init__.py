@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Clipped,
         Factored,
         InputScaled,
+        PerLayer,
         Propagated,
         Schedule,
         bounded_sum,
@@ -51,7 +52,9 @@ _SUBPACKAGES = (
     "analysis", "auditing", "bounds", "datasets", "debugging", "ecdf", "estimators", "federated",
     "gradients", "nn", "privacy", "release", "training",
 )  # fmt: skip
-_ESTIMATORS = ("BatchMaxScaled", "Clipped", "Factored", "InputScaled", "Propagated", "Schedule")
+_ESTIMATORS = (
+    "BatchMaxScaled", "Clipped", "Factored", "InputScaled", "PerLayer", "Propagated", "Schedule",
+)  # fmt: skip
 _NAMES = {
     **dict.fromkeys(("certified_radius", "certify", "robust_accuracy"), "noisewise.bounds"),
     "bounded_sum": "noisewise.gradients",
@@ -68,6 +71,7 @@ __all__ = [
     "Factored",
     "InputScaled",
     "NoisewiseError",
+    "PerLayer",
     "Plan",
     "PrivateRun",
     "Proof",

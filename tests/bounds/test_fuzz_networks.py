@@ -165,10 +165,12 @@ def draw(seed: int) -> Case:
             add(Residual(nn.Sequential(nn.Linear(6, 6), nn.Tanh()), 1.0))
         if rng.random() < 0.2:
             add(nn.LayerNorm(6, eps=0.5))
+        if rng.random() < 0.2:
+            add(nw.RenewGradient(rng.choice([0.1, 3.0])))
         add(activation(rng, shape[0]))
     add(nn.Linear(shape[0], CLASSES, bias=rng.random() < 0.8))
     if rng.random() < 0.15:
-        add(nw.ClipGradient(rng.choice([0.1, 0.7])))
+        add(rng.choice([nw.ClipGradient, nw.RenewGradient])(rng.choice([0.1, 0.7])))
     scale = rng.choice([0.3, 1.0, 3.0])
     model = nn.Sequential(*layers)
     with torch.no_grad():

@@ -88,8 +88,9 @@ def plain_linear(model: nn.Module) -> nn.Module:
 
 def plain_convolution(model: nn.Module) -> nn.Module:
     twin = nn.Conv2d(
-        model.in_channels, model.out_channels, model.kernel_size, model.stride, model.padding
-    ).double()
+        model.in_channels, model.out_channels, model.kernel_size, model.stride, model.padding,
+        padding_mode=model.padding_mode,
+    ).double()  # fmt: skip
     twin.load_state_dict({"weight": model.effective_weight().detach(), "bias": model.bias})
     return twin
 
@@ -486,8 +487,20 @@ EXAMPLES: Examples = {
         Example(lambda: Same(nw.ConvexMix(0.3)), (3,)),
     ],
     nw.ClipGradient: [Example(lambda: nw.ClipGradient(0.3), (3,))],
+    nw.AdaptiveClipGradient: [Example(lambda: nw.AdaptiveClipGradient(0.3), (1,))],
+    nw.RenewGradient: [
+        Example(lambda: nw.RenewGradient(0.3), (3,)),
+        Example(lambda: nw.RenewGradient(4.0), (3,)),
+    ],
     nw.StandardisedLinear: [
         Example(lambda: nw.StandardisedLinear(4, 3), (4,), twin=plain_linear),
+    ],
+    nw.OrthogonalConv2d: [
+        convolution(
+            lambda: nw.OrthogonalConv2d(1, 2, 3, padding_mode="circular"),
+            (1, 4, 4),
+            twin=plain_convolution,
+        ),
     ],
     nw.StandardisedConv2d: [
         convolution(lambda: nw.StandardisedConv2d(1, 2, 2, 2), (1, 4, 4), twin=plain_convolution),

@@ -121,6 +121,12 @@ def shrink(rule: type, quantity: str, factor: float, patched: pytest.MonkeyPatch
             return {**known, quantity: factor * known[quantity]}
 
         patched.setattr(rule, "parameter_factors", smaller)
+        own = rule.own_gradients
+        patched.setattr(
+            rule,
+            "own_gradients",
+            lambda self, call: {name: factor * bound for name, bound in own(self, call).items()},
+        )
 
 
 def test_the_search_would_notice_a_bound_that_is_too_small() -> None:

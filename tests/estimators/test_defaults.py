@@ -49,3 +49,39 @@ def test_repayment_is_a_code_and_savings_and_employment_are_ordered():
     german = schema_for("german_credit").columns
     assert isinstance(german["Attribute6"], Ordinal)
     assert isinstance(german["Attribute7"], Ordinal)
+
+
+@pytest.mark.parametrize("gradients", ["clipped", "input-scaled", "propagated"])
+def test_hidden_values_are_normalised_in_training_and_in_use(gradients):
+    x = np.random.default_rng(0).uniform(-1, 1, size=(120, 3))
+    y = (x[:, 0] > 0).astype(int)
+    model = PrivateClassifier(
+        epsilon=5.0, gradients=gradients, hidden_layer_sizes=(6,), steps=2, normalise=0.2,
+        random_state=0,
+    ).fit(x, y)  # fmt: skip
+    (first, shift), (last, offset) = model.weights_
+    hidden = x.astype(np.float32) @ first.T + shift
+    hidden = hidden - hidden.mean(1, keepdims=True)
+    hidden = hidden / np.maximum(hidden.std(1, keepdims=True), 0.2)
+    scores = np.tanh(hidden) @ last.T + offset
+    assert np.allclose(model._scores(x), scores, atol=1e-5)
+    network = model._network(np.zeros((1, 3), np.float32), 2, 0, 120)
+    assert any(type(layer).__name__ == "LipschitzGroupNorm" for layer in network)
+
+
+def test_weights_are_held_to_the_limit_that_was_asked_for():
+    x = np.random.default_rng(0).uniform(-1, 1, size=(200, 3))
+    y = (x[:, 0] > 0).astype(int)
+    norms = {}
+    for projection in ("clip", "fix"):
+        model = PrivateClassifier(
+            epsilon=20.0, gradients="input-scaled", hidden_layer_sizes=(4,), steps=5,
+            learning_rate=2.0, weight_limit=0.5, projection=projection, random_state=0,
+        ).fit(x, y)  # fmt: skip
+        norms[projection] = [np.linalg.norm(matrix, 2) for matrix, _ in model.weights_]
+    assert max(norms["clip"]) <= 0.5 + 1e-6
+    assert np.allclose(norms["fix"], 0.5, atol=2e-2)
+    with pytest.raises(ValueError, match="projection"):
+        PrivateClassifier(projection="round").fit(x, y)
+    with pytest.raises(ValueError, match="weight_limit"):
+        PrivateClassifier(weight_limit=0.0).fit(x, y)

@@ -113,6 +113,14 @@ def lipschitz_models():
         layers.BoundedInput((5,), 1.0), layers.StandardisedLinear(5, 7), nn.Tanh(), nn.Linear(7, 4)
     ), (5,)  # fmt: skip
 
+    yield "renewed", lambda: nn.Sequential(
+        layers.BoundedInput((2, 6, 6), 3.0, mode="normalise"),
+        nn.Conv2d(2, 4, 3, padding=1, bias=False), layers.RenewGradient(0.2), nn.ReLU(),
+        layers.ScaledAvgPool2d(2), layers.LipschitzGroupNorm(2, 4, alpha=0.1),
+        nn.Conv2d(4, 4, 3, padding=1), layers.RenewGradient(0.1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(36, 4), layers.RenewGradient(0.3),
+    ), (2, 6, 6)  # fmt: skip
+
 
 LIPSCHITZ = {name: (build, shape) for name, build, shape in lipschitz_models()}
 BOUNDED = [
@@ -120,6 +128,10 @@ BOUNDED = [
     nw.Propagated(loss_clip=0.05),
     nw.InputScaled(),
     nw.InputScaled(loss_clip=0.05),
+    nw.InputScaled(knee=0.6),
+    nw.Propagated(loss_clip=0.3, knee=0.1),
+    nw.PerLayer({"1": nw.Factored(0.05), "": nw.InputScaled(knee=0.6)}),
+    nw.PerLayer({"1": nw.Clipped(0.02), "": nw.Propagated()}),
 ]
 
 

@@ -35,6 +35,7 @@ class _TwoInputs(nn.Module):
 
 EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
     "AbsoluteValue": [(lipschitz.AbsoluteValue, (4,))],
+    "AdaptiveClipGradient": [(lambda: lipschitz.AdaptiveClipGradient(0.1), (4,))],
     "BoundedInput": [
         (lambda: lipschitz.BoundedInput(6, 1.5), (6,)),
         (lambda: lipschitz.BoundedInput((2, 3), 0.3, "normalise"), (2, 3)),
@@ -45,6 +46,7 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
     ],
     "CReLU": [(lipschitz.CReLU, (3, 4))],
     "ClipGradient": [(lambda: lipschitz.ClipGradient(0.1), (4,))],
+    "RenewGradient": [(lambda: lipschitz.RenewGradient(0.1), (4,))],
     "ConvexMix": [
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3)), (4,)),
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3, learn=True)), (4,)),
@@ -110,6 +112,7 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
         (lambda: lipschitz.SpectralLinear(5, 3), (5,)),
         (lambda: lipschitz.SpectralLinear(5, 3, bias=False), (4, 5)),
     ],
+    "OrthogonalConv2d": [(lambda: lipschitz.OrthogonalConv2d(2, 3, 3), (2, 5, 5))],
     "StandardisedConv2d": [
         (lambda: lipschitz.StandardisedConv2d(2, 3, 3, 2, 1, gain=0.5), (2, 5, 5))
     ],
@@ -170,7 +173,7 @@ def test_plain_layer_gives_identical_outputs_and_gradients(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     expected.square().sum().backward()
     found.square().sum().backward()
-    if not isinstance(model[0], lipschitz.ClipGradient):
+    if not isinstance(model[0], (lipschitz.ClipGradient, lipschitz.RenewGradient)):
         torch.testing.assert_close(again.grad, x.grad, rtol=1e-5, atol=1e-5)
     assert exported.state_dict().keys() == model.state_dict().keys()
     assert all(part.training is training for part in exported.modules())

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from torch import Tensor, nn
@@ -29,7 +30,16 @@ from noisewise.bounds.cache import NormCache
 from noisewise.bounds.norms import conv_norm, spectral_norm
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["Call", "Diagonal", "LayerBounds", "LayerRule", "NormMemory", "Shape", "Signal"]
+__all__ = [
+    "Call",
+    "Diagonal",
+    "LateSignal",
+    "LayerBounds",
+    "LayerRule",
+    "NormMemory",
+    "Shape",
+    "Signal",
+]
 
 M = TypeVar("M")
 Shape = tuple[int, ...]
@@ -46,6 +56,20 @@ class Signal:
     def size(self) -> int:
         """Number of entries."""
         return math.prod(self.shape)
+
+
+class LateSignal(Signal):
+    """A signal whose norm is bounded when somebody asks for it, and not before."""
+
+    def __init__(self, shape: Shape, bound: Callable[[], float]) -> None:
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "_bound", bound)
+
+    @cached_property
+    def norm(self) -> float:
+        """The bound, computed once."""
+        bound: Callable[[], float] = self.__dict__["_bound"]
+        return bound()
 
 
 @dataclass
@@ -149,6 +173,8 @@ class LayerRule(Generic[M]):
     aligned : bool
         The output is the input, and the cotangent that leaves is a multiple between 0
         and 1 of the one that arrives.
+    renews : bool
+        The cotangent that leaves has a bound of its own, whatever arrives.
     inputs : int
         How many tensors of a record the layer takes.
     """
@@ -156,6 +182,7 @@ class LayerRule(Generic[M]):
     parameters: ClassVar[tuple[str, ...]] = ()
     effective: ClassVar[tuple[str, ...]] = ()
     aligned: ClassVar[bool] = False
+    renews: ClassVar[bool] = False
     inputs: ClassVar[int] = 1
 
     @property
@@ -191,6 +218,10 @@ class LayerRule(Generic[M]):
 
     def parameter_factors(self, call: Call[M]) -> dict[str, float]:
         """Bound on the Jacobian's norm with respect to each parameter present."""
+        return {}
+
+    def own_gradients(self, call: Call[M]) -> dict[str, float]:
+        """Bounds on gradients of parameters that hold whatever cotangent arrives."""
         return {}
 
     def diagonal(self, call: Call[M]) -> Diagonal | None:

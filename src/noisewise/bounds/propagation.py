@@ -11,7 +11,9 @@ rounds up.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from noisewise.bounds.arithmetic import product, total
@@ -25,13 +27,13 @@ from noisewise.bounds.improvements import (
     find_chains,
     find_head,
 )
-from noisewise.bounds.layer import Call, LayerBounds, NormMemory, Signal
+from noisewise.bounds.layer import Call, LateSignal, LayerBounds, LayerRule, NormMemory, Signal
 from noisewise.bounds.losses import LossRule
 from noisewise.bounds.rules.linear import LinearRule
 from noisewise.errors import UnsupportedModelError
 from noisewise.privacy import _validate
 
-__all__ = ["Propagation", "propagate"]
+__all__ = ["Propagation", "propagate", "uses_of"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,27 @@ def propagate(
     """
     improvements = Improvements() if improvements is None else improvements
     return _Pass(graph, input_norm, loss, improvements, loss_clip, cache).run()
+
+
+def uses_of(
+    graph: Graph,
+    groups: Sequence[Sequence[str]],
+    input_norm: float,
+    loss: tuple[LossRule[Any], Any] | float,
+    *,
+    improvements: Improvements | None = None,
+    loss_clip: float | None = None,
+    cache: NormCache | None = None,
+) -> list[list[float]]:
+    """Bound the cotangents of all uses of a layer, for groups of parameters, and nothing else.
+
+    The same numbers as those of `propagate`, from which it takes its parameters. Norms of
+    weights are certified only where such a bound depends on them: behind a layer that gives every
+    cotangent a bound of its own, none is.
+    """
+    improvements = Improvements() if improvements is None else improvements
+    run = _Pass(graph, input_norm, loss, improvements, loss_clip, cache)
+    return run.uses([frozenset(names) for names in groups])
 
 
 class _Pass:
@@ -113,20 +136,82 @@ class _Pass:
                 self._refuse_unbounded(name)
         return Propagation(layers, gradients, constant, self.signals[-1].norm, reaching)
 
+    def uses(self, groups: Sequence[frozenset[str]]) -> list[list[float]]:
+        if self.dense:  # Balanced norms are carried along, layer by layer.
+            self._forward()
+        else:
+            self._prepare()
+        self._arriving: dict[int, float] = {}
+        found: list[list[float]] = [[] for _ in groups]
+        for position, node in enumerate(self.graph.nodes):
+            for names, uses in zip(groups, found, strict=True):
+                if own := names.intersection(node.parameters.values()):
+                    known = node.rule.own_gradients(self.calls[position])
+                    named = {name: local for local, name in node.parameters.items()}
+                    if all(named[name] in known for name in own):
+                        uses.append(total(*(known[named[name]] for name in own)))
+                        continue
+                    uses.append(self._cotangent(position))
+                    if not math.isfinite(uses[-1]):
+                        self._refuse_unbounded(next(iter(own)))
+        return found
+
+    def _prepare(self) -> None:
+        """Let every norm be bounded when it is asked for."""
+        for position, node in enumerate(self.graph.nodes[1:], start=1):
+            call = node.call(tuple(self.signals[i] for i in node.inputs), self.norms)
+            node.rule.check(call)
+            self.calls.append(call)
+            self.signals.append(LateSignal(node.shape, partial(self._norm_at, position)))
+
+    def _norm_at(self, position: int) -> float:
+        return self._finite(position, self.graph.nodes[position].rule, self.calls[position])
+
+    def _cotangent(self, position: int) -> float:
+        """Bound on the cotangent of a node's output, from those who read it."""
+        if position not in self._arriving:
+            terms = []
+            if position == len(self.graph.nodes) - 1:
+                terms.append(self._loss()[0])
+            for reader in range(len(self.graph.nodes) - 1, position, -1):
+                node = self.graph.nodes[reader]
+                for index, source in enumerate(node.inputs):
+                    if source == position:
+                        terms.append(self._sent(reader, index))
+            self._arriving[position] = total(*terms)
+        return self._arriving[position]
+
+    def _sent(self, position: int, index: int) -> float:
+        """Bound on what a node sends to one of its inputs."""
+        node, call = self.graph.nodes[position], self.calls[position]
+        arriving = math.inf if node.rule.renews else self._cotangent(position)
+        sent = node.rule.cotangent(call, index, arriving)
+        if isinstance(node.rule, LinearRule):
+            simplex = self._loss()[1] if self.head and self.head.position == position else None
+            sent = min([sent, *self._smaller(position, arriving, simplex)])
+        elif position in self.balance.owners:
+            self.balance.pass_backward(position, call, node.rule)
+        return sent
+
+    def _finite(self, position: int, rule: LayerRule[Any], call: Call[Any]) -> float:
+        norm = rule.output_norm(call)
+        if math.isnan(norm):
+            node = self.graph.nodes[position]
+            raise UnsupportedModelError(
+                f'{node.kind} at "{node.path}" has weights that are not finite, so nothing can '
+                "be bounded. Load finite weights."
+            )
+        return norm
+
     def _forward(self) -> None:
         for position, node in enumerate(self.graph.nodes[1:], start=1):
             call = node.call(tuple(self.signals[i] for i in node.inputs), self.norms)
             node.rule.check(call)
-            norm = node.rule.output_norm(call)
+            norm = self._finite(position, node.rule, call)
             if position in self.dense and isinstance(node.rule, LinearRule):
                 norm = min(norm, self.balance.output_norm(position, call, node.rule))
             elif position in self.balance.owners:
                 self.balance.pass_forward(position, call, node.rule)
-            if math.isnan(norm):
-                raise UnsupportedModelError(
-                    f'{node.kind} at "{node.path}" has weights that are not finite, so nothing can '
-                    "be bounded. Load finite weights."
-                )
             self.calls.append(call)
             self.signals.append(Signal(node.shape, norm))
 
@@ -201,6 +286,7 @@ class _Pass:
     ) -> LayerBounds:
         node, call = self.graph.nodes[position], self.calls[position]
         known = node.rule.parameter_factors(call) if node.parameters else {}
+        bounded = node.rule.own_gradients(call)
         factors, own = {}, {}
         for local, name in node.parameters.items():
             if local not in known:
@@ -209,7 +295,7 @@ class _Pass:
                     f"{node.rule.name} gives no bound."
                 )
             factors[name] = known[local]
-            own[name] = product(known[local], cotangent)
+            own[name] = bounded.get(local, product(known[local], cotangent))
             gradients[name].append(own[name])
         return LayerBounds(
             path=node.path,

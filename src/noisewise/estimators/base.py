@@ -8,7 +8,6 @@ post-processing and takes away much of the noise.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from noisewise.datasets.preflight import (
     look_at_rows,
 )
 from noisewise.estimators import tuning
+from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
 from noisewise.estimators.fits import FitAccount, digest_of_fit, note_fit, open_fit_account
 from noisewise.estimators.network import (
@@ -41,8 +41,7 @@ from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.estimators.unit_rows import one_row_each, read_units, refuse_tuning, rows_of
 from noisewise.gradients import Clipped, Estimator, rule_named
-from noisewise.gradients.registry import words
-from noisewise.privacy import Ledger, LedgerHead, Statement, _validate
+from noisewise.privacy import LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
 from noisewise.release import Account, compose
 from noisewise.training import Plan, fit
@@ -79,6 +78,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     preflight: bool
     verbose: bool
     tune: Any = None
+    weight_limit: float = 1.0
+    projection: str = "singular-values"
+    normalise: float | None = None
     pictures_: PictureFeatures
     weights_: list[tuple[Array, Array]]
     statement_: Statement
@@ -98,40 +100,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     # -- parameters ---------------------------------------------------------------------
 
     def _validate_parameters(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
-        if self.delta != "auto":
-            _validate.fraction("delta", self.delta)
-        _validate.integer("steps", self.steps, minimum=1)
-        _validate.probability("sample_rate", self.sample_rate)
-        if self.learning_rate != "auto":
-            _validate.positive("learning_rate", self.learning_rate)
-        _validate.positive("input_bound", self.input_bound)
-        resolve_schema(self.schema)
-        if self.features not in (None, "auto", "scattering"):
-            raise ValueError(f"features is None, 'auto' or 'scattering', got {self.features!r}")
-        if self.features == "auto" and not isinstance(self.public_images, str):
-            raise ValueError("features='auto' learns from drawings alone: leave out public_images")
-        if isinstance(self.public_images, str) and self.public_images != "drawings":
-            raise ValueError(
-                "public_images must be 'drawings', None or an array of pictures, got "
-                f"{self.public_images!r}"
-            )
-        if not isinstance(self.ledger, (str, os.PathLike, Ledger, type(None))):
-            raise TypeError(
-                "ledger must be a path or a noisewise.privacy.Ledger, got "
-                f"{type(self.ledger).__name__}"
-            )
-        if self.features is not None and self.schema is not None:
-            raise ValueError("pictures have no schema: give either features or schema")
-        if self.tune is not None:
-            tuning.tuning_of(self.tune)
-        known = ("auto", *words())
-        given = self.gradients
-        if not (given in known if isinstance(given, str) else isinstance(given, Estimator)):
-            raise ValueError(
-                f"gradients must be {', '.join(map(repr, known))} or an estimator such as "
-                f"noisewise.Clipped(1.0), got {given!r}"
-            )
+        check_settings(self)
 
     def _hidden(self, rows: int) -> tuple[int, ...]:
         if isinstance(self.hidden_layer_sizes, str):
@@ -170,11 +139,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         hidden = self._hidden(len(x) if count is None else count)
         if self._gradients().measures in ("norm", "bound"):
             # Features of length one leave no room for a bias beside them.
-            return build_network(x.shape[1], hidden, outputs, seed, bias=self.features != "auto")
+            bias = self.features != "auto"
+            return build_network(x.shape[1], hidden, outputs, seed, bias=bias, alpha=self.normalise)
         schema = self._schema
         # Rows obey this bound already, so that it changes none of them.
         bound = schema.norm_bound if schema is not None else self._row_bound(x.shape[1])
-        return build_bounded_network(x.shape[1], hidden, outputs, seed, 1.001 * bound)
+        return build_bounded_network(
+            x.shape[1],
+            hidden,
+            outputs,
+            seed,
+            1.001 * bound,
+            limit=self.weight_limit,
+            projection=self.projection,
+            alpha=self.normalise,
+        )
 
     def _row_bound(self, width: int) -> float:
         if self.features is not None:
@@ -412,6 +391,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return apply_network(
             self.weights_,
             readable(lambda: self._encode(self._check_table(x, None, reset=False)[0])),
+            self.normalise,
         )
 
     def __sklearn_tags__(self) -> Any:

@@ -95,6 +95,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     tune : list of dict, dict, callable or Tuning, optional
         Settings of which the best is chosen privately, within the same epsilon: see
         :class:`~noisewise.estimators.Tuning`. Probabilities are not calibrated then.
+    weight_limit : float
+        With "input-scaled" and "propagated", whose bounds need it: the largest norm of every
+        layer's weight, C in Barczewski and Ramon (2024).
+    projection : {"singular-values", "clip", "fix", "bjorck"}
+        How weights are brought back to it after every step. "fix" keeps all of them at the limit.
+    normalise : float, optional
+        Normalise the hidden values of every row by their own mean and deviation, but divide by no
+        less than this number.
 
     Attributes
     ----------
@@ -149,6 +157,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         preflight: bool = True,
         verbose: bool = False,
         tune: Any = None,
+        weight_limit: float = 1.0,
+        projection: str = "singular-values",
+        normalise: float | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -168,6 +179,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         self.preflight = preflight
         self.verbose = verbose
         self.tune = tune
+        self.weight_limit = weight_limit
+        self.projection = projection
+        self.normalise = normalise
 
     def fit(self, X: Any, y: Any, units: Any = None) -> PrivateClassifier:
         """Learn from private records, once, within the budget.
@@ -262,7 +276,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             return ()
         # The whole fit was charged before it began, this release with it.
         source = Streams(seed, "calibration", bound_to=bound_to).noise(0)
-        scores = apply_network(self.weights_, x)
+        scores = apply_network(self.weights_, x, self.normalise)
         counts = noisy_counts(
             scores,
             target.numpy(),

@@ -21,12 +21,21 @@ Array = npt.NDArray[np.float32]
 
 
 def build_network(
-    inputs: int, hidden: Sequence[int], outputs: int, seed: int, *, bias: bool = True
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    seed: int,
+    *,
+    bias: bool = True,
+    alpha: float | None = None,
 ) -> nn.Sequential:
     """Return a network whose last layer is zero, so that it starts with equal scores.
 
-    The start is random but public: `seed` is no secret.
+    The start is random but public: `seed` is no secret. With `alpha` the values of every hidden
+    layer are normalised before their tanh, record by record.
     """
+    from noisewise.nn import LipschitzGroupNorm
+
     generator = torch.Generator().manual_seed(seed)
     sizes = [inputs, *hidden, outputs]
     layers: list[nn.Module] = []
@@ -39,21 +48,34 @@ def build_network(
                 layer.weight.zero_()
             else:
                 layer.weight.normal_(0.0, before**-0.5, generator=generator)
-        layers += [layer, nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
+        layers.append(layer)
+        if index < len(sizes) - 2:
+            normal = [] if alpha is None else [LipschitzGroupNorm(1, after, alpha)]
+            layers += [*normal, nn.Tanh()]
+    return nn.Sequential(*layers)
 
 
 def build_bounded_network(
-    inputs: int, hidden: Sequence[int], outputs: int, seed: int, norm: float
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    seed: int,
+    norm: float,
+    *,
+    limit: float = 1.0,
+    projection: str = "singular-values",
+    alpha: float | None = None,
 ) -> nn.Sequential:
-    """Return the same network of layers whose norms are kept within one."""
+    """Return the same network of layers whose norms are kept within a limit."""
     from noisewise.nn import BoundedInput, SpectralLinear
 
-    plain = build_network(inputs, hidden, outputs, seed)
+    plain = build_network(inputs, hidden, outputs, seed, alpha=alpha)
     layers: list[nn.Module] = [BoundedInput((inputs,), norm)]
     for layer in plain:
         if isinstance(layer, nn.Linear):
-            bounded = SpectralLinear(layer.in_features, layer.out_features)
+            bounded = SpectralLinear(
+                layer.in_features, layer.out_features, limit=limit, projection=projection
+            )
             bounded.load_state_dict(layer.state_dict())
             bounded.project_()
             layers.append(bounded)
@@ -78,11 +100,17 @@ def _array(parameter: torch.Tensor) -> Array:
     return values
 
 
-def apply_network(weights: Sequence[tuple[Array, Array]], x: Any) -> Array:
+def apply_network(
+    weights: Sequence[tuple[Array, Array]], x: Any, alpha: float | None = None
+) -> Array:
     """Return the scores of the rows of x."""
     values = np.asarray(x, dtype=np.float32)
     for index, (matrix, bias) in enumerate(weights):
         values = values @ matrix.T + bias
         if index < len(weights) - 1:
+            if alpha is not None:
+                values = values - values.mean(axis=1, keepdims=True)
+                variance = np.square(values).mean(axis=1, keepdims=True)
+                values = values / np.sqrt(np.maximum(variance, alpha * alpha))
             values = np.tanh(values)
     return values

@@ -5,6 +5,7 @@ input and the cotangent arriving at its output. The tape sees both, asks the est
 one factor per record, and contracts once.
 """
 
+from noisewise.gradients.combinations import PerLayer, Schedule
 from noisewise.gradients.engine import GradientEngine, bounded_sum
 from noisewise.gradients.estimators import (
     BatchMaxScaled,
@@ -13,7 +14,6 @@ from noisewise.gradients.estimators import (
     Factored,
     InputScaled,
     Propagated,
-    Schedule,
 )
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import FallbackWarning
@@ -35,6 +35,7 @@ __all__ = [
     "Group",
     "GroupSpec",
     "InputScaled",
+    "PerLayer",
     "Propagated",
     "Schedule",
     "WatchedWarning",

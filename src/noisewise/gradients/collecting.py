@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from noisewise.gradients.batches import Part
+from noisewise.gradients.combinations import PerLayer, rule_of
 from noisewise.gradients.contractions.base import Sums, add_to
 from noisewise.gradients.estimators import Estimator, factors_of
 from noisewise.gradients.grouping import GroupSpec
@@ -30,7 +31,7 @@ class Collection:
 
     def __init__(
         self,
-        estimator: Estimator,
+        estimator: Estimator | PerLayer,
         groups: Sequence[GroupSpec],
         limits: dict[str, float],
         device: torch.device,
@@ -67,7 +68,7 @@ class Collection:
             lengths = torch.stack([torch.linalg.vector_norm(g.double()) for g in parts])
             norm = torch.linalg.vector_norm(lengths).reshape(1)
             limit = self._limits[group.name]
-            factor = held(factors_of(self._estimator, norm, limit), norm, limit)
+            factor = held(factors_of(rule_of(self._estimator, group), norm, limit), norm, limit)
             finite = torch.isfinite(norm)
             scaled = {
                 name: torch.where(finite, unit[name].double() * factor, 0.0)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.gradients.batches import count_records, leading
-from noisewise.gradients.estimators import Estimator, Schedule
+from noisewise.gradients.combinations import PerLayer, Schedule
+from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
 from noisewise.gradients.summation import Summation
@@ -36,7 +37,7 @@ def bounded_sum(
     loss: Any,
     x: Any,
     y: Any,
-    gradients: Estimator | Schedule,
+    gradients: Estimator | PerLayer | Schedule,
     units: Any = None,
     *,
     within: str = "mean",
@@ -57,7 +58,7 @@ def bounded_sum(
     y : Tensor or any structure of tensors
         Targets, records along the first axis.
     gradients : estimator
-        `Clipped`, `Factored`, `InputScaled`, `Propagated`, ...
+        `Clipped`, `Factored`, `InputScaled`, `Propagated`, `PerLayer`, ...
     units : sequence, optional
         The unit that each row belongs to (a patient of several visits), by identifiers of any
         hashable type. Rows of one unit give one contribution, which is bounded as one.

@@ -13,10 +13,9 @@ maximum; those of clipping rules are in `noisewise.gradients.rules`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,7 +34,6 @@ __all__ = [
     "InputScaled",
     "Lipschitz",
     "Propagated",
-    "Schedule",
     "factors_of",
 ]
 
@@ -203,6 +201,7 @@ class Lipschitz:
     sound: ClassVar[bool] = True
     loss_clip: float | None
     input_norm: float | None
+    knee: float | None = None
 
     def __post_init__(self) -> None:
         if self.loss_clip is not None:
@@ -211,6 +210,8 @@ class Lipschitz:
             object.__setattr__(
                 self, "input_norm", _validate.positive("input_norm", self.input_norm)
             )
+        if self.knee is not None:
+            object.__setattr__(self, "knee", _validate.positive("knee", self.knee))
 
     def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
         """Refuse: they depend on the model's weights."""
@@ -240,10 +241,15 @@ class Propagated(Lipschitz):
     input_norm : float, optional
         Promised bound on the norm of a record, if the model does not start with a
         ``BoundedInput`` (then records beyond it are scaled down to it).
+    knee : float, optional
+        A record whose loss gradient is shorter than this counts in proportion, by the factor
+        min(1, length / knee). For models with ``RenewGradient``, after which lengths no longer
+        tell an easy record from a hard one.
     """
 
     loss_clip: float | None = None
     input_norm: float | None = None
+    knee: float | None = None
     measures: ClassVar[Measure] = "nothing"
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
@@ -274,12 +280,13 @@ class InputScaled(Lipschitz):
 
     Parameters
     ----------
-    loss_clip, input_norm
+    loss_clip, input_norm, knee
         As of `Propagated`.
     """
 
     loss_clip: float | None = None
     input_norm: float | None = None
+    knee: float | None = None
     measures: ClassVar[Measure] = "input"
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
@@ -337,56 +344,6 @@ class BatchMaxScaled(Lipschitz):
             return measure
         finite = torch.where(torch.isfinite(measure), measure, torch.zeros_like(measure))
         return (1.0 / finite.amax().clamp_min(SMALLEST)).expand_as(measure)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """One estimator after another: each from a fraction of training on.
-
-    The mix-up training of Bu, Wang, Dai and Long (2021): the noise multiplier stays the same, so
-    all steps are the same mechanism to the accountant. Stages must form the same groups.
-
-    Parameters
-    ----------
-    stages : sequence of (fraction, estimator)
-        Ascending fractions in [0, 1), the first one 0.
-
-    Examples
-    --------
-    >>> schedule = Schedule([(0.0, Clipped(1.0)), (0.5, Clipped(1.0, rule="global"))])
-    >>> schedule.at(0.7).rule
-    'global'
-    """
-
-    stages: Sequence[tuple[float, Any]]
-
-    def __post_init__(self) -> None:
-        stages = tuple((float(start), estimator) for start, estimator in self.stages)
-        starts = [start for start, _ in stages]
-        if not stages or starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= 1:
-            raise ValueError(
-                "a schedule needs stages (fraction, estimator) with ascending fractions from 0 to "
-                f"below 1, got the fractions {starts}"
-            )
-        for _, estimator in stages:
-            if isinstance(estimator, Schedule) or not isinstance(estimator, Estimator):
-                raise TypeError(f"a stage needs an estimator, got {estimator!r}")
-        object.__setattr__(self, "stages", stages)
-
-    @property
-    def sound(self) -> bool:
-        """Whether every stage is."""
-        return all(estimator.sound for _, estimator in self.stages)
-
-    def at(self, progress: float) -> Estimator:
-        """Return the estimator in force after the fraction `progress` of all steps."""
-        if not 0 <= progress <= 1 or math.isnan(progress):
-            raise ValueError(f"progress must lie in [0, 1], got {progress!r}")
-        chosen: Estimator = self.stages[0][1]
-        for start, estimator in self.stages:
-            if progress >= start:
-                chosen = estimator
-        return chosen
 
 
 #: Their factors are formulas entry by entry, or those of a rule, which is asked record by record.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["GroupSpec", "Grouping", "by_layer", "layer_of", "partition"]
+__all__ = ["GroupSpec", "Grouping", "block_of", "by_layer", "layer_of", "partition"]
 
 Grouping = str | Mapping[str, Sequence[str]]
 
@@ -42,7 +42,7 @@ def partition(per: Grouping, parameters: Mapping[str, int]) -> tuple[GroupSpec, 
     ['0', '2']
     """
     if isinstance(per, Mapping):
-        keys = {name: _block_of(name, per) for name in parameters}
+        keys = {name: block_of(name, per) for name in parameters}
         empty = set(per) - set(keys.values())
         if empty:
             raise ValueError(
@@ -64,7 +64,7 @@ def partition(per: Grouping, parameters: Mapping[str, int]) -> tuple[GroupSpec, 
     )
 
 
-def _block_of(name: str, blocks: Mapping[str, Sequence[str]]) -> str:
+def block_of(name: str, blocks: Mapping[str, Sequence[str]]) -> str:
     """Return the block whose prefix is the longest that fits, at a dot."""
     best, length = None, -1
     for block, prefixes in blocks.items():

@@ -8,12 +8,14 @@ first axis counts records, each with the same number of rows, and undoes it for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from noisewise.separation import is_mixed
+from noisewise.separation.shadow import Shadow
 
 __all__ = [
     "CONSTANT",
@@ -21,6 +23,7 @@ __all__ = [
     "NOT_APART",
     "Layout",
     "is_foreign",
+    "joined_planes",
     "layout_of",
     "owners_along",
 ]
@@ -161,3 +164,17 @@ def is_foreign(planes: Tensor | None, records: int) -> bool:
     own = planes.reshape(2, records, -1)
     expected = torch.arange(1, records + 1).unsqueeze(1)
     return bool(((own[0] > 0) & ((own[0] != expected) | is_mixed(own))).any())
+
+
+def joined_planes(
+    shadow: Shadow, operands: Sequence[Tensor], shape: Sequence[int]
+) -> Tensor | None:
+    """Whose values are where in what several operands are broadcast to."""
+    total: Tensor | None = None
+    for operand in operands:
+        planes = shadow.read(operand)
+        if planes is not None:
+            planes = planes.reshape(2, *(1,) * (len(shape) - operand.dim()), *operand.shape)
+            planes = planes.expand(2, *shape)
+            total = planes if total is None else torch.maximum(total, planes)
+    return total

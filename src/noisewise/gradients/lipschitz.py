@@ -21,7 +21,7 @@ from noisewise.bounds.certificate import bounds_its_input
 from noisewise.bounds.graph import Graph, trace
 from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.losses import loss_rule_for
-from noisewise.bounds.propagation import Propagation, propagate
+from noisewise.bounds.propagation import Propagation, propagate, uses_of
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
@@ -53,7 +53,7 @@ class LipschitzBounds:
         """Refuse what has no finite bound, before training."""
         self._propagate(estimator, None)
 
-    def _propagate(self, estimator: Any, improvements: Improvements | None) -> Propagation:
+    def _input_norm(self, estimator: Any) -> float:
         norm = estimator.input_norm
         if norm is None:
             if not self.enforced:
@@ -62,10 +62,13 @@ class LipschitzBounds:
                     "model with noisewise.nn.BoundedInput(shape, norm), or state input_norm=..., "
                     "to which longer records are scaled down."
                 )
-            norm = math.inf
+            return math.inf
+        return float(norm)
+
+    def _propagate(self, estimator: Any, improvements: Improvements | None) -> Propagation:
         return propagate(
             self.graph,
-            norm,
+            self._input_norm(estimator),
             self.loss,
             improvements=improvements,
             loss_clip=estimator.loss_clip,
@@ -74,23 +77,33 @@ class LipschitzBounds:
 
     def limits(
         self,
-        estimator: Any,
-        groups: Sequence[GroupSpec],
+        groups: Sequence[tuple[GroupSpec, Any]],
         unmeasured: set[str],
         improvements: Improvements,
     ) -> dict[str, float]:
-        """Bound on one record's contribution to each group, at the present weights."""
-        found = self._propagate(estimator, improvements)
-        if estimator.measures == "nothing":
-            return {g.name: hypotenuse(*(found.gradients[n] for n in g.names)) for g in groups}
-        result = {}
-        for group in groups:
-            names = set(group.names)
-            if names & unmeasured:
-                result[group.name] = hypotenuse(*(found.gradients[n] for n in group.names))
-            else:
-                uses = [use.cotangent for use in found.layers if names & set(use.gradients)]
-                result[group.name] = total(*uses) if uses else 0.0
+        """Bound on one record's contribution to each group by its rule, at the present weights."""
+        result, scaled = {}, []
+        whole: Propagation | None = None
+        for group, rule in groups:
+            if rule.measures != "nothing" and unmeasured.isdisjoint(group.names):
+                scaled.append((group, rule))
+                continue
+            whole = self._propagate(rule, improvements) if whole is None else whole
+            result[group.name] = hypotenuse(*(whole.gradients[n] for n in group.names))
+        if not scaled:
+            return result
+        rule = scaled[0][1]
+        nodes = uses_of(
+            self.graph,
+            [group.names for group, _ in scaled],
+            self._input_norm(rule),
+            self.loss,
+            improvements=improvements,
+            loss_clip=rule.loss_clip,
+            cache=self.cache,
+        )
+        for (group, _), uses in zip(scaled, nodes, strict=True):
+            result[group.name] = total(*uses) if uses else 0.0
         return result
 
 
@@ -114,6 +127,7 @@ class Gate:
     def __init__(self, loss_clip: float | None) -> None:
         self.loss_clip = loss_clip
         self.cotangent: Tensor | None = None
+        self.lengths: Tensor | None = None
 
     def guard(self, output: Any) -> Any:
         """Return the model's output, behind the gate."""
@@ -126,6 +140,7 @@ class Gate:
         """Take the loss's cotangent; returns the losses, whose backward opens the gate."""
         (cotangent,) = torch.autograd.grad(losses, leaf, seeds.to(losses.dtype))
         norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
+        self.lengths = norm
         shape = (-1, *[1] * (cotangent.dim() - 1))
         if self.loss_clip is not None:
             # A little below the limit, so that rounding cannot lift a record above it.
@@ -135,6 +150,12 @@ class Gate:
         self.cotangent = torch.where(torch.isfinite(norm).view(shape), cotangent, zero)
         result: Tensor = _Opened.apply(output, losses.detach())  # type: ignore[no-untyped-call]
         return result
+
+    def counts(self, knee: float, views: int) -> Tensor:
+        """Return min(1, length of the loss gradient / knee) of every record, mean of its views."""
+        assert self.lengths is not None
+        share = torch.nan_to_num(self.lengths.double() / knee, 0.0, 0.0, 0.0).clamp_max(1.0)
+        return share.reshape(-1, views).mean(1)
 
 
 class _Guard(torch.autograd.Function):

@@ -18,8 +18,8 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients.batches import finite_records, fold_views, signature
+from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
-from noisewise.gradients.estimators import Lipschitz
 from noisewise.gradients.foreign import require_known
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Following, Interception
@@ -103,7 +103,7 @@ class Piece:
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
         self.x, self.y = constant(x), constant(y)
         self.valid, self.views = valid, views
-        self.augmentation, self.estimator = augmentation, estimator
+        self.augmentation, self.bounded = augmentation, propagating(estimator)
         self.records = next(t.shape[0] for t in tensors(x))
         self.path = Path(interception.known(), wiring.outside, learning=watched)
         self.watch = self._watch(private, before) if watched else None
@@ -119,7 +119,7 @@ class Piece:
             self.watch,
             self.path,
             each,
-            weights if isinstance(estimator, Lipschitz) else None,
+            None if propagating(estimator) is None else weights,
             gathers,
         )
         self.output: Any = None
@@ -152,8 +152,8 @@ class Piece:
             with self._handling():
                 model = self.interception.model
                 output = without_values(partial(call_model, model), x, what="the model")
-            if isinstance(self.estimator, Lipschitz):
-                self.gate = Gate(self.estimator.loss_clip)
+            if self.bounded is not None:
+                self.gate = Gate(self.bounded.loss_clip)
                 self.path.hand_over(pytree.tree_leaves(output))
                 output = self.gate.guard(output)
                 self._name(output)
@@ -163,7 +163,7 @@ class Piece:
     def loss(self, select: Selection | None = None) -> Tensor:
         """One loss per row."""
         rows = self.records * self.views
-        bounded = isinstance(self.estimator, Lipschitz)
+        bounded = self.bounded
         with self._following():
             with self._noted():
                 chosen = self.output if select is None else select(self.output)
@@ -174,8 +174,8 @@ class Piece:
             if self.views > 1:
                 y = pytree.tree_map(self._repeated, y)
                 self._name(y)  # or every step would meet a stranger, and be watched
-            leaf = chosen.detach().requires_grad_() if bounded else chosen
-            if bounded:
+            leaf = chosen if bounded is None else chosen.detach().requires_grad_()
+            if bounded is not None:
                 self._name(leaf)
             with torch.enable_grad(), self._handling():
                 values = without_values(self.losses_of, leaf, y, what="the loss")
@@ -186,9 +186,11 @@ class Piece:
                 known.update(map(id, self.tape.anchors))
                 with self.watch.pause():
                     require_known(losses, known, self.watch.shadow)
-            if bounded:
+            if bounded is not None:
                 assert self.gate is not None
                 losses = self.gate.enter(losses, leaf, self.seeds(losses), chosen)
+                if bounded.knee is not None:
+                    self.tape.count(self.gate.counts(bounded.knee, self.views))
         self.losses = losses
         return losses
 
@@ -230,7 +232,7 @@ class Piece:
         views and rows are averaged afterwards, since a limit on a cotangent that was divided before
         would let each of them reach it.
         """
-        if isinstance(self.estimator, Lipschitz):
+        if self.bounded is not None:
             return self.kept.to(losses.dtype)
         return self.shares.to(losses.dtype) / self.views
 
@@ -241,7 +243,7 @@ class Piece:
 
     def bad(self) -> Tensor:
         """How many records counted zero because they were not finite."""
-        each = 1 if isinstance(self.estimator, Lipschitz) else self.each
+        each = self.each if self.bounded is None else 1
         bad = ~self.kept.reshape(-1, each * self.views).any(1)
         found = self.tape.nonfinite
         bad = bad if found is None else bad | found
@@ -322,8 +324,8 @@ class Piece:
                 self.watch.mark(self.kept, rows // self.views)
                 self.watch.mark(self.shares, rows // self.views)
         x = cleaned
-        if isinstance(self.estimator, Lipschitz) and self.estimator.input_norm is not None:
-            x = shortened(x, self.estimator.input_norm)
+        if self.bounded is not None and self.bounded.input_norm is not None:
+            x = shortened(x, self.bounded.input_norm)
         self._name(x)
         return x
 

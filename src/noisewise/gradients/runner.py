@@ -19,9 +19,10 @@ from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.estimators import Estimator, Lipschitz
+from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
@@ -84,7 +85,7 @@ class Runner(Comparing):
     _precision: contextlib.ExitStack
 
     @property
-    def estimator(self) -> Estimator:
+    def estimator(self) -> Estimator | PerLayer:
         """The one in force."""
         raise NotImplementedError
 
@@ -93,7 +94,7 @@ class Runner(Comparing):
         """Groups of the estimator in force."""
         raise NotImplementedError
 
-    def _stages(self) -> list[Estimator]:
+    def _stages(self) -> list[Estimator | PerLayer]:
         raise NotImplementedError
 
     @property
@@ -103,7 +104,7 @@ class Runner(Comparing):
 
     @property
     def _lipschitz(self) -> bool:
-        return any(isinstance(estimator, Lipschitz) for estimator in self._stages())
+        return any(propagating(estimator) is not None for estimator in self._stages())
 
     def _device(self) -> torch.device:
         return next(iter(self.parameters.values())).device
@@ -138,8 +139,7 @@ class Runner(Comparing):
 
     def fall_back(self, need: NeedsFallbackError) -> None:
         """Differentiate the module that is not understood record by record, from now on."""
-        measuring = all(e.measures in ("norm", "bound") for e in self._stages())
-        if not measuring or need.path in self.interception.fallbacks:
+        if self._lipschitz or need.path in self.interception.fallbacks:
             raise UnsupportedModelError(not_understood(self.model, need)) from None
         self.interception.fallbacks[need.path] = need.function
         self.detach()
@@ -259,8 +259,8 @@ class Runner(Comparing):
     def _through(
         self, piece: Piece, select: Selection | None = None, observe: Difference | None = None
     ) -> Piece:
-        if isinstance(self.estimator, Lipschitz):
-            check_full_precision(self._device().type, type(self.estimator).__name__)
+        if (bounded := propagating(self.estimator)) is not None:
+            check_full_precision(self._device().type, type(bounded).__name__)
         self._check_hooks()
         held = [(parameter, parameter.grad) for parameter in self.model.parameters()]
         for parameter, _ in held:

@@ -26,10 +26,11 @@ from noisewise.gradients.batches import (
 )
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.collecting import Collection
+from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import PlacesMatterError
-from noisewise.gradients.estimators import Estimator, Lipschitz, Schedule
+from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
@@ -72,7 +73,7 @@ class Summation(Runner):
         self,
         model: nn.Module,
         loss: Any,
-        gradients: Estimator | Schedule,
+        gradients: Estimator | PerLayer | Schedule,
         *,
         views: int = 1,
         chunk: int | None = None,
@@ -86,7 +87,7 @@ class Summation(Runner):
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch module, got {type(model).__name__}")
         model = uncompiled(model)
-        if not isinstance(gradients, (Estimator, Schedule)):
+        if not isinstance(gradients, (Estimator, PerLayer, Schedule)):
             raise TypeError(
                 f"gradients must be an estimator, for example noisewise.Clipped(1.0), got "
                 f"{gradients!r}"
@@ -122,13 +123,13 @@ class Summation(Runner):
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
-        self._of_estimator: tuple[Estimator, tuple[GroupSpec, ...], bool] | None = None
+        self._of_estimator: tuple[Estimator | PerLayer, tuple[GroupSpec, ...], bool] | None = None
         self._precision = contextlib.ExitStack()
         for estimator in self._stages():
             check_within(within, estimator)
-            if isinstance(estimator, Lipschitz):
-                self._check_type(estimator)
-            else:
+            if (bounded := propagating(estimator)) is not None:
+                self._check_type(bounded)
+            if not isinstance(estimator, Lipschitz):
                 estimator.limits(estimator.groups(self.sizes))
 
     def _check_type(self, estimator: Lipschitz) -> None:
@@ -144,13 +145,13 @@ class Summation(Runner):
 
     # -- groups and limits --------------------------------------------------------------
 
-    def _stages(self) -> list[Estimator]:
+    def _stages(self) -> list[Estimator | PerLayer]:
         if isinstance(self.schedule, Schedule):
             return [estimator for _, estimator in self.schedule.stages]
         return [self.schedule]
 
     @property
-    def estimator(self) -> Estimator:
+    def estimator(self) -> Estimator | PerLayer:
         """The one in force at the present progress."""
         if isinstance(self.schedule, Schedule):
             return self.schedule.at(self.progress)
@@ -172,12 +173,18 @@ class Summation(Runner):
 
     def _limits(self, x: Any) -> dict[str, float]:
         """Bound on one record's contribution per group, at the present weights."""
-        groups = self.groups
+        groups, limits = self.groups, {}
         if not isinstance(self.estimator, Lipschitz):
-            return dict(zip((g.name for g in groups), self.estimator.limits(groups), strict=True))
+            names = [group.name for group in groups]
+            limits = dict(zip(names, self.estimator.limits(groups), strict=True))
+        if propagating(self.estimator) is None:
+            return limits
         if self.bounds is None:
             self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
-        return self.bounds.limits(self.estimator, groups, self._unmeasured, self.improvements)
+        rules = [(group, rule_of(self.estimator, group)) for group in groups]
+        bounded = [(g, rule) for g, rule in rules if isinstance(rule, Lipschitz)]
+        limits.update(self.bounds.limits(bounded, self._unmeasured, self.improvements))
+        return limits
 
     # -- sums ---------------------------------------------------------------------------
 
@@ -262,7 +269,8 @@ class Summation(Runner):
         if self._lipschitz and not self._surveyed:
             if self.bounds is None:
                 self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
-                self.bounds.check(next(e for e in self._stages() if isinstance(e, Lipschitz)))
+                found = (propagating(estimator) for estimator in self._stages())
+                self.bounds.check(next(rule for rule in found if rule is not None))
             with self._attachment():
                 self._survey(next(self.parts_of(x, None, leading(x))))
             self._surveyed = True
@@ -377,7 +385,7 @@ class Summation(Runner):
     def result(self, found: Collection, limits: dict[str, float], records: int) -> BoundedSum:
         """Sums with their sensitivities, group by group."""
         groups = []
-        views = self.views if isinstance(self.estimator, Lipschitz) else 1
+        views = 1 if propagating(self.estimator) is None else self.views
         for spec in self.groups:
             gradients = {}
             for name in spec.names:

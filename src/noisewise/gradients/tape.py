@@ -17,13 +17,22 @@ from torch import Tensor
 
 from noisewise.bounds.norms.precision import full_precision
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.combinations import PerLayer, propagating, rule_of
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
-from noisewise.gradients.contractions.derived import Derived, pulled_back
+from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
 from noisewise.gradients.contractions.joining import joined
 from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec
-from noisewise.gradients.layout import CONSTANT, FIRST, NOT_APART, Layout, is_foreign, layout_of
+from noisewise.gradients.layout import (
+    CONSTANT,
+    FIRST,
+    NOT_APART,
+    Layout,
+    is_foreign,
+    joined_planes,
+    layout_of,
+)
 from noisewise.gradients.rules import held
 from noisewise.gradients.wiring import (
     NotApartError,
@@ -67,7 +76,7 @@ class Tape:
         wiring: Wiring,
         rows: int,
         views: int,
-        estimator: Estimator | None,
+        estimator: Estimator | PerLayer | None,
         groups: Sequence[GroupSpec],
         limits: Mapping[str, float],
         device: str = "cpu",
@@ -80,12 +89,15 @@ class Tape:
     ) -> None:
         self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
-        self.path = Path() if path is None else path
+        self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
         self.targets, self.constants = wiring.targets, wiring.constants
-        self.unmeasured = wiring.unmeasured
         self.rows, self.views, self.estimator = rows, views, estimator
         self.group_of = {name: group.name for group in groups for name in group.names}
         self.members = {group.name: frozenset(group.names) for group in groups}
+        self.rules = {g.name: rule_of(estimator, g) for g in groups if estimator is not None}
+        # Where bounds are propagated, seeds are whole: the mean over views is taken afterwards.
+        self.whole = 1 if propagating(estimator) is None else views
+        self.counts: Tensor | None = None
         self.limits, self.device = limits, device
         self.stack: list[str] = []
         self.sums: Sums = {}
@@ -115,6 +127,7 @@ class Tape:
         self.open = False
         self.stack.clear()
         self.anchors.clear()
+        self.counts = None
         self._reset()
 
     @property
@@ -196,7 +209,7 @@ class Tape:
         assert self.watch is not None
         operands = [x] if isinstance(x, Tensor) else list(x)
         shape = broadcast_shapes(*[t.shape for t in operands])
-        found = layout_of(self._joined(operands, shape), self.records, features)
+        found = layout_of(joined_planes(self.watch.shadow, operands, shape), self.records, features)
         leading = shape[0] if shape else 0
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
@@ -220,17 +233,6 @@ class Tape:
         leading = shape[0] if shape else 0
         windows = self.rows > 1 and len(shape) > 2 and leading % self.rows == 0
         return leading // self.rows if windows or leading == self.rows else 0
-
-    def _joined(self, operands: Sequence[Tensor], shape: Sequence[int]) -> Tensor | None:
-        assert self.watch is not None
-        total: Tensor | None = None
-        for operand in operands:
-            planes = self.watch.shadow.read(operand)
-            if planes is not None:
-                planes = planes.reshape(2, *(1,) * (len(shape) - operand.dim()), *operand.shape)
-                planes = planes.expand(2, *shape)
-                total = planes if total is None else torch.maximum(total, planes)
-        return total
 
     # -- forward ------------------------------------------------------------------------
 
@@ -322,6 +324,8 @@ class Tape:
             return
         if self.valid is not None:
             contraction = contraction.counting(self.valid)
+        if self.counts is not None:
+            contraction = contraction.weighted(self.counts)
         if self.each > 1 and not self.gathers:
             contraction = contraction.grouped(self.each)
         contraction = pulled_back(contraction, self.derived)
@@ -337,8 +341,7 @@ class Tape:
             self._take(group, part)
 
     def _take(self, group: str, part: Contraction) -> None:
-        estimator = self.estimator
-        assert estimator is not None
+        estimator = self.rules[group]
         # Without a propagated bound every record is measured, whatever an estimator asks for.
         measures = estimator.measures if isinstance(estimator, Lipschitz) else "norm"
         if self.gathers:
@@ -374,13 +377,13 @@ class Tape:
 
         Whatever the estimator's factor, factor times norm is held below the limit here.
         """
-        estimator, limit = self.estimator, self.limits[group]
-        assert estimator is not None
+        estimator, limit = self.rules[group], self.limits[group]
         uses = joined(self.pending.pop(group))
         self.settled.add(group)
         cheap = estimator.measures == "bound" and self.each == 1
 
         def factors(norms: Tensor) -> Tensor:
+            norms = norms / self.whole if self.whole > 1 else norms
             return held(factors_of(estimator, norms, limit), norms, limit)
 
         if len(uses) == 1:
@@ -395,24 +398,21 @@ class Tape:
         self._note(~torch.isfinite(norm))
         self.norms[group] = norm
 
+    def count(self, counts: Tensor) -> None:
+        """Let every record count by a factor of its own, from 0 to 1, before it is bounded."""
+        if self.watch is not None:
+            with self.watch.pause():
+                if is_foreign(self.watch.shadow.read(counts), self.records):
+                    what = "mixes records, and decides by how much a record counts"
+                    self.mixed.append(Finding("the loss's gradient", "the loss", what))
+        self.counts = counts
+
     def _note(self, bad: Tensor) -> None:
         self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad
 
-    def _check_lost(self) -> None:
-        """Refuse gradients that reached a computed weight and found no way on to its parameters."""
-        for derived in self.derived.values():
-            if derived.leaf.grad is not None:
-                names = ", ".join(f'"{name}"' for name in derived.names)
-                raise UnsupportedModelError(
-                    f"what is computed from {names} is used by an operation that is not taken "
-                    "apart (as the first state of a recurrent layer, for example), so its gradient "
-                    "would be lost. Expand it over the batch, for example "
-                    "state.expand(-1, x.shape[0], -1), or freeze it."
-                )
-
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
-        self._check_lost()
+        check_lost(self.derived.values())
         if not self.pending:
             return
         with torch._C.DisableTorchFunction(), full_precision(self.device):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from noisewise.errors import UnsoundError
+from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.privacy import _validate
 
@@ -15,7 +16,7 @@ __all__ = ["WITHIN", "check_within", "numbered"]
 WITHIN = ("mean", "sum")
 
 
-def check_within(within: str | None, estimator: Estimator) -> None:
+def check_within(within: str | None, estimator: Estimator | PerLayer) -> None:
     """Refuse a rule that cannot bound a unit."""
     if within is None:
         return
@@ -25,6 +26,11 @@ def check_within(within: str | None, estimator: Estimator) -> None:
         raise UnsoundError(
             f"{name} is here to be studied, record by record; it has no meaning for units. Use "
             "InputScaled, Factored or Clipped."
+        )
+    if isinstance(estimator, PerLayer) and propagating(estimator) is not None:
+        raise UnsoundError(
+            "some estimators of this PerLayer bound every row by itself, others the whole unit. "
+            "Use one estimator for all layers, or one that measures (Clipped, Factored) for each."
         )
     if within == "sum" and isinstance(estimator, Lipschitz):
         raise UnsoundError(

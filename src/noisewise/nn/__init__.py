@@ -18,10 +18,11 @@ from noisewise.nn.conv import (
     SpectralConvTranspose2d,
     SpectralConvTranspose3d,
 )
-from noisewise.nn.gradient import ClipGradient
+from noisewise.nn.gradient import AdaptiveClipGradient, ClipGradient, RenewGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
+from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
@@ -41,6 +42,7 @@ from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
 __all__ = [
     "AbsoluteValue",
+    "AdaptiveClipGradient",
     "BoundedInput",
     "CReLU",
     "ClipGradient",
@@ -53,8 +55,10 @@ __all__ = [
     "LipschitzLayerNorm",
     "LipschitzResidual",
     "MaxMin",
+    "OrthogonalConv2d",
     "PatchFeatures",
     "ProjectionReport",
+    "RenewGradient",
     "ScaledAvgPool2d",
     "ScaledL2Pool2d",
     "Scattering2d",

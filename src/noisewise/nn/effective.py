@@ -15,9 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 from noisewise.bounds import Call, register
 from noisewise.bounds.rules.convolution import ConvolutionRule
 from noisewise.bounds.rules.linear import LinearRule
+from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
-__all__ = ["StandardisedConvolutionRule", "StandardisedLinearRule"]
+__all__ = ["OrthogonalConvolutionRule", "StandardisedConvolutionRule", "StandardisedLinearRule"]
 
 
 @register(StandardisedLinear)
@@ -40,3 +41,19 @@ class StandardisedConvolutionRule(ConvolutionRule):
     def kernel(self, call: Call[_ConvNd]) -> Tensor:
         assert isinstance(call.module, StandardisedConv2d)
         return call.module.effective_weight().detach()
+
+
+@register(OrthogonalConv2d)
+class OrthogonalConvolutionRule(ConvolutionRule):
+    """A convolution with an orthogonal kernel, whose norm its autocorrelation certifies."""
+
+    effective = ("weight",)
+
+    def kernel(self, call: Call[_ConvNd]) -> Tensor:
+        assert isinstance(call.module, OrthogonalConv2d)
+        return call.module.effective_weight().detach()
+
+    def operator_norm(self, call: Call[_ConvNd]) -> float:
+        module = call.module
+        assert isinstance(module, OrthogonalConv2d)
+        return call.norms.of(("orthogonal", id(module)), lambda: module.norm_bound().value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients import Clipped, Estimator, Schedule
+from noisewise.gradients import Clipped, Estimator, PerLayer, Schedule
 from noisewise.privacy import Relation, _validate
 from noisewise.privacy.accounting import ACCOUNTANTS
 from noisewise.release.allocation import ALLOCATIONS
@@ -47,7 +47,7 @@ class Plan:
     ----------
     gradients : estimator
         How one record's influence is bounded: ``Clipped``, ``Factored``, ``InputScaled``,
-        ``Propagated``, ... from :mod:`noisewise.gradients`.
+        ``Propagated``, ``PerLayer``, ... from :mod:`noisewise.gradients`.
     epsilon, noise_multiplier : float
         Exactly one of them. With `epsilon` the noise is the least that keeps all steps within
         it, and no step beyond it is ever taken; with `noise_multiplier` epsilon follows.
@@ -98,7 +98,7 @@ class Plan:
     True
     """
 
-    gradients: Estimator | Schedule = field(default_factory=Clipped)
+    gradients: Estimator | PerLayer | Schedule = field(default_factory=Clipped)
     epsilon: float | None = None
     noise_multiplier: float | None = None
     delta: float | None = None
@@ -119,7 +119,7 @@ class Plan:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.gradients, (Estimator, Schedule)):
+        if not isinstance(self.gradients, (Estimator, PerLayer, Schedule)):
             raise TypeError(
                 "gradients must be an estimator, for example noisewise.Clipped(1.0), got "
                 f"{self.gradients!r}"

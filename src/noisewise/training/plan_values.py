@@ -1,6 +1,6 @@
 """Estimators as plain values and back, so that a plan can be written down as JSON.
 
-Only the rules of the registry, and schedules of them, are ever built again from text.
+Only the rules of the registry, and combinations of them, are ever built again from text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from noisewise.gradients import GRADIENT_RULES, Schedule
+from noisewise.gradients import GRADIENT_RULES, PerLayer, Schedule
 
 __all__ = ["from_plain", "to_plain"]
 
@@ -48,8 +48,9 @@ def from_plain(value: Any) -> Any:
 
 
 def _estimator(name: str) -> type[Any]:
-    if name == Schedule.__name__:
-        return Schedule
+    for combination in (PerLayer, Schedule):
+        if name == combination.__name__:
+            return combination
     if name not in GRADIENT_RULES:
         raise ValueError(f"{name!r} is not an estimator of noisewise.gradients")
     return GRADIENT_RULES[name].kind

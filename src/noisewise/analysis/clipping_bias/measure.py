@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group
+from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group, GroupSpec
+from noisewise.gradients.combinations import propagating, rule_of
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
 from noisewise.release.allocation import deviations
@@ -253,7 +254,8 @@ def _true_sum(
         for (name, p), g in zip(named.items(), found[1:], strict=True)
     }
     steep = torch.zeros(len(x), dtype=torch.bool, device=output.device)
-    limit = getattr(estimator, "loss_clip", None)
+    bounded = propagating(estimator)
+    limit = None if bounded is None else bounded.loss_clip
     if limit is not None and found[0] is not None:
         steep = found[0].flatten(1).norm(dim=1) > limit * (1 + SAME)
     return sums, steep
@@ -269,7 +271,8 @@ def _shortened(group: Group, bounded: BoundedSum, engine: GradientEngine, steep:
     measured = bounded.norms.get(group.name)
     if measured is None:
         return steep
-    factor = engine.estimator.scale(measured, group.sensitivity / (1 + SLACK))
+    rule = rule_of(engine.estimator, GroupSpec(group.name, group.names, group.size))
+    factor = rule.scale(measured, group.sensitivity / (1 + SLACK))
     return (factor < 1 - SAME) | ~torch.isfinite(measured)
 
 

@@ -117,10 +117,17 @@ class Contraction(ABC):
 
     def counting(self, valid: Tensor) -> Contraction:
         """Return the same use with the cotangents of some records set to zero."""
+        return self._with_cotangents(valid, masked)
 
+    def weighted(self, weights: Tensor) -> Contraction:
+        """Return the same use with every record's cotangents multiplied by its weight."""
+        return self._with_cotangents(weights, scaled)
+
+    def _with_cotangents(
+        self, values: Tensor, change: Callable[[Tensor, Tensor], Tensor]
+    ) -> Contraction:
         def cut(value: Tensor) -> Tensor:
-            rows = valid.repeat_interleave(value.shape[0] // valid.shape[0])
-            return masked(value, rows)
+            return change(value, values.repeat_interleave(value.shape[0] // values.shape[0]))
 
         changed: dict[str, Any] = {}
         for field in fields(self):  # type: ignore[arg-type]

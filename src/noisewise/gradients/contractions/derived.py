@@ -11,16 +11,17 @@ sum belong to the effective weight, and the noisy sum is pulled back afterwards
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Contraction, Sums, Target, working
 from noisewise.gradients.contractions.given import ChunkedContraction
 
-__all__ = ["Derived", "PulledBackContraction", "pulled_back"]
+__all__ = ["Derived", "PulledBackContraction", "check_lost", "pulled_back"]
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,16 @@ def pulled_back(contraction: Contraction, derived: Mapping[int, Derived]) -> Con
     by_name = {d.target.name: d for d in derived.values() if not d.effective}
     sources = {name: by_name[name] for name in contraction.names if name in by_name}
     return PulledBackContraction(contraction, sources) if sources else contraction
+
+
+def check_lost(computed: Iterable[Derived]) -> None:
+    """Refuse gradients that reached a computed weight and found no way on to its parameters."""
+    for derived in computed:
+        if derived.leaf.grad is not None:
+            names = ", ".join(f'"{name}"' for name in derived.names)
+            raise UnsupportedModelError(
+                f"what is computed from {names} is used by an operation that is not taken "
+                "apart (as the first state of a recurrent layer, for example), so its gradient "
+                "would be lost. Expand it over the batch, for example "
+                "state.expand(-1, x.shape[0], -1), or freeze it."
+            )

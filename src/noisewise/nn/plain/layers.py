@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from noisewise.nn import activations, conv, gradient, linear, normalisation, pooling, residual
 from noisewise.nn import input as bounded
+from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.plain.export import Export, register_plain, traced
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
@@ -54,6 +55,7 @@ _CONVOLUTIONS: dict[type[nn.Module], type[nn.Module]] = {
     conv.SpectralConvTranspose1d: nn.ConvTranspose1d,
     conv.SpectralConvTranspose2d: nn.ConvTranspose2d,
     conv.SpectralConvTranspose3d: nn.ConvTranspose3d,
+    OrthogonalConv2d: nn.Conv2d,
     StandardisedConv2d: nn.Conv2d,
 }
 
@@ -74,12 +76,12 @@ def _convolution(layer: Any, export: Export) -> nn.Module:
         device="meta",
         **options,
     )
-    if isinstance(layer, StandardisedConv2d):
+    if isinstance(layer, (OrthogonalConv2d, StandardisedConv2d)):
         return _copy_weights(plain, layer, export, weight=layer.effective_weight())
     return _copy_weights(plain, layer, export)
 
 
-@register_plain(gradient.ClipGradient)
+@register_plain(gradient.AdaptiveClipGradient, gradient.ClipGradient, gradient.RenewGradient)
 def _identity(layer: nn.Module, export: Export) -> nn.Module:
     return nn.Identity()
 
