@@ -265,7 +265,7 @@ def _initial(model: nn.Module) -> StateDict:
 
 def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[TestResult, ...]:
     results = [preflight(bench)]
-    if bench.known.hopeless:
+    if bench.known.hopeless and not bench.known.obstacle:
         return tuple(results)
     for test in REGISTRY:
         if test.name not in tests:
@@ -282,7 +282,7 @@ def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[T
 def _why_not(bench: Bench, test: Test) -> str:
     """Say why a test cannot run, or nothing."""
     known = bench.known
-    if test.reads_updates and known.obstacle:
+    if known.obstacle and (test.reads_updates or known.hopeless):
         return known.obstacle
     if test.reads_noise and "noise_multiplier" not in bench.box.accepted:
         return "train takes no `noise_multiplier`"

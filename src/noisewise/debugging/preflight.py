@@ -130,11 +130,25 @@ def _data_matter(probe: _Probe) -> list[Finding]:
         if np.linalg.norm(one - other) > 1e-7 * bench.size:
             return []
     bench.known.hopeless = True
+    later = _first_that_moves(probe) if still else 0
+    if later:
+        bench.known.obstacle = (
+            f"the weights stay where they were until step {later}: `steps` seems to count batches "
+            f"of which several make an update. Hand over `steps` as updates, {later} batches each"
+        )
+        return []
     if still:
         sentence = "one step without noise leaves the weights where they were."
         return [Finding("nothing-trained", "P", "training", sentence)]
     sentence = "`data` has no effect: changing it leaves the same weights."
     return [Finding("data-ignored", "P", "interface", sentence)]
+
+
+def _first_that_moves(probe: _Probe) -> int:
+    """Return after how many steps the weights have moved at all; 0 for not within sixteen."""
+    if "steps" not in probe.bench.box.accepted:
+        return 0
+    return next((steps for steps in range(2, 17) if np.any(probe.at(steps=steps))), 0)
 
 
 def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> None:
@@ -282,6 +296,8 @@ def _prepare(bench: Bench) -> list[Finding]:
         return []
     try:
         _find_decay(bench)
+        if bench.known.obstacle:
+            return []
         sensitivity.choose_clip(bench)
         sensitivity.canaries(bench)
         if not bench.known.random:
@@ -315,7 +331,11 @@ def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Findi
 
 
 def _find_decay(bench: Bench) -> None:
-    """Detect undeclared weight decay: what is left when the clipping norm goes to zero."""
+    """Detect what moves the weights when the clipping norm goes to zero.
+
+    Undeclared weight decay is read through. Anything else that does not depend on the records,
+    such as gradients of public data, would be taken for what a record contributes.
+    """
     if bench.weight_decay or bench.adam or bench.known.random or bench.box.observe is not None:
         return
     data = bench.records.draw(2, seed=5)
@@ -329,3 +349,12 @@ def _find_decay(bench: Bench) -> None:
     if size > 1e-6 * bench.size and np.linalg.norm(rest - along * bench.weights) < 1e-3 * size:
         bench.weight_decay = along
         bench.notes.append(f"weight decay of {along:.4g} was found and taken into account")
+        return
+    other = bench.update(bench.records.draw(2, seed=16), clip=1e-9 * bench.least_norm, lr=0.5)
+    if size > 1e-6 * bench.size and np.linalg.norm(other - rest) < 1e-5 * size:
+        bench.known.obstacle = (
+            "the weights move by the same, whatever the records are, where the clipping norm is "
+            "next to zero: part of an update does not come from the records (public data, a "
+            "regulariser). Leave that part out for the check, or let train return the noisy "
+            "gradient by itself and say so with observe="
+        )

@@ -252,9 +252,9 @@ def _(batch: Tensor, at: Situation) -> Tensor:
 @mutation("overflow-to-next-step", "batch")
 def _(batch: Tensor, at: Situation) -> Tensor:
     most = int(1.25 * at.batch_size)
-    waiting = torch.cat([at.memory.get("rest", batch[:0]), batch]).unique()
+    waiting = torch.tensor(sorted({*at.memory.get("rest", []), *batch.tolist()}), dtype=batch.dtype)
     waiting = waiting[torch.randperm(len(waiting), generator=at.draw)]
-    at.memory["rest"] = waiting[most:]
+    at.memory["rest"] = waiting[most:].tolist()
     return waiting[:most]
 
 

@@ -270,8 +270,8 @@ class Training:
         return result
 
     def _changed(self, stage: str, value: Any, situation: Situation) -> Any:
-        """Return what a stage hands on, changed by the bug and by the habit."""
-        return mutated(self.habit, stage, mutated(self.bug, stage, value, situation), situation)
+        """Return what a stage hands on, changed by the habit and then by the bug."""
+        return mutated(self.bug, stage, mutated(self.habit, stage, value, situation), situation)
 
     # Stage 5: divide by a public constant and move.
 
