@@ -61,7 +61,7 @@ def test_the_planted_bug_is_called_by_that_name(name, bug):
     findings = check(train, case.model, case.loss, example=case.example)
     # What follows from a sharper finding is withdrawn from the list, not from the test.
     failed = {r.test for r in findings.results if r.status == "failed"}
-    assert name in findings.bugs or (name == "noise-law-wrong" and "T4" in failed)
+    assert name in findings.bugs or (name == "noise-law-wrong" and "law-of-noise" in failed)
 
 
 def test_every_finding_that_the_pages_quote_is_one_that_the_code_can_make():

@@ -14,8 +14,8 @@ from noisewise.debugging import check
 from noisewise.debugging.mutants import Training
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
-LATE = ("P", "E3", "E10")
-DECIDED = ("P", "E11")
+LATE = ("preflight", "separation", "late-steps")
+DECIDED = ("preflight", "decisions")
 
 
 def slow(*values):
@@ -111,15 +111,15 @@ def test_a_warm_up_of_the_learning_rate_hides_no_repeated_noise(bug):
 @pytest.mark.parametrize(
     ("bug", "test", "name"),
     [
-        ("antithetic-noise", "E5", "noise-numbers-recur"),
-        ("noise-in-bfloat16", "E5", "noise-numbers-recur"),
-        ("noise-rolled-each-step", "E5", "noise-repeats-every-step"),
-        ("incomplete-micro-batch-dropped", "E3", "records-interact"),
-        ("near-duplicates-removed", "E3", "records-interact"),
-        ("outliers-removed", "E3", "records-interact"),
+        ("antithetic-noise", "freshness", "noise-numbers-recur"),
+        ("noise-in-bfloat16", "freshness", "noise-numbers-recur"),
+        ("noise-rolled-each-step", "freshness", "noise-repeats-every-step"),
+        ("incomplete-micro-batch-dropped", "separation", "records-interact"),
+        ("near-duplicates-removed", "separation", "records-interact"),
+        ("outliers-removed", "separation", "records-interact"),
     ],
 )
 def test_copies_of_noise_and_records_that_are_left_out_are_found(bug, test, name):
-    findings = findings_of({"bug": bug}, ("P", "E3", test))
+    findings = findings_of({"bug": bug}, ("preflight", "separation", test))
     assert name in findings.bugs, str(findings)
-    assert findings_of({}, ("P", "E3", test)).ok
+    assert findings_of({}, ("preflight", "separation", test)).ok

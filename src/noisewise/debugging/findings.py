@@ -132,7 +132,9 @@ class Findings:
     @property
     def _mostly_skipped(self) -> bool:
         # Tests of an option or a claim are out of place where there is none.
-        tests = [r for r in self.results if r.test != "P" and not (r.optional and r.skipped)]
+        tests = [
+            r for r in self.results if r.test != "preflight" and not (r.optional and r.skipped)
+        ]
         skipped = sum(result.status == "skipped" for result in tests)
         return not tests or 2 * skipped > len(tests)
 

@@ -1,4 +1,4 @@
-"""E10: whether late steps are what the first one was: their noise, their bound, their batches.
+"""`late-steps`: whether later steps have the noise, bound and batches of the first.
 
 Noise that stops after ten steps, clipping that is switched off after a warm-up, a sigma that
 decays and a sampler that repeats itself at the end of an epoch all look right at the first
@@ -66,17 +66,24 @@ class Look:
 
 
 def late_steps(bench: Bench) -> TestResult:
-    """E10: noise, bound, batches and divisor at late steps."""
+    """`late-steps`: noise, bound, batches and divisor at late steps."""
     if "steps" not in bench.box.accepted:
-        return TestResult("E10", _TITLE, "skipped", "train takes no `steps`")
+        return TestResult("late-steps", _TITLE, "skipped", "train takes no `steps`")
+    if bench.correlated:
+        why = "noise is declared to be correlated between steps, so single steps tell nothing"
+        return TestResult("late-steps", _TITLE, "skipped", why)
     if bench.known.mute:
-        return TestResult("E10", _TITLE, "skipped", "records contribute nothing at any C tried")
+        return TestResult(
+            "late-steps", _TITLE, "skipped", "records contribute nothing at any C tried"
+        )
     if bench.known.decided_by_data:
-        why = "what a step does depends on the data (see E11)"
-        return TestResult("E10", _TITLE, "skipped", why)
+        why = "what a step does depends on the data (see decisions)"
+        return TestResult("late-steps", _TITLE, "skipped", why)
     measured = bench.known.noise
     if measured is not None and measured.absent:
-        return TestResult("E10", _TITLE, "skipped", "there is no noise to look at (see E1)")
+        return TestResult(
+            "late-steps", _TITLE, "skipped", "there is no noise to look at (see noise)"
+        )
     case = Case()
     if bench.known.deterministic:
         looks, memory, noisy = _looks(bench, case)
@@ -92,7 +99,7 @@ def late_steps(bench: Bench) -> TestResult:
         if not case.findings:
             _multiplier_findings(case, looks)
     elif not case.findings:
-        return TestResult("E10", _TITLE, "skipped", _mixed(bench))
+        return TestResult("late-steps", _TITLE, "skipped", _mixed(bench))
     if noisy and not case.findings and not bench.known.unbounded:
         for finding, p_value in stretches(noisy, memory, bench.effort.late_steps[-1] // 2):
             case.p_values.append(p_value)
@@ -106,10 +113,12 @@ def late_steps(bench: Bench) -> TestResult:
                 f"at step {step} the weights are pulled back towards older ones (lookahead?), "
                 "records and noise alike: that is post-processing, and steps cannot be told apart"
             )
-            return TestResult("E10", _TITLE, "skipped", why)
+            return TestResult("late-steps", _TITLE, "skipped", why)
     status = "failed" if case.findings else "passed"
     summary = "; ".join(case.seen) or case.findings[0].sentence
-    return TestResult("E10", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
+    return TestResult(
+        "late-steps", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings)
+    )
 
 
 def _mixed(bench: Bench) -> str:
@@ -203,7 +212,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
         return np.concatenate([walk.fresh(step) for walk in noisy])
 
     def weight(step: int) -> float:
-        # Random gradients say nothing here, nor do some that are too long already (E2, E3).
+        # Random gradients say nothing here, nor do some that are too long already.
         if bench.known.random or bench.known.unbounded:
             return 1.0
         # Each is C times the learning rate, wherever its gradient turns to meanwhile.
@@ -240,7 +249,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
             look = replace(look, together=_together(bench, one, other, memory, look))
         looks.append(look)
         if noise == 0.0 and signal < 1e-6:
-            # A learning rate that is zero by schedule; E11 tells it from early stopping.
+            # A learning rate that is zero by schedule; decisions tells it from early stopping.
             looks.pop()
             break
     return looks, memory, noisy
@@ -309,7 +318,7 @@ def _error(count: int) -> float:
 def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
     return Finding(
         "noise-repeats-every-step",
-        "E10",
+        "late-steps",
         "randomness",
         f"the noise of step {later} repeats that of step {step} (correlation {value:.2f}): the "
         "generator is seeded again, or noise is drawn from a pool. The distances between steps "
@@ -354,7 +363,7 @@ def _multiplier_findings(case: Case, looks: list[Look]) -> None:
                 "and with C far below all gradients tell which."
             )
         component = "clipping" if name == "clipping-stops" else "noise"
-        case.findings.append(Finding(name, "E10", component, what, evidence, look.p_value))
+        case.findings.append(Finding(name, "late-steps", component, what, evidence, look.p_value))
         return
 
 
@@ -394,7 +403,7 @@ def _trace(bench: Bench, case: Case, memory: Memory) -> None:
             case.findings.append(
                 Finding(
                     "noise-differs-between-steps",
-                    "E10",
+                    "late-steps",
                     "noise",
                     f"step {step}{last} has {ratio:.2f} times the noise of step 1 for what a "
                     "record weighs: every step must get the same noise, also the last of an "
@@ -448,7 +457,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
         case.findings.append(
             Finding(
                 finding.name,
-                "E10",
+                "late-steps",
                 "sampling",
                 f"over steps 1 to {max(counts)}: {finding.sentence}",
                 finding.evidence,
@@ -470,7 +479,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
             case.findings.append(
                 Finding(
                     "batches-repeat" if many else "batches-disjoint",
-                    "E10",
+                    "late-steps",
                     "sampling",
                     f"{both} records were in two batches {lag} steps apart, "
                     f"{trials * rate**2:.0f} expected: "

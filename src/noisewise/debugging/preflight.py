@@ -69,7 +69,7 @@ def _result(bench: Bench, findings: list[Finding]) -> TestResult:
     if bench.known.obstacle and not findings:
         summary = bench.known.obstacle
     status = "failed" if findings else "passed"
-    return TestResult("P", _TITLE, status, summary, (), tuple(findings))
+    return TestResult("preflight", _TITLE, status, summary, (), tuple(findings))
 
 
 def _accept_no_noise(bench: Bench) -> None:
@@ -139,9 +139,9 @@ def _data_matter(probe: _Probe) -> list[Finding]:
         return []
     if still:
         sentence = "one step without noise leaves the weights where they were."
-        return [Finding("nothing-trained", "P", "training", sentence)]
+        return [Finding("nothing-trained", "preflight", "training", sentence)]
     sentence = "`data` has no effect: changing it leaves the same weights."
-    return [Finding("data-ignored", "P", "interface", sentence)]
+    return [Finding("data-ignored", "preflight", "interface", sentence)]
 
 
 def _first_that_moves(probe: _Probe) -> int:
@@ -168,7 +168,7 @@ def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> N
         findings.append(
             Finding(
                 "full-batch-incomplete",
-                "P",
+                "preflight",
                 "sampling",
                 "when the batch size equals the number of records, seeds give different updates "
                 "although a single record gives always the same: the sampler leaves records out "
@@ -215,7 +215,7 @@ def _ignored(probe: _Probe, base: Vector) -> list[Finding]:
     return [
         Finding(
             f"{name}-ignored",
-            "P",
+            "preflight",
             "interface",
             f"`{name}` has no effect: changing it leaves the same weights.",
         )
@@ -236,7 +236,7 @@ def _learn_noise(probe: _Probe, base: Vector) -> list[Finding]:
         return [
             Finding(
                 "noise-same-for-every-seed",
-                "P",
+                "preflight",
                 "randomness",
                 "two runs with different seeds add the same noise: it is a constant that anybody "
                 "can subtract.",
@@ -295,8 +295,7 @@ def _prepare(bench: Bench) -> list[Finding]:
     if bench.known.hopeless or bench.known.obstacle:
         return []
     try:
-        _find_decay(bench)
-        if bench.known.obstacle:
+        if not _find_decay(bench):
             return []
         sensitivity.choose_clip(bench)
         sensitivity.canaries(bench)
@@ -322,7 +321,7 @@ def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Findi
     return [
         Finding(
             "single-record-fails",
-            "P",
+            "preflight",
             "model",
             f"a batch of one record stops training ({error}). Poisson sampling draws such "
             "batches; batch norm cannot take them and is not private anyway.",
@@ -330,26 +329,27 @@ def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Findi
     ]
 
 
-def _find_decay(bench: Bench) -> None:
+def _find_decay(bench: Bench) -> bool:
     """Detect what moves the weights when the clipping norm goes to zero.
 
     Undeclared weight decay is read through. Anything else that does not depend on the records,
-    such as gradients of public data, would be taken for what a record contributes.
+    such as gradients of public data, would be taken for what a record contributes: then the answer
+    is no.
     """
     if bench.weight_decay or bench.adam or bench.known.random or bench.box.observe is not None:
-        return
+        return True
     data = bench.records.draw(2, seed=5)
     try:
         rest = bench.update(data, clip=1e-9 * bench.least_norm, lr=0.5)
     except TrainingFailedError:
         # A clipping norm this small is our wish alone; code may refuse it.
-        return
+        return True
     size = float(np.linalg.norm(rest))
     along = float(rest @ bench.weights) / bench.size**2
     if size > 1e-6 * bench.size and np.linalg.norm(rest - along * bench.weights) < 1e-3 * size:
         bench.weight_decay = along
         bench.notes.append(f"weight decay of {along:.4g} was found and taken into account")
-        return
+        return True
     other = bench.update(bench.records.draw(2, seed=16), clip=1e-9 * bench.least_norm, lr=0.5)
     if size > 1e-6 * bench.size and np.linalg.norm(other - rest) < 1e-5 * size:
         bench.known.obstacle = (
@@ -358,3 +358,5 @@ def _find_decay(bench: Bench) -> None:
             "regulariser). Leave that part out for the check, or let train return the noisy "
             "gradient by itself and say so with observe="
         )
+        return False
+    return True

@@ -117,24 +117,11 @@ def _(update: Gradients, at: Situation) -> Gradients | None:
     return {n: (u + at.memory["first"][n]) / 2 for n, u in update.items()}
 
 
-# Correlated noise (Kairouz et al. 2021): a share of the last noise is taken back. One record is in
-# all later sums of what is observed, with weights 1, 1/2, 1/4, ..., whose root of squares is at
-# most 1 / sqrt(1 - 1/4); the noise has that much more.
-
-
-@mutation("correlated noise, whitened release observed", "noise")
+@mutation("correlated noise", "noise")
 def _(noise: Gradients, at: Situation) -> Gradients:
+    # One record is in all later sums that undo this, with weights 1, 1/2, 1/4, ...
     factor = 1 / math.sqrt(1 - TAKEN_BACK**2)
     fresh = {n: factor * z for n, z in noise.items()}
     last = at.memory.get("last", {n: torch.zeros_like(z) for n, z in noise.items()})
     at.memory["last"] = fresh
     return {n: z - TAKEN_BACK * last[n] for n, z in fresh.items()}
-
-
-@mutation("correlated noise, whitened release observed", "released")
-def _(released: Gradients, at: Situation) -> Gradients:
-    last = at.memory.get("released")
-    if last is not None:
-        released = {n: r + TAKEN_BACK * last[n] for n, r in released.items()}
-    at.memory["released"] = released
-    return released

@@ -30,7 +30,6 @@ STAGES = {
     "total": "the sum of bounded gradients",
     "noise": "the noise of this step, per tensor",
     "divisor": "what sum and noise are divided by",
-    "released": "what the last step shows to whoever is told what is observed",
     "update": "the noisy gradient that the optimizer gets; None leaves the step out",
     "lr": "the learning rate of this step",
     "after": "the weights after this step, changed in place; True ends training",

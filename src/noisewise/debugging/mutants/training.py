@@ -240,7 +240,7 @@ class Training:
             divisor = self._divisor(batch_size, len(batch), len(x))
             divisor = self._changed("divisor", divisor, situation)
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
-            released = self._changed("released", update, situation)
+            released = update
             update = _POST_PROCESSING[self.post](update, clip)
             if self.bug == "private-gradient-overwritten" and len(batch) > 0:
                 overwritten = list(weights)[-1]

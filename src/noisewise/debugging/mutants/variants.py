@@ -95,20 +95,21 @@ CORRECT = (
     Variant(
         "momentum and learning-rate warm-up", {"momentum": 0.9, "warmup": 4}, {"momentum": 0.9}
     ),
-    _habit("cosine schedule over the whole run"),
+    _habit("cosine schedule over the whole run", judged=False),
     _habit("noise of the operating system"),
     _habit("a generator of its own for each step"),
     _habit("gradients at older weights"),
     _habit("weight decay inside each record's gradient"),
     _habit("gradients in bfloat16"),
     _habit("two groups of tensors, clipped apart"),
-    _habit("lookahead"),
-    _habit("public gradient added"),
+    _habit("lookahead", judged=False),
+    _habit("public gradient added", judged=False),
     _habit("Lion", judged=False),
     _habit("a step for every two batches", judged=False),
     Variant(
-        "correlated noise, whitened release observed",
-        {"habit": "correlated noise, whitened release observed", "show_release": True},
-        {"observe": _released},
+        "correlated noise, declared",
+        {"habit": "correlated noise"},
+        {"correlated_noise": True},
+        judged=False,
     ),
 )
