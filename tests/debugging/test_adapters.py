@@ -276,7 +276,7 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
         settings = None
 
         def training_step(self, model, inputs, *_):
-            clip, size = self.settings["clip"], self.settings["batch_size"]
+            clip, size = self.settings.clip, self.settings.batch_size
             parameters = list(model.parameters())
             total = [torch.zeros_like(p) for p in parameters]
             for i in range(len(inputs["labels"])):
@@ -285,7 +285,7 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
                 norm = torch.stack([g.norm() for g in gradients]).norm()
                 for t, g in zip(total, gradients, strict=True):
                     t.add_(g, alpha=min(1.0, clip / float(norm)))
-            scale = self.settings["noise_multiplier"] * clip
+            scale = self.settings.noise_multiplier * clip
             for p, t in zip(parameters, total, strict=True):
                 p.grad = (t + scale * torch.randn_like(p)) / size
             return torch.zeros(())
@@ -293,14 +293,14 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
     def make(model, dataset, settings):
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path),
-            per_device_train_batch_size=settings["batch_size"],
-            max_steps=settings["steps"],
-            learning_rate=settings["lr"],
+            per_device_train_batch_size=settings.batch_size,
+            max_steps=settings.steps,
+            learning_rate=settings.lr,
             lr_scheduler_type="constant",
             optim="sgd",
             max_grad_norm=0.0,
-            seed=settings["seed"],
-            data_seed=settings["seed"],
+            seed=settings.seed,
+            data_seed=settings.seed,
             report_to=[],
             save_strategy="no",
             use_cpu=True,

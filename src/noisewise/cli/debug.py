@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from noisewise.errors import NoisewiseError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +29,20 @@ _LOSSES = {
 }
 
 
+@contextmanager
+def _never_a_verdict() -> Iterator[None]:
+    """Whatever fails, here or in the user's code, ends with 2: 1 would say that there is a bug."""
+    try:
+        yield
+    except (typer.Exit, NoisewiseError, ValueError):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        kind = type(error).__name__
+        raise NoisewiseError(f"the check could not be run: {kind}: {error}") from None
+
+
+@_never_a_verdict()
 def debug(
     model: Annotated[
         str,

@@ -87,7 +87,10 @@ class CommandTraining:
                 raise ValueError(f"{name} is to be varied, but the command has no {{{name}}}")
         if missing:
             what = "; ".join(f"{{{name}}}: {PLACEHOLDERS[name]}" for name in missing)
-            raise ValueError(f"the command lacks {what}")
+            raise ValueError(
+                f"the command lacks {what}. A script that loads its own data can stay as it is: a "
+                "file nw_adapter.py says how to run it (docs: Any stack, as it stands)"
+            )
 
     @property
     def preloaded(self) -> Preloaded | None:
