@@ -54,6 +54,9 @@ def findings_of(settings, declared=None, effort="quick", **changed):
     return check(train, mlp, cross_entropy, **arguments)
 
 
+#: Tests that look at one step or two; those of long runs are tried on the MLP.
+SHORT = [test for test in TESTS if test not in ("late-steps", "decisions")]
+
 #: Bugs of the catalogue that are not found at default effort, for reasons that are documented.
 MISSED: tuple[str, ...] = ()
 
@@ -179,8 +182,7 @@ def test_larger_models_pass_at_default_effort(bug):
 def test_a_cnn_can_be_checked(bug):
     example = (torch.zeros(2, 1, 8, 8), torch.tensor([0, 2]))
     train = Training(cnn, cross_entropy, bug=bug)
-    tests = [test for test in TESTS if test != "late-steps"]
-    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=tests)
+    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
 
 
@@ -188,8 +190,7 @@ def test_a_cnn_can_be_checked(bug):
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
-    tests = [test for test in TESTS if test != "late-steps"]
-    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=tests)
+    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
     assert "whole numbers" in findings.skipped["broken-records"]
 
@@ -209,9 +210,8 @@ def test_regression_and_soft_labels_can_be_checked(kind, bug):
         "soft": (cross_entropy, torch.eye(4)[:2]),
     }[kind]
     train = Training(mlp, loss, bug=bug)
-    tests = [test for test in TESTS if test != "late-steps"]
     example = (torch.zeros(2, 8), target)
-    findings = check(train, mlp, loss, example=example, effort="quick", tests=tests)
+    findings = check(train, mlp, loss, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
     assert "loss-and-batch" in findings.ran
 
