@@ -22,7 +22,7 @@ from noisewise.debugging import TESTS, check
 from noisewise.debugging.mutants import CORRECT, ROUNDS, Mutant, Training, cases, mutants
 
 PAGE = Path(__file__).parent.parent / "docs" / "debugging-mutants-table.md"
-CHEAP = ("P", "E3", "E2", "E1", "E5")
+CHEAP = ("preflight", "separation", "contribution", "noise", "freshness")
 KEYS = {
     "noisewise audit, gradient canary": ("audit", 0),
     "jax-privacy auditing, gradient canary": ("jax-privacy", None),

@@ -120,7 +120,15 @@ def folder(tmp_path_factory):
         assert result.exit_code == 0, result.output
     case = cases()["MLP"]
     train = Training(case.model, case.loss, bug="half-sigma")
-    tests = ("P", "E2", "E1", "T1", "T2", "T3", "T4")
+    tests = (
+        "preflight",
+        "contribution",
+        "noise",
+        "loss-and-clip",
+        "loss-and-batch",
+        "distance-and-clip",
+        "law-of-noise",
+    )
     options = {"example": case.example, "effort": "quick", "tests": tests}
     check(train, case.model, case.loss, **options).report(folder / "debug.html")
     write_audit(audited(), folder / "audit.html", source="step")

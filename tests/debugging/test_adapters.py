@@ -166,7 +166,7 @@ def test_functions_of_arrays_are_checked_with_their_own_layout():
         cross_entropy,
         example=(torch.zeros(2, 20), torch.tensor([0, 3])),
         effort="quick",
-        tests=("P", "E1", "E2", "E3", "E5", "E11"),
+        tests=("preflight", "noise", "contribution", "separation", "freshness", "decisions"),
     )
     assert findings.ok, str(findings)
 
@@ -206,7 +206,7 @@ def test_a_jax_train_function_is_checked():
         cross_entropy,
         example=(torch.zeros(2, 20), torch.tensor([0, 3])),
         effort="quick",
-        tests=("P", "E1", "E2", "E3", "E5"),
+        tests=("preflight", "noise", "contribution", "separation", "freshness"),
     )
     assert findings.ok, str(findings)
 
@@ -250,7 +250,7 @@ def test_a_keras_model_is_checked(share, monkeypatch):
         cross_entropy,
         example=(torch.zeros(2, 20), torch.tensor([0, 3])),
         effort="quick",
-        tests=("P", "E1", "E2", "E3"),
+        tests=("preflight", "noise", "contribution", "separation"),
     )
     assert findings.bugs == ([] if share == 1.0 else ["noise-too-small"]), str(findings)
 
@@ -276,7 +276,7 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
         settings = None
 
         def training_step(self, model, inputs, *_):
-            clip, size = self.settings["clip"], self.settings["batch_size"]
+            clip, size = self.settings.clip, self.settings.batch_size
             parameters = list(model.parameters())
             total = [torch.zeros_like(p) for p in parameters]
             for i in range(len(inputs["labels"])):
@@ -285,7 +285,7 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
                 norm = torch.stack([g.norm() for g in gradients]).norm()
                 for t, g in zip(total, gradients, strict=True):
                     t.add_(g, alpha=min(1.0, clip / float(norm)))
-            scale = self.settings["noise_multiplier"] * clip
+            scale = self.settings.noise_multiplier * clip
             for p, t in zip(parameters, total, strict=True):
                 p.grad = (t + scale * torch.randn_like(p)) / size
             return torch.zeros(())
@@ -293,14 +293,14 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
     def make(model, dataset, settings):
         arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path),
-            per_device_train_batch_size=settings["batch_size"],
-            max_steps=settings["steps"],
-            learning_rate=settings["lr"],
+            per_device_train_batch_size=settings.batch_size,
+            max_steps=settings.steps,
+            learning_rate=settings.lr,
             lr_scheduler_type="constant",
             optim="sgd",
             max_grad_norm=0.0,
-            seed=settings["seed"],
-            data_seed=settings["seed"],
+            seed=settings.seed,
+            data_seed=settings.seed,
             report_to=[],
             save_strategy="no",
             use_cpu=True,
@@ -316,11 +316,13 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
         cross_entropy,
         example=(torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2])),
         effort="quick",
-        tests=("P", "E1", "E2", "E3", "E4"),
+        tests=("preflight", "noise", "contribution", "separation", "sampling"),
     )
     # The trainer shuffles; everything else is right.
     assert "batch-size-fixed" in findings.bugs, str(findings)
-    assert {"E1", "E2", "E3"} <= {r.test for r in findings.results if r.status == "passed"}
+    assert {"noise", "contribution", "separation"} <= {
+        r.test for r in findings.results if r.status == "passed"
+    }
 
 
 def test_the_fork_server_imports_what_the_script_imports(folder):

@@ -54,6 +54,9 @@ def findings_of(settings, declared=None, effort="quick", **changed):
     return check(train, mlp, cross_entropy, **arguments)
 
 
+#: Tests that look at one step or two; those of long runs are tried on the MLP.
+SHORT = [test for test in TESTS if test not in ("late-steps", "decisions")]
+
 #: Bugs of the catalogue that are not found at default effort, for reasons that are documented.
 MISSED: tuple[str, ...] = ()
 
@@ -86,41 +89,43 @@ def test_correct_training_is_not_accused(variant):
 
 def test_weight_averaging_is_told_from_stale_gradients():
     """At these weights many units open within the first step; it was accused once."""
-    tests = ("P", "E3", "E7")
+    tests = ("preflight", "separation", "second-step")
     right = findings_of({"average": 0.9}, seed=116, tests=tests)
     assert right.ok, str(right)
-    assert "E7" in right.ran
-    wrong = findings_of({"average": 0.9, "bug": "stale-gradients"}, seed=116, tests=(*tests, "E5"))
+    assert "second-step" in right.ran
+    wrong = findings_of(
+        {"average": 0.9, "bug": "stale-gradients"}, seed=116, tests=(*tests, "freshness")
+    )
     assert not wrong.ok
 
 
 @pytest.mark.parametrize(
     ("bug", "test", "name"),
     [
-        ("no-clipping", "E2", "no-clipping"),
-        ("clip-after-mean", "T2", "clipped-per-batch"),
-        ("layer-clip-C-each", "E2", "clipped-per-layer"),
-        ("factor-1.3", "E2", "clips-to-multiple"),
-        ("nan-unhandled", "E9", "non-finite-record"),
-        ("noise-without-clip", "E1", "noise-ignores-clip"),
-        ("half-sigma", "E1", "noise-too-small"),
-        ("reseed-each-step", "E5", "noise-repeats-every-step"),
-        ("stale-gradients", "E5", "gradients-reused-without-noise"),
-        ("shuffle", "E4", "batch-size-fixed"),
-        ("divisor-from-dataset", "E4", "divisor-depends-on-dataset-size"),
-        ("constant-seed", "P", "noise-same-for-every-seed"),
+        ("no-clipping", "contribution", "no-clipping"),
+        ("clip-after-mean", "loss-and-batch", "clipped-per-batch"),
+        ("layer-clip-C-each", "contribution", "clipped-per-layer"),
+        ("factor-1.3", "contribution", "clips-to-multiple"),
+        ("nan-unhandled", "broken-records", "non-finite-record"),
+        ("noise-without-clip", "noise", "noise-ignores-clip"),
+        ("half-sigma", "noise", "noise-too-small"),
+        ("reseed-each-step", "freshness", "noise-repeats-every-step"),
+        ("stale-gradients", "freshness", "gradients-reused-without-noise"),
+        ("shuffle", "sampling", "batch-size-fixed"),
+        ("divisor-from-dataset", "sampling", "divisor-depends-on-dataset-size"),
+        ("constant-seed", "preflight", "noise-same-for-every-seed"),
     ],
 )
 def test_a_bug_is_found_and_called_by_its_name(bug, test, name):
     """By the test that is for it; the slow tests run all of them on every bug."""
-    findings = findings_of({"bug": bug}, tests=("P", "E3", test))
+    findings = findings_of({"bug": bug}, tests=("preflight", "separation", test))
     assert name in findings.bugs, str(findings)
 
 
 @pytest.mark.parametrize("bug", ["half-sigma", "layer-clip-C-each"])
 def test_bugs_are_found_behind_adam(bug):
     settings = {"bug": bug, "optimizer": "adam"}
-    tests = ("P", "E1", "E2", "E3")
+    tests = ("preflight", "noise", "contribution", "separation")
     assert findings_of(settings, {"optimizer": "adam"}, tests=tests).verdict == "bug"
 
 
@@ -133,21 +138,23 @@ def test_every_bug_of_the_catalogue_is_found(mutant):
 
 
 def test_records_that_are_never_drawn_are_noticed():
-    tests = ("P", "E3", "E4")
+    tests = ("preflight", "separation", "sampling")
     findings = findings_of({"bug": "incomplete-batch-dropped"}, effort="default", tests=tests)
     assert findings.bugs == ["records-never-drawn"]
     assert "4 of 24 records (numbers 20, 21, 22, 23)" in findings.findings[0].sentence
 
 
 def test_batches_that_are_cut_off_are_noticed():
-    tests = ("P", "E3", "E4")
+    tests = ("preflight", "separation", "sampling")
     findings = findings_of({"bug": "poisson-truncated"}, effort="default", tests=tests)
     assert findings.bugs == ["batch-size-capped"]
     assert "0 of 44 batches had more than 5 records" in findings.findings[0].sentence
 
 
 def test_noise_made_of_twelve_uniform_numbers_is_noticed():
-    findings = findings_of({"bug": "twelve-uniforms"}, effort="default", tests=("P", "E1"))
+    findings = findings_of(
+        {"bug": "twelve-uniforms"}, effort="default", tests=("preflight", "noise")
+    )
     assert findings.bugs == ["noise-not-gaussian"]
 
 
@@ -175,8 +182,7 @@ def test_larger_models_pass_at_default_effort(bug):
 def test_a_cnn_can_be_checked(bug):
     example = (torch.zeros(2, 1, 8, 8), torch.tensor([0, 2]))
     train = Training(cnn, cross_entropy, bug=bug)
-    tests = [test for test in TESTS if test != "E10"]
-    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=tests)
+    findings = check(train, cnn, cross_entropy, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
 
 
@@ -184,10 +190,9 @@ def test_a_cnn_can_be_checked(bug):
 def test_a_transformer_can_be_checked(bug):
     example = (torch.zeros(2, 5, dtype=torch.long), torch.tensor([0, 2]))
     train = Training(Reader, cross_entropy, bug=bug)
-    tests = [test for test in TESTS if test != "E10"]
-    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=tests)
+    findings = check(train, Reader, cross_entropy, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
-    assert "whole numbers" in findings.skipped["E9"]
+    assert "whole numbers" in findings.skipped["broken-records"]
 
 
 @pytest.mark.parametrize(
@@ -205,11 +210,10 @@ def test_regression_and_soft_labels_can_be_checked(kind, bug):
         "soft": (cross_entropy, torch.eye(4)[:2]),
     }[kind]
     train = Training(mlp, loss, bug=bug)
-    tests = [test for test in TESTS if test != "E10"]
     example = (torch.zeros(2, 8), target)
-    findings = check(train, mlp, loss, example=example, effort="quick", tests=tests)
+    findings = check(train, mlp, loss, example=example, effort="quick", tests=SHORT)
     assert findings.ok == (bug is None), str(findings)
-    assert "T2" in findings.ran
+    assert "loss-and-batch" in findings.ran
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_regression_and_soft_labels_can_be_checked(kind, bug):
     ids=lambda value: " ".join(sorted(value)) or "none" if isinstance(value, set) else str(value),
 )
 def test_published_algorithms_are_found_out(train, names):
-    tests = ("P", "E2", "E3", "E4")
+    tests = ("preflight", "contribution", "separation", "sampling")
     example = (torch.zeros(3, 8), torch.tensor([0, 1, 7]))
     findings = check(train, network, cross_entropy, example=example, tests=tests)
     assert names <= set(findings.bugs), str(findings)
@@ -249,13 +253,15 @@ def test_training_that_cannot_take_an_empty_batch_is_told_so():
             raise ValueError("batch size must be positive")
         return after
 
-    findings = check(train, mlp, cross_entropy, example=EXAMPLE, tests=("P", "E3", "E4"))
+    findings = check(
+        train, mlp, cross_entropy, example=EXAMPLE, tests=("preflight", "separation", "sampling")
+    )
     assert findings.bugs == ["empty-batch-fails"], str(findings)
 
 
 def test_micro_batches_and_workers_are_compared_when_named():
     options = {"micro_batch_size": (2, 16), "world_size": (1, 4)}
-    tests = ("P", "E6")
+    tests = ("preflight", "invariance")
     findings = findings_of({"bug": "noise-per-worker"}, {"options": options}, tests=tests)
     assert "noise-depends-on-world-size" in findings.bugs
     findings = findings_of({"bug": "clip-micro-batch"}, {"options": options}, tests=tests)
@@ -265,10 +271,14 @@ def test_micro_batches_and_workers_are_compared_when_named():
 def test_a_claimed_epsilon_is_recomputed_from_the_measured_noise():
     facts = {"noise_multiplier": 1.1, "sample_rate": 0.02, "steps": 500, "delta": 1e-5}
     printed = epsilon(**facts)
-    honest = findings_of({}, claimed=Claim(printed, 1e-5, 1.1, 0.02, 500), tests=("P", "E8"))
+    honest = findings_of(
+        {}, claimed=Claim(printed, 1e-5, 1.1, 0.02, 500), tests=("preflight", "claim")
+    )
     assert honest.ok
     wrong = findings_of(
-        {"bug": "half-sigma"}, claimed=Claim(printed, 1e-5, 1.1, 0.02, 500), tests=("P", "E8")
+        {"bug": "half-sigma"},
+        claimed=Claim(printed, 1e-5, 1.1, 0.02, 500),
+        tests=("preflight", "claim"),
     )
     assert wrong.bugs == ["epsilon-too-small"]
     assert wrong.findings[0].evidence["epsilon"] > 2 * printed
@@ -292,8 +302,8 @@ def test_missing_arguments_disable_tests_and_say_so():
     findings = check(train, mlp, cross_entropy, example=EXAMPLE, effort="quick")
     assert findings.verdict == "not judged"
     assert "size and shape of the noise" in findings.unanswered
-    assert "noise_multiplier" in findings.skipped["E1"]
-    assert "steps" in findings.skipped["E7"]
+    assert "noise_multiplier" in findings.skipped["noise"]
+    assert "steps" in findings.skipped["second-step"]
     with pytest.raises(TypeError, match="init is missing"):
         check(lambda *, clip, batch_size, data: {}, mlp, cross_entropy, example=EXAMPLE)
 
@@ -340,7 +350,7 @@ def test_a_check_leaves_the_global_generator_alone():
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    findings_of({}, tests=("P", "E2"))
+    findings_of({}, tests=("preflight", "contribution"))
     assert torch.equal(torch.rand(2), expected)
 
 

@@ -181,7 +181,7 @@ def test_missing_and_unknown_placeholders_are_explained():
     with pytest.raises(ValueError, match=r"unknown placeholder \{sigma\}"):
         CommandTraining("run {sigma}")
     part = CommandTraining("run {clip} {batch_size} {data} {init} {out}")
-    assert "T3 and T4" in part.absent["noise_multiplier"]
+    assert "tests of the noise" in part.absent["noise_multiplier"]
     assert part.accepts == {"clip", "batch_size", "data", "init", "seed"}
 
 
@@ -232,7 +232,14 @@ def test_the_command_wants_one_way_to_train():
 def test_a_report_names_the_bug_and_escapes_it(tmp_path):
     train = Training(small, cross_entropy, bug="clip-after-mean")
     example = (torch.zeros(2, 8), torch.tensor([0, 2]))
-    tests = ("P", "E3", "T1", "T2", "T3", "T4")
+    tests = (
+        "preflight",
+        "separation",
+        "loss-and-clip",
+        "loss-and-batch",
+        "distance-and-clip",
+        "law-of-noise",
+    )
     findings = check(train, small, cross_entropy, example=example, effort="quick", tests=tests)
     text = findings.report(tmp_path / "r.html").read_text()
     assert "clipped-per-batch" in text
@@ -255,12 +262,13 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
 
         def test_good(assert_private):
             train = Training(build, cross_entropy)
-            tests = ("P", "E1", "E2", "E3")
+            tests = ("preflight", "noise", "contribution", "separation")
             assert_private(train, build, cross_entropy, example=EXAMPLE, tests=tests)
 
         def test_bad(assert_private):
             train = Training(build, cross_entropy, bug="no-noise")
-            assert_private(train, build, cross_entropy, example=EXAMPLE, tests=("P", "E1"))
+            tests = ("preflight", "noise")
+            assert_private(train, build, cross_entropy, example=EXAMPLE, tests=tests)
 
         def test_open(assert_private):
             def once(*, clip, noise_multiplier, batch_size, seed, data, init, lr):
@@ -268,7 +276,7 @@ def test_the_fixture_fails_a_test_of_leaking_code(pytester):
                 inner = Training(build, cross_entropy)
                 return inner(batch_size=batch_size, seed=seed, lr=lr, steps=1, **given)
 
-            tests = ("P", "E2", "E11")
+            tests = ("preflight", "contribution", "decisions")
             assert_private(
                 once, build, cross_entropy, example=EXAMPLE, tests=tests, allow_not_judged=True
             )
@@ -301,9 +309,9 @@ def test_noise_that_cannot_be_switched_off_is_no_reason_to_accuse():
     findings = check(train, small, cross_entropy, example=example, effort="quick")
     assert findings.verdict == "not judged"
     assert findings.bugs == []
-    assert "cannot be switched off" in findings.skipped["E3"]
-    assert "cannot be switched off" in findings.skipped["T2"]
-    assert findings.ran == ["P"]
+    assert "cannot be switched off" in findings.skipped["separation"]
+    assert "cannot be switched off" in findings.skipped["loss-and-batch"]
+    assert findings.ran == ["preflight"]
 
 
 NUMPY = (

@@ -45,7 +45,9 @@ def test_global_clipping_of_gradients_that_are_all_longer_than_the_limit():
             lr=lr,
         )
 
-    findings = quick(train, tests=("P", "E2", "E3", "E5", "E10"))
+    findings = quick(
+        train, tests=("preflight", "contribution", "separation", "freshness", "late-steps")
+    )
     assert findings.ok, str(findings)
     assert "steps-ignored" not in findings.bugs
     assert max(asked) > 10
@@ -59,7 +61,7 @@ def test_an_argument_that_seems_unused_is_still_handed_over():
         given = {"clip": clip, "noise_multiplier": noise_multiplier, "batch_size": batch_size}
         return inner(seed=seed, data=data, init=init, steps=steps, lr=0.0 * lr + 0.1, **given)
 
-    findings = quick(train, tests=("P", "E2"))
+    findings = quick(train, tests=("preflight", "contribution"))
     assert "lr-ignored" in findings.bugs
     assert "single-record-fails" not in findings.bugs
 
@@ -72,7 +74,7 @@ def test_a_refused_noise_multiplier_of_zero_is_not_held_against_the_training():
             raise ValueError("noise_multiplier must be positive")
         return inner(**arguments)
 
-    findings = quick(train, tests=("P", "E1", "E2", "E3"))
+    findings = quick(train, tests=("preflight", "noise", "contribution", "separation"))
     assert findings.ok, str(findings)
     assert any("refused" in note for note in findings.notes)
 
@@ -85,7 +87,7 @@ def test_a_clipping_norm_that_only_the_check_would_choose_may_be_refused():
             raise ValueError("clip is too small")
         return inner(**arguments)
 
-    assert quick(train, tests=("P", "E2", "E3")).ok
+    assert quick(train, tests=("preflight", "contribution", "separation")).ok
 
 
 def test_training_that_seeds_nothing_is_seeded_from_outside():
@@ -110,24 +112,26 @@ def test_training_that_seeds_nothing_is_seeded_from_outside():
                     p -= lr * (t + noise_multiplier * clip * torch.randn_like(p)) / batch_size
         return model.state_dict()
 
-    findings = quick(train, tests=("P", "E1", "E3", "E4", "E5", "E11"))
+    findings = quick(
+        train, tests=("preflight", "noise", "separation", "sampling", "freshness", "decisions")
+    )
     assert findings.ok, str(findings)
-    assert {"E4", "E11"} <= set(findings.ran)
+    assert {"sampling", "decisions"} <= set(findings.ran)
 
 
 @pytest.mark.parametrize(
     ("bug", "test"),
     [
-        ("clip-after-mean", "E3"),
-        ("half-sigma", "E1"),
-        ("factor-1.3", "E2"),
-        ("shuffle", "E4"),
-        ("noise-stops", "E10"),
+        ("clip-after-mean", "separation"),
+        ("half-sigma", "noise"),
+        ("factor-1.3", "contribution"),
+        ("shuffle", "sampling"),
+        ("noise-stops", "late-steps"),
     ],
 )
 def test_bugs_are_found_behind_dropout(bug, test):
     train = Training(with_dropout, cross_entropy, training_mode=True, bug=bug)
-    findings = quick(train, with_dropout, tests=("P", test))
+    findings = quick(train, with_dropout, tests=("preflight", test))
     assert findings.verdict == "bug", str(findings)
 
 
@@ -141,12 +145,12 @@ def test_dropout_whose_seed_nobody_controls_is_averaged_out():
         keep = (torch.rand(x.shape, generator=source) > 0.3).to(x)
         return inner(data=(x * keep / 0.7, y), **arguments)
 
-    tests = ("P", "E1", "E2", "E3", "E5", "E11")
+    tests = ("preflight", "noise", "contribution", "separation", "freshness", "decisions")
     right = quick(train, tests=tests)
     assert right.ok, str(right)
-    assert "averages" in next(r.summary for r in right.results if r.test == "E3")
+    assert "averages" in next(r.summary for r in right.results if r.test == "separation")
     # Who is in a batch cannot be seen then, and that is said.
-    whole = quick(train, tests=("P", "E2", "E4"))
+    whole = quick(train, tests=("preflight", "contribution", "sampling"))
     assert whole.verdict == "not judged"
     assert "seed" in whole.unanswered["the sampling"]
 
@@ -155,7 +159,7 @@ def test_what_is_observed_is_judged_where_signs_hide_the_step():
     def observe(result):
         return {n.removeprefix("released."): r for n, r in result.items() if "released." in n}
 
-    tests = ("P", "E1", "E2", "E3")
+    tests = ("preflight", "noise", "contribution", "separation")
     for bug, verdict in ((None, "private so far"), ("half-sigma", "bug"), ("no-clipping", "bug")):
         train = Training(mlp, cross_entropy, post="sign", show_release=True, bug=bug)
         assert quick(train, observe=observe, tests=tests).verdict == verdict
@@ -164,7 +168,12 @@ def test_what_is_observed_is_judged_where_signs_hide_the_step():
 def test_post_processing_does_not_hide_decisions_on_the_data():
     train = Training(mlp, cross_entropy, post="normalised", bug="early-stopping")
     findings = check(
-        train, mlp, cross_entropy, example=EXAMPLE, effort="default", tests=("P", "E11")
+        train,
+        mlp,
+        cross_entropy,
+        example=EXAMPLE,
+        effort="default",
+        tests=("preflight", "decisions"),
     )
     assert findings.bugs == ["training-stops-on-data"], str(findings)
 
@@ -177,7 +186,12 @@ def test_a_model_with_few_parameters_has_its_batches_judged_by_replacement():
     for bug in (None, "shuffle"):
         train = Training(tiny, cross_entropy, bug=bug)
         findings = check(
-            train, tiny, cross_entropy, example=example, effort="quick", tests=("P", "E3", "E4")
+            train,
+            tiny,
+            cross_entropy,
+            example=example,
+            effort="quick",
+            tests=("preflight", "separation", "sampling"),
         )
         assert findings.ok == (bug is None), str(findings)
         assert "replacing" in findings.results[-1].summary

@@ -33,7 +33,7 @@ def result(test, status, aspect="", optional=False):
 
 
 def findings(*results):
-    return Findings((result("P", "passed"), *results), 10, 1.0)
+    return Findings((result("preflight", "passed"), *results), 10, 1.0)
 
 
 def test_the_verdicts_have_the_exit_codes_that_are_promised():
@@ -41,10 +41,14 @@ def test_the_verdicts_have_the_exit_codes_that_are_promised():
 
 
 def test_a_question_without_an_answer_is_not_judged():
-    answered = findings(result("E1", "passed", "noise"), result("E2", "passed", "bound"))
+    answered = findings(
+        result("noise", "passed", "noise"), result("contribution", "passed", "bound")
+    )
     assert answered.verdict == "private so far"
     assert answered.exit_code == 0
-    open_question = findings(result("E1", "passed", "noise"), result("E2", "skipped", "bound"))
+    open_question = findings(
+        result("noise", "passed", "noise"), result("contribution", "skipped", "bound")
+    )
     assert open_question.verdict == "not judged"
     assert not open_question.ok
     assert open_question.exit_code == 3
@@ -52,12 +56,12 @@ def test_a_question_without_an_answer_is_not_judged():
 
 
 def test_a_check_of_which_most_tests_were_skipped_is_never_green():
-    ran = [result("E1", "passed", "noise")]
-    skipped = [result(name, "skipped") for name in ("T1", "T2")]
+    ran = [result("noise", "passed", "noise")]
+    skipped = [result(name, "skipped") for name in ("loss-and-clip", "loss-and-batch")]
     assert findings(*ran, *skipped).verdict == "not judged"
     assert findings(*ran, skipped[0]).verdict == "private so far"
     # Tests that have nothing to do unless the user names something do not count.
-    idle = [result(name, "skipped", optional=True) for name in ("E6", "E8")]
+    idle = [result(name, "skipped", optional=True) for name in ("invariance", "claim")]
     assert findings(*ran, *idle).verdict == "private so far"
     assert findings().verdict == "not judged"
 
@@ -65,16 +69,16 @@ def test_a_check_of_which_most_tests_were_skipped_is_never_green():
 def test_every_test_of_the_registry_has_a_name_of_its_own_and_the_questions_are_covered():
     names = [test.name for test in REGISTRY]
     assert len(set(names)) == len(names)
-    assert ("P", *names) == TESTS
+    assert ("preflight", *names) == TESTS
     aspects = {test.aspect for test in REGISTRY if test.aspect}
     assert {test.name for test in REGISTRY if test.aspect} == {
-        "E1",
-        "E2",
-        "E3",
-        "E4",
-        "E5",
-        "E10",
-        "E11",
+        "noise",
+        "contribution",
+        "separation",
+        "sampling",
+        "freshness",
+        "late-steps",
+        "decisions",
     }
     assert len(aspects) == 7
 
@@ -94,7 +98,11 @@ def test_asserting_privacy_fails_on_what_could_not_be_judged_unless_allowed():
             lr=lr,
         )
 
-    arguments = {"example": EXAMPLE, "effort": "quick", "tests": ("P", "E2", "E10", "E11")}
+    arguments = {
+        "example": EXAMPLE,
+        "effort": "quick",
+        "tests": ("preflight", "contribution", "late-steps", "decisions"),
+    }
     with pytest.raises(PrivacyBugError, match="could not be judged") as caught:
         assert_private(train, mlp, cross_entropy, **arguments)
     assert caught.value.findings.verdict == "not judged"
@@ -104,7 +112,7 @@ def test_asserting_privacy_fails_on_what_could_not_be_judged_unless_allowed():
     facts = json.loads(allowed.to_json())
     assert facts["verdict"] == "not judged"
     assert not facts["ok"]
-    assert "E10" in facts["unseen"]
+    assert "late-steps" in facts["unseen"]
     broken = Training(mlp, cross_entropy, bug="no-clipping")
     with pytest.raises(PrivacyBugError, match="is not private"):
         assert_private(
@@ -114,18 +122,23 @@ def test_asserting_privacy_fails_on_what_could_not_be_judged_unless_allowed():
             allow_not_judged=True,
             example=EXAMPLE,
             effort="quick",
-            tests=("P", "E2"),
+            tests=("preflight", "contribution"),
         )
 
 
 def test_what_is_green_says_which_tests_ran_and_what_remains_unseen(capsys):
     train = Training(mlp, cross_entropy)
     seen = check(
-        train, mlp, cross_entropy, example=EXAMPLE, effort="quick", tests=("P", "E2", "E3")
+        train,
+        mlp,
+        cross_entropy,
+        example=EXAMPLE,
+        effort="quick",
+        tests=("preflight", "contribution", "separation"),
     )
     assert seen.ok
     assert "records" in seen.unseen
     seen.table()
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Private so far. 3 of 3 tests ran (P, E3, E2)" in printed
+    assert "Private so far. 3 of 3 tests ran (preflight, separation, contribution)" in printed
     assert "no proof" in printed

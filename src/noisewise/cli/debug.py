@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+from noisewise.errors import NoisewiseError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +29,20 @@ _LOSSES = {
 }
 
 
+@contextmanager
+def _never_a_verdict() -> Iterator[None]:
+    """Whatever fails, here or in the user's code, ends with 2: 1 would say that there is a bug."""
+    try:
+        yield
+    except (typer.Exit, NoisewiseError, ValueError):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        kind = type(error).__name__
+        raise NoisewiseError(f"the check could not be run: {kind}: {error}") from None
+
+
+@_never_a_verdict()
 def debug(
     model: Annotated[
         str,
@@ -79,10 +97,14 @@ def debug(
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="An argument that must not change the result, with values to try (E6): "
+            help="An argument that must not change the result, with values to try: "
             "micro_batch_size=2,8; a placeholder of that name in the command"
         ),
     ] = None,
+    correlated_noise: Annotated[
+        bool,
+        typer.Option(help="Noise of steps depends on each other as the accountant knows (DP-FTRL)"),
+    ] = False,
     noise_schedule: Annotated[
         str,
         typer.Option(
@@ -98,7 +120,9 @@ def debug(
         ),
     ] = "",
     form: Annotated[str, typer.Option(help="Files: pt, safetensors or npz")] = "pt",
-    epsilon: Annotated[float, typer.Option(help="Epsilon that was printed (for E8)")] = 0.0,
+    epsilon: Annotated[
+        float, typer.Option(help="Epsilon that was printed, to be recomputed")
+    ] = 0.0,
     delta: Annotated[float, typer.Option(help="Delta of that claim")] = 1e-5,
     claimed_sigma: Annotated[float, typer.Option(help="Noise multiplier of that claim")] = 0.0,
     claimed_rate: Annotated[float, typer.Option(help="Sampling rate of that claim")] = 0.0,
@@ -167,6 +191,7 @@ def debug(
         effort=chosen,
         claimed=claimed,
         noise_schedule=load_object(noise_schedule, "--noise-schedule") if noise_schedule else None,
+        correlated_noise=correlated_noise,
         observe=_observe(observed) if observed else None,
         progress=_Progress(_RUNS[chosen]),
     )

@@ -28,6 +28,8 @@ from noisewise.privacy.statement import Statement
 
 __all__ = ["TOOLS", "Contest", "Store", "judge_correct", "judge_mutant"]
 
+#: T1 to T4 of Anonymous (2023), under the names that they have here.
+_PAPER = ("loss-and-clip", "loss-and-batch", "distance-and-clip", "law-of-noise")
 _DELTA, _NOISE, _SIGNIFICANCE = 1e-5, 0.6, 0.001
 
 
@@ -153,8 +155,8 @@ def _paper(store: Store, bug: str, effort: str, tests: set[str]) -> bool:
 
 TOOLS = (
     Tool("noisewise debug", lambda s, b, e: bool(_checked(s, b, e)["verdict"] == "bug")),
-    Tool("Anonymous (2023), T1 to T4", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3", "T4"})),
-    Tool("Anonymous (2023), T1 to T3", lambda s, b, e: _paper(s, b, e, {"T1", "T2", "T3"})),
+    Tool("Anonymous (2023), T1 to T4", lambda s, b, e: _paper(s, b, e, set(_PAPER))),
+    Tool("Anonymous (2023), T1 to T3", lambda s, b, e: _paper(s, b, e, set(_PAPER[:3]))),
     Tool(
         "noisewise audit, gradient canary",
         lambda s, b, e: bool(s.get(f"audit: {b}", lambda: _audits(b))[0]),

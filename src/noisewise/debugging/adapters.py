@@ -299,6 +299,22 @@ def array_function(
     return wrapped
 
 
+#: More steps than any test takes.
+_PLANNED = 1_000
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What `make` of `trainer_function` gets beside model and records."""
+
+    clip: float
+    noise_multiplier: float
+    batch_size: int
+    seed: int
+    steps: int
+    lr: float
+
+
 def trainer_function(
     make: Callable[..., Any],
     build: Callable[[], nn.Module],
@@ -306,9 +322,11 @@ def trainer_function(
 ) -> Callable[..., StateDict]:
     """Return a training function around a Hugging Face `Trainer`.
 
-    ``make(model, dataset, settings) -> Trainer`` makes it; `settings` has the keys ``clip``,
+    ``make(model, dataset, settings) -> Trainer`` makes it; `settings` has ``clip``,
     ``noise_multiplier``, ``batch_size``, ``seed``, ``steps`` and ``lr``, of which ``steps``
-    belongs into ``TrainingArguments(max_steps=...)``.
+    belongs into ``TrainingArguments(max_steps=...)``. That is a number of steps which is planned,
+    always the same, so that a learning rate which falls until the end of training is the same
+    in every run; the trainer is stopped earlier.
     """
 
     def wrapped(
@@ -324,16 +342,17 @@ def trainer_function(
     ) -> StateDict:
         model = build()
         model.load_state_dict(init)
-        settings = {
-            "clip": clip,
-            "noise_multiplier": noise_multiplier,
-            "batch_size": batch_size,
-            "seed": seed,
-            "steps": steps,
-            "lr": lr,
-        }
+        settings = TrainerSettings(clip, noise_multiplier, batch_size, seed, _PLANNED, lr)
+        transformers = importlib.import_module("transformers")
+
+        class Stop(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+            def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+                control.should_training_stop = state.global_step >= steps
+                return control
+
         with _silent():
             trainer = make(model, _Records(data, item), settings)
+            trainer.add_callback(Stop())
             trainer.train()
         return {name: value.detach().clone() for name, value in model.state_dict().items()}
 

@@ -107,6 +107,8 @@ class Bench:
     reach: float = 1.0
     #: Public factor of the noise multiplier at each step, from step 0 on.
     schedule: Callable[[int], float] | None = None
+    #: Whether noise is correlated between steps in a way that the accountant knows.
+    correlated: bool = False
     _singles: dict[tuple[Any, ...], Vector] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -202,7 +204,7 @@ class Bench:
     def updates(self, data: Data, seeds: range, **settings: Any) -> Vector:
         """Return one update per seed, without those that failed or are not finite.
 
-        Batches that were drawn at random may be empty, and some training cannot take that; E4
+        Batches that were drawn at random may be empty, and some training cannot take that; sampling
         looks at empty batches on their own.
         """
         rows, failure = [], None

@@ -1,10 +1,9 @@
 """`check`: run all tests on a training function and say what is wrong with it.
 
 Order matters. The preflight learns what the training can do. Then contributions of single
-records (E2), their sum (E3) and the noise (E1, E5, E6) are measured, the batches are solved
-for (E4), the second step is replayed (E7), data-dependent decisions are provoked (E11)
-and late steps read (E10), the claim recomputed (E8), broken records tried (E9), and the tests of
-the paper (T1 to T4) complete the picture with its figures.
+records, their sum and the noise are measured, the batches are solved for, the second step is
+replayed, data-dependent decisions are provoked and late steps read, the claim recomputed, broken
+records tried, and the tests of the paper (T1 to T4) complete the picture with its figures.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ class Test:
     reads_noise: bool = False
     takes_random: bool = False
     optional: bool = False
+    of_the_paper: bool = False
 
     # Tells pytest that this is no test class, in spite of its name.
     __test__ = False
@@ -79,32 +79,34 @@ def _additivity(bench: Bench, _: Claim | None) -> TestResult:
 
 #: All tests but the preflight, in the order in which they run.
 REGISTRY = (
-    Test("E3", _additivity, "whether records are kept apart", takes_random=True),
+    Test("separation", _additivity, "whether records are kept apart", takes_random=True),
     Test(
-        "E2",
+        "contribution",
         lambda bench, _: sensitivity.contribution(bench),
         "how much one record contributes",
         takes_random=True,
     ),
     Test(
-        "E1",
+        "noise",
         lambda bench, _: noise.distribution(bench),
         "size and shape of the noise",
         reads_noise=True,
         takes_random=True,
     ),
     Test(
-        "E5",
+        "freshness",
         lambda bench, _: freshness.freshness(bench),
         "whether noise is fresh",
         reads_noise=True,
         takes_random=True,
     ),
-    Test("E6", lambda bench, _: freshness.invariance(bench), reads_noise=True, optional=True),
-    Test("E4", lambda bench, _: sampling.batches(bench), "the sampling", takes_random=True),
-    Test("E7", lambda bench, _: replay.two_steps(bench)),
     Test(
-        "E11",
+        "invariance", lambda bench, _: freshness.invariance(bench), reads_noise=True, optional=True
+    ),
+    Test("sampling", lambda bench, _: sampling.batches(bench), "the sampling", takes_random=True),
+    Test("second-step", lambda bench, _: replay.two_steps(bench)),
+    Test(
+        "decisions",
         lambda bench, _: path.control_flow(bench),
         "decisions taken on the data",
         reads_updates=False,
@@ -112,20 +114,33 @@ REGISTRY = (
         takes_random=True,
     ),
     Test(
-        "E10",
+        "late-steps",
         lambda bench, _: late.late_steps(bench),
         "late steps",
         reads_noise=True,
         takes_random=True,
     ),
-    Test("E8", replay.claim, reads_noise=True, takes_random=True, optional=True),
-    Test("E9", lambda bench, _: sensitivity.broken_records(bench), takes_random=True),
-    Test("T1", lambda bench, _: paper.clipping_exists(bench), takes_random=True),
-    Test("T2", lambda bench, _: paper.clipping_per_record(bench)),
-    Test("T3", lambda bench, _: paper.noise_calibration(bench), reads_noise=True),
-    Test("T4", lambda bench, _: paper.noise_law(bench), reads_noise=True),
+    Test("claim", replay.claim, reads_noise=True, takes_random=True, optional=True),
+    Test("broken-records", lambda bench, _: sensitivity.broken_records(bench), takes_random=True),
+    Test(
+        "loss-and-clip",
+        lambda bench, _: paper.clipping_exists(bench),
+        takes_random=True,
+        of_the_paper=True,
+    ),
+    Test("loss-and-batch", lambda bench, _: paper.clipping_per_record(bench), of_the_paper=True),
+    Test(
+        "distance-and-clip",
+        lambda bench, _: paper.noise_calibration(bench),
+        reads_noise=True,
+        of_the_paper=True,
+    ),
+    Test(
+        "law-of-noise", lambda bench, _: paper.noise_law(bench), reads_noise=True, of_the_paper=True
+    ),
 )
-TESTS = ("P", *(test.name for test in REGISTRY))
+_NOISE_OF_THE_PAPER = ("distance-and-clip", "law-of-noise")
+TESTS = ("preflight", *(test.name for test in REGISTRY))
 
 
 class CheckOptions(TypedDict, total=False):
@@ -172,6 +187,7 @@ def check(
     sampling: str = "poisson",
     options: Mapping[str, Sequence[Any]] | None = None,
     noise_schedule: Callable[[int], float] | None = None,
+    correlated_noise: bool = False,
     observe: Callable[[Any], Mapping[str, Tensor]] | None = None,
     claimed: Claim | None = None,
     progress: Callable[[int], None] | None = None,
@@ -207,6 +223,10 @@ def check(
     noise_schedule
         Public factor of `noise_multiplier` at each step, from step 0 on, where sigma changes
         during training and the accountant knows it: ``lambda step: 0.99**step``.
+    correlated_noise
+        Whether the noise of a step depends on that of earlier ones by a matrix that the accountant
+        knows (DP-FTRL, matrix mechanisms). What compares steps is then left out, so that the
+        verdict is at best ``not judged``, and no step is accused of the others' noise.
     observe
         Where the weights are not what a step releases, since signs are taken or lengths are
         limited afterwards: picks from what `train` returns the noisy gradient of the last
@@ -254,6 +274,7 @@ def check(
             options={name: tuple(values) for name, values in (options or {}).items()},
             sampling=sampling,
             schedule=noise_schedule,
+            correlated=correlated_noise,
         )
         results = _run(bench, tuple(tests), claimed)
     seconds = time.perf_counter() - began
@@ -289,7 +310,7 @@ def _initial(model: nn.Module) -> StateDict:
 
 def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[TestResult, ...]:
     results = [preflight(bench)]
-    if bench.known.hopeless:
+    if bench.known.hopeless and not bench.known.obstacle:
         return tuple(results)
     for test in REGISTRY:
         if test.name not in tests:
@@ -306,11 +327,11 @@ def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[T
 def _why_not(bench: Bench, test: Test) -> str:
     """Say why a test cannot run, or nothing."""
     known = bench.known
-    if test.reads_updates and known.obstacle:
+    if known.obstacle and (test.reads_updates or known.hopeless):
         return known.obstacle
     if test.reads_noise and "noise_multiplier" not in bench.box.accepted:
         return "train takes no `noise_multiplier`"
-    if test.name.startswith("T") and bench.box.observe is not None:
+    if test.of_the_paper and bench.box.observe is not None:
         return "the tests of the paper look at weights, not at what is observed"
     if known.random and not test.takes_random:
         return "gradients are random even without noise (dropout, augmentation)"
@@ -320,16 +341,17 @@ def _why_not(bench: Bench, test: Test) -> str:
 def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResult, ...]:
     """Withdraw alarms of the paper's tests that a sharper test has shown to be harmless.
 
-    T2 cannot tell a sum over the batch from batch clipping, which E3 can; T4 takes the scale
-    for granted, and T3 for Adam has little power, where E1 compares noise with signal.
+    Losses cannot tell a sum over the batch from batch clipping, which `separation` can; the law of
+    the noise takes the scale for granted, and distances under Adam have little power, where
+    `noise` compares with what records contribute.
     """
     status = {result.test: result.status for result in results}
     names = {finding.name for result in results for finding in result.findings}
     # What follows from another finding is not listed again.
     implied = set()
-    if status.get("E1") == "failed":
+    if status.get("noise") == "failed":
         implied.add("noise-law-wrong")
-    if status.get("E10") == "failed":
+    if status.get("late-steps") == "failed":
         implied |= {"path-depends-on-data", "step-depends-on-batch"}
     if names & {"divides-by-actual-batch-size", "divisor-depends-on-dataset-size"}:
         implied |= {"step-depends-on-batch", "noise-differs-between-steps"}
@@ -338,10 +360,10 @@ def _explained(bench: Bench, results: tuple[TestResult, ...]) -> tuple[TestResul
     for result in results:
         reason = ""
         if result.status == "failed":
-            if result.test == "T2" and status.get("E3") == "passed":
-                reason = "E3 shows that a batch is the sum of its records (no division by B?)"
-            elif result.test in ("T3", "T4") and status.get("E1") == "passed":
-                reason = "E1 shows noise in proportion to what a record contributes"
+            if result.test == "loss-and-batch" and status.get("separation") == "passed":
+                reason = "a batch is the sum of its records (separation; no division by B?)"
+            elif result.test in _NOISE_OF_THE_PAPER and status.get("noise") == "passed":
+                reason = "noise is in proportion to what a record contributes (noise)"
         if reason:
             summary = f"{result.summary}; harmless: {reason}"
             result = replace(result, status="explained", summary=summary, findings=())

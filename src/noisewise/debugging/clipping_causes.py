@@ -1,7 +1,7 @@
 """Which mistake makes one record contribute too much: its contributions against its gradient.
 
-E2 says *that* a contribution is too long. Here its shape, tensor by tensor and over several
-clipping norms, is compared with the raw gradient of the same record to say *why*.
+The test `contribution` says *that* one is too long. Here its shape, tensor by tensor and over
+several clipping norms, is compared with the raw gradient of the same record to say *why*.
 """
 
 from __future__ import annotations

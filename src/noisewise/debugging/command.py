@@ -39,11 +39,11 @@ PLACEHOLDERS = {
     "data": "file with x and y; without it nothing can be tested",
     "init": "file with the weights to start from; without it nothing can be tested",
     "out": "file for the weights at the end; without it nothing can be tested",
-    "noise_multiplier": "sigma; without it E1, E5, E6, E8, T3 and T4 are skipped, and all others "
+    "noise_multiplier": "sigma; without it all tests of the noise are skipped, and all others "
     "too if the script adds noise by itself",
     "seed": "seed; without it every run must draw new noise by itself",
-    "steps": "number of steps; without it E5 (over steps), E7 and overlaps in E4 are skipped",
-    "lr": "learning rate; without it T4 is skipped",
+    "steps": "number of steps; without it all that compares steps is skipped",
+    "lr": "learning rate; without it law-of-noise is skipped",
 }
 _NEEDED = ("clip", "batch_size", "data", "init", "out")
 
@@ -87,7 +87,10 @@ class CommandTraining:
                 raise ValueError(f"{name} is to be varied, but the command has no {{{name}}}")
         if missing:
             what = "; ".join(f"{{{name}}}: {PLACEHOLDERS[name]}" for name in missing)
-            raise ValueError(f"the command lacks {what}")
+            raise ValueError(
+                f"the command lacks {what}. A script that loads its own data can stay as it is: a "
+                "file nw_adapter.py says how to run it (docs: Any stack, as it stands)"
+            )
 
     @property
     def preloaded(self) -> Preloaded | None:

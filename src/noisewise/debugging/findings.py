@@ -132,7 +132,9 @@ class Findings:
     @property
     def _mostly_skipped(self) -> bool:
         # Tests of an option or a claim are out of place where there is none.
-        tests = [r for r in self.results if r.test != "P" and not (r.optional and r.skipped)]
+        tests = [
+            r for r in self.results if r.test != "preflight" and not (r.optional and r.skipped)
+        ]
         skipped = sum(result.status == "skipped" for result in tests)
         return not tests or 2 * skipped > len(tests)
 
@@ -200,8 +202,9 @@ class Findings:
                 f"[bold yellow]Not judged.[/] Only {len(self.ran)} of {len(self.results)} tests "
                 "ran, and that is too little."
             )
-            for aspect, why in self.unanswered.items():
-                console.print(f"  [yellow]{escape(aspect)}[/]: {escape(why)}")
+            for why in dict.fromkeys(self.unanswered.values()):
+                aspects = [aspect for aspect, reason in self.unanswered.items() if reason == why]
+                console.print(f"  [yellow]{escape(', '.join(aspects))}[/]: {escape(why)}")
         for finding in self.findings:
             console.print(
                 f"[bold red]{escape(finding.name)}[/] ({finding.test}, "
@@ -252,6 +255,10 @@ class Findings:
         if self.ok:
             return f"private so far: {len(self.ran)} tests ran ({len(self.skipped)} skipped)"
         if not self.findings:
-            why = "; ".join(f"{aspect}: {why}" for aspect, why in self.unanswered.items())
+            reasons = dict.fromkeys(self.unanswered.values())
+            why = "; ".join(
+                ", ".join(a for a, reason in self.unanswered.items() if reason == why) + f": {why}"
+                for why in reasons
+            )
             return f"not judged: {why or f'only {len(self.ran)} tests ran'}"
         return "\n".join(str(finding) for finding in self.findings)

@@ -1,4 +1,4 @@
-"""E5 and E6: whether noise is fresh each time, and added once however a batch is cut."""
+"""Whether noise is fresh each time, and added once however a batch is cut."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["freshness", "invariance"]
 
 
 def freshness(bench: Bench) -> TestResult:
-    """E5: noise must be independent between steps, tensors, coordinates and seeds."""
+    """`freshness`: noise must be independent between steps, tensors, coordinates and seeds."""
     title = "noise is fresh for each step, tensor and seed"
     measured = measure(bench)
     if measured.absent:
-        return TestResult("E5", title, "skipped", "there is no noise to look at (see E1)")
+        return TestResult("freshness", title, "skipped", "there is no noise to look at (see noise)")
     findings: list[Finding] = []
     p_values: list[float] = []
     for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
@@ -38,26 +38,26 @@ def freshness(bench: Bench) -> TestResult:
         findings += [finding] if finding else []
         summary = f"{summary}; {seen}"
     status = "failed" if findings else "passed"
-    return TestResult("E5", title, status, summary, tuple(p_values), tuple(findings[:3]))
+    return TestResult("freshness", title, status, summary, tuple(p_values), tuple(findings[:3]))
 
 
 def _steady(bench: Bench) -> bool:
-    """Whether three steps can be added up; momentum under a changing rate is left to E10."""
-    if bench.box.observe is not None:
+    """Whether three steps can be added up; momentum under a changing rate is left to late-steps."""
+    if bench.box.observe is not None or bench.correlated:
         return False
     return bench.momentum == 0.0 or bench.known.memory != Memory()
 
 
 def invariance(bench: Bench) -> TestResult:
-    """E6: options that only say how to compute must change neither signal nor noise."""
+    """`invariance`: options that only say how to compute must change neither signal nor noise."""
     title = "same result for every micro-batch size, number of workers, ..."
     if not bench.options:
         return TestResult(
-            "E6",
+            "invariance",
             title,
             "skipped",
             "no options given; e.g. options={'micro_batch_size': (1, 4), 'world_size': (1, 2)} "
-            "(a fixed micro-batch size is judged by E1 and E3 at several batch sizes)",
+            "(a fixed micro-batch size is judged by noise and separation at several batch sizes)",
         )
     clip, batch_size = bench.usable_clip, 16
     data = bench.records.draw(batch_size, seed=5)
@@ -89,7 +89,7 @@ def invariance(bench: Bench) -> TestResult:
                 findings.append(
                     Finding(
                         f"noise-depends-on-{name.replace('_', '-')}",
-                        "E6",
+                        "invariance",
                         "noise",
                         f"with {name} = {choice} the noise is {seen_here.factor:.2f} times the "
                         f"nominal one: it must be added once per step for the whole batch.",
@@ -102,14 +102,16 @@ def invariance(bench: Bench) -> TestResult:
             findings.append(
                 Finding(
                     f"update-depends-on-{name.replace('_', '-')}",
-                    "E6",
+                    "invariance",
                     "clipping",
                     f"without noise, the update changes by {spread / clip:.2g} C when {name} "
                     f"changes: how a batch is cut into pieces must not matter.",
                 )
             )
     status = "failed" if findings else "passed"
-    return TestResult("E6", title, status, "; ".join(seen), tuple(p_values), tuple(findings))
+    return TestResult(
+        "invariance", title, status, "; ".join(seen), tuple(p_values), tuple(findings)
+    )
 
 
 def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
@@ -129,7 +131,7 @@ def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding 
         if p_value < LEVEL and abs(value) > 0.1:
             finding = Finding(
                 "noise-repeats-across-tensors",
-                "E5",
+                "freshness",
                 "randomness",
                 f"the noise of {second} repeats that of {first} (correlation {value:.2f}): the "
                 f"generator is seeded again for each tensor, so differences cancel the noise.",
@@ -143,7 +145,7 @@ def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding 
     if p_value < LEVEL and abs(value) > 0.1:
         finding = Finding(
             "noise-correlated",
-            "E5",
+            "freshness",
             "randomness",
             f"neighbouring coordinates carry the same noise (correlation {value:.2f}).",
             {"correlation": value},
@@ -167,7 +169,7 @@ def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
     if p_value < LEVEL and abs(value) > 0.1:
         finding = Finding(
             "noise-same-for-every-seed",
-            "E5",
+            "freshness",
             "randomness",
             f"two runs with different seeds share their noise (correlation {value:.2f}): the "
             "noise is a constant that anybody can subtract.",
@@ -225,4 +227,8 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
             ),
         )
     sentence = f"{why}: {seen}."
-    return Finding(name, "E5", "randomness", sentence, {"ratio": ratio}, p_value), p_value, seen
+    return (
+        Finding(name, "freshness", "randomness", sentence, {"ratio": ratio}, p_value),
+        p_value,
+        seen,
+    )

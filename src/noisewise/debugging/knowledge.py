@@ -88,15 +88,15 @@ class Knowledge:
     divisors
         By batch size: what a batch weighs, over the sum of its records.
     additive
-        A batch is the sum of its records (E3).
+        A batch is the sum of its records (separation).
     unbounded
-        A record contributes more than it may, alone (E2) or among others (E3).
+        A record contributes more than it may, alone (contribution) or among others (separation).
     decided_by_data
-        Whether a step is taken, or how long it is, depends on the data (E11).
+        Whether a step is taken, or how long it is, depends on the data (decisions).
     growth
         Displacement after one, two and three steps of a constant gradient, over that after one.
     noise
-        The measured noise, once E1 or another test has asked for it.
+        The measured noise, once noise or another test has asked for it.
     scaled
         First weights times a factor, kept alive so that caching by identity is safe.
     """

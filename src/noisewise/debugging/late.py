@@ -1,4 +1,4 @@
-"""E10: whether late steps are what the first one was: their noise, their bound, their batches.
+"""`late-steps`: whether later steps have the noise, bound and batches of the first.
 
 Noise that stops after ten steps, clipping that is switched off after a warm-up, a sigma that
 decays and a sampler that repeats itself at the end of an epoch all look right at the first
@@ -66,19 +66,29 @@ class Look:
 
 
 def late_steps(bench: Bench) -> TestResult:
-    """E10: noise, bound, batches and divisor at late steps."""
+    """`late-steps`: noise, bound, batches and divisor at late steps."""
     if "steps" not in bench.box.accepted:
-        return TestResult("E10", _TITLE, "skipped", "train takes no `steps`")
+        return TestResult("late-steps", _TITLE, "skipped", "train takes no `steps`")
+    if bench.correlated:
+        why = "noise is declared to be correlated between steps, so single steps tell nothing"
+        return TestResult("late-steps", _TITLE, "skipped", why)
     if bench.known.mute:
-        return TestResult("E10", _TITLE, "skipped", "records contribute nothing at any C tried")
+        return TestResult(
+            "late-steps", _TITLE, "skipped", "records contribute nothing at any C tried"
+        )
     if bench.known.decided_by_data:
-        why = "what a step does depends on the data (see E11)"
-        return TestResult("E10", _TITLE, "skipped", why)
+        why = "what a step does depends on the data (see decisions)"
+        return TestResult("late-steps", _TITLE, "skipped", why)
     measured = bench.known.noise
     if measured is not None and measured.absent:
-        return TestResult("E10", _TITLE, "skipped", "there is no noise to look at (see E1)")
+        return TestResult(
+            "late-steps", _TITLE, "skipped", "there is no noise to look at (see noise)"
+        )
     case = Case()
-    looks, memory, noisy = _looks(bench, case)
+    if bench.known.deterministic:
+        looks, memory, noisy = _looks(bench, case)
+    else:
+        looks, memory, noisy = _grown(bench, case), Memory(), []
     if looks:
         last = looks[-1]
         case.seen.append(
@@ -89,20 +99,102 @@ def late_steps(bench: Bench) -> TestResult:
         if not case.findings:
             _multiplier_findings(case, looks)
     elif not case.findings:
-        why = (
-            "what is returned mixes the steps: momentum under a changing learning rate, or an "
-            "average of weights that no constant decay explains"
-        )
-        return TestResult("E10", _TITLE, "skipped", why)
-    if not case.findings and not bench.known.unbounded:
+        return TestResult("late-steps", _TITLE, "skipped", _mixed(bench))
+    if noisy and not case.findings and not bench.known.unbounded:
         for finding, p_value in stretches(noisy, memory, bench.effort.late_steps[-1] // 2):
             case.p_values.append(p_value)
             case.findings += [finding] if finding else []
     if not case.findings:
         _trace(bench, case, memory)
+    if any(f.evidence.get("correlation", 0.0) < 0 for f in case.findings):
+        step = _pulled_back(bench, memory)
+        if step:
+            why = (
+                f"at step {step} the weights are pulled back towards older ones (lookahead?), "
+                "records and noise alike: that is post-processing, and steps cannot be told apart"
+            )
+            return TestResult("late-steps", _TITLE, "skipped", why)
     status = "failed" if case.findings else "passed"
     summary = "; ".join(case.seen) or case.findings[0].sentence
-    return TestResult("E10", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
+    return TestResult(
+        "late-steps", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings)
+    )
+
+
+def _mixed(bench: Bench) -> str:
+    """Say why single steps could not be read."""
+    if not bench.known.deterministic:
+        return (
+            "the same seed gives different noise, and steps count differently (momentum, Adam): "
+            "let the noise follow the seed while the check runs"
+        )
+    return (
+        "a run of t steps is not the beginning of one of t + 1, or what is returned mixes the "
+        "steps: a learning rate planned from `steps` (cosine, linear decay: plan it for a fixed "
+        "number of steps and stop earlier), momentum under a changing learning rate, or an average "
+        "of weights that no constant decay explains"
+    )
+
+
+def _grown(bench: Bench, case: Case) -> list[Look]:
+    """Read noise that no seed repeats from how fast the spread of the weights grows.
+
+    Variances of independent steps add up, so what was added between two late steps is known, on
+    average over them. Contributions repeat, and their mean over these steps is at most the root
+    of their mean square: a schedule of the learning rate makes noise look larger, never smaller.
+    """
+    if bench.adam or bench.momentum or bench.known.memory != Memory() or bench.known.random:
+        return []
+    one, other = (bench.records.draw(1, seed=seed) for seed in (5, 15))
+    walks = [loud_walk(bench, one, 1, 6000 + k) for k in range(max(4, -(-6000 // bench.dimension)))]
+    silent = [silent_walk(bench, data, 1, 0) for data in (one, other)]
+
+    def spread(step: int) -> tuple[float, int]:
+        rows = np.concatenate([walk.place(step) for walk in walks])
+        return float(np.mean(rows**2)), max(1, loud_places(rows))
+
+    def count(start: int, end: int) -> float:
+        return math.sqrt(
+            sum(float(np.sum((walk.place(end) - walk.place(start)) ** 2)) for walk in silent)
+        )
+
+    base, unit = spread(1)[0], 1.0 if bench.known.unbounded else count(0, 1)
+    if base == 0.0 or unit == 0.0:
+        return []
+    looks: list[Look] = []
+    start, before = 1, base
+    for step in bench.effort.late_steps:
+        if step < 2 * start:
+            # Too few steps beside those before: their share of the spread is lost in its error.
+            continue
+        now, places = spread(step)
+        steps = step - start
+        added = (now - before) / steps / base
+        error = math.sqrt(2 / places) * (math.hypot(now, before) / steps / base + abs(added))
+        signal = 1.0 if bench.known.unbounded else count(start, step) / steps / unit
+        promised = math.sqrt(
+            sum(_promised(bench, s) ** 2 for s in range(start + 1, step + 1)) / steps
+        )
+        p_value = float(stats.norm.cdf((added - (signal * promised) ** 2) / error))
+        case.p_values.append(p_value)
+        looks.append(Look(step, math.sqrt(max(0.0, added)), signal, promised, p_value))
+        start, before = step, now
+    return looks
+
+
+def _pulled_back(bench: Bench, memory: Memory) -> int:
+    """Return a step at which records count much less than at the steps before and after it."""
+    walk = silent_walk(bench, bench.records.draw(1, seed=5), 1, 0, memory=memory)
+    first = walk.fresh(1)
+    size = float(first @ first)
+    if size == 0.0:
+        return 0
+    weights = [float(walk.fresh(step) @ first) / size for step in range(1, 34)]
+    for step in range(2, 33):
+        before, here, after = weights[step - 2 : step + 1]
+        if here < 0.75 * min(before, after):
+            return step
+    return 0
 
 
 def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
@@ -120,7 +212,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
         return np.concatenate([walk.fresh(step) for walk in noisy])
 
     def weight(step: int) -> float:
-        # Random gradients say nothing here, nor do some that are too long already (E2, E3).
+        # Random gradients say nothing here, nor do some that are too long already.
         if bench.known.random or bench.known.unbounded:
             return 1.0
         # Each is C times the learning rate, wherever its gradient turns to meanwhile.
@@ -157,7 +249,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
             look = replace(look, together=_together(bench, one, other, memory, look))
         looks.append(look)
         if noise == 0.0 and signal < 1e-6:
-            # A learning rate that is zero by schedule; E11 tells it from early stopping.
+            # A learning rate that is zero by schedule; decisions tells it from early stopping.
             looks.pop()
             break
     return looks, memory, noisy
@@ -226,7 +318,7 @@ def _error(count: int) -> float:
 def _repeats(step: int, later: int, value: float, p_value: float) -> Finding:
     return Finding(
         "noise-repeats-every-step",
-        "E10",
+        "late-steps",
         "randomness",
         f"the noise of step {later} repeats that of step {step} (correlation {value:.2f}): the "
         "generator is seeded again, or noise is drawn from a pool. The distances between steps "
@@ -271,7 +363,7 @@ def _multiplier_findings(case: Case, looks: list[Look]) -> None:
                 "and with C far below all gradients tell which."
             )
         component = "clipping" if name == "clipping-stops" else "noise"
-        case.findings.append(Finding(name, "E10", component, what, evidence, look.p_value))
+        case.findings.append(Finding(name, "late-steps", component, what, evidence, look.p_value))
         return
 
 
@@ -289,6 +381,8 @@ def _trace(bench: Bench, case: Case, memory: Memory) -> None:
         if step == 1 or memory == Memory() or _carries_over(noisy, memory, step)
     ]
     quiet = _memberships(bench, case, steps, memory)
+    if not bench.known.deterministic:
+        return
     rows = {step: np.concatenate([walk.fresh(step) for walk in noisy]) for step in steps}
     sizes = {step: float(np.sqrt(np.mean(row**2))) for step, row in rows.items()}
     if not sizes[1]:
@@ -309,7 +403,7 @@ def _trace(bench: Bench, case: Case, memory: Memory) -> None:
             case.findings.append(
                 Finding(
                     "noise-differs-between-steps",
-                    "E10",
+                    "late-steps",
                     "noise",
                     f"step {step}{last} has {ratio:.2f} times the noise of step 1 for what a "
                     "record weighs: every step must get the same noise, also the last of an "
@@ -363,7 +457,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
         case.findings.append(
             Finding(
                 finding.name,
-                "E10",
+                "late-steps",
                 "sampling",
                 f"over steps 1 to {max(counts)}: {finding.sentence}",
                 finding.evidence,
@@ -385,7 +479,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
             case.findings.append(
                 Finding(
                     "batches-repeat" if many else "batches-disjoint",
-                    "E10",
+                    "late-steps",
                     "sampling",
                     f"{both} records were in two batches {lag} steps apart, "
                     f"{trials * rate**2:.0f} expected: "

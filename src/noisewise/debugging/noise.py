@@ -1,4 +1,4 @@
-"""E1: whether the noise is Gaussian, of the claimed size, and on every tensor.
+"""`noise`: whether the noise is Gaussian, of the claimed size, and on every tensor.
 
 The deviation of the noise that was measured (`noise_readings`) is compared with two yardsticks:
 
@@ -32,7 +32,7 @@ _EXCESS = 0.04
 
 
 def distribution(bench: Bench) -> TestResult:
-    """E1: size, shape and completeness of the noise at several (C, sigma, B)."""
+    """`noise`: size, shape and completeness of the noise at several (C, sigma, B)."""
     measured = measure(bench)
     title = "noise: size, shape, every tensor"
     readings = measured.readings
@@ -41,12 +41,12 @@ def distribution(bench: Bench) -> TestResult:
         findings.append(
             Finding(
                 "no-noise",
-                "E1",
+                "noise",
                 "noise",
                 f"no noise is added: at sigma = {SIGMA} the weights are those of sigma = 0.",
             )
         )
-        return TestResult("E1", title, "failed", "no noise", measured.p_values, tuple(findings))
+        return TestResult("noise", title, "failed", "no noise", measured.p_values, tuple(findings))
     findings += _missing_findings(bench, measured)
     findings = findings or _size_findings(bench, measured)
     p_values = list(measured.p_values)
@@ -62,7 +62,7 @@ def distribution(bench: Bench) -> TestResult:
         findings.append(
             Finding(
                 "noise-not-gaussian",
-                "E1",
+                "noise",
                 "noise",
                 f"the noise is not Gaussian ({_kind(values)}): the accountant's epsilon is that "
                 "of Gaussian noise.",
@@ -74,7 +74,7 @@ def distribution(bench: Bench) -> TestResult:
     factors = {label: round(r.factor, 3) for label, r in readings.items()}
     summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
     status = "failed" if findings else "passed"
-    return TestResult("E1", title, status, summary, tuple(p_values), tuple(findings))
+    return TestResult("noise", title, status, summary, tuple(p_values), tuple(findings))
 
 
 def _coarse(bench: Bench) -> list[Finding]:
@@ -102,7 +102,7 @@ def _coarse(bench: Bench) -> list[Finding]:
             return [
                 Finding(
                     "noise-in-half-precision",
-                    "E1",
+                    "noise",
                     "noise",
                     f"{whole.mean():.0%} of the noisy gradient has no more digits than {kind}: the "
                     "sum or its noise was rounded, so that values which one dataset can reach and "
@@ -145,7 +145,7 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
                 f"the noise is {low[worst]:.3g} times what sigma promises for what one record "
                 f"contributes (setting: {worst})"
             )
-        return [Finding(name, "E1", "noise", f"{sentence}.", evidence, p_value)]
+        return [Finding(name, "noise", "noise", f"{sentence}.", evidence, p_value)]
     over = {k: v for k, v in high.items() if readings[k].off and readings[k].factor > 1}
     if over and not measured.uneven:
         name, sentence = _pattern(readings)
@@ -156,7 +156,7 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
             "private but not what sigma says; accuracy is lost."
         )
         sentence = f"{sentence}." if name else much
-        return [Finding(name or "noise-too-large", "E1", "noise", sentence, evidence, p_value)]
+        return [Finding(name or "noise-too-large", "noise", "noise", sentence, evidence, p_value)]
     return []
 
 
@@ -249,7 +249,7 @@ def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
         return [
             Finding(
                 "tensor-without-noise",
-                "E1",
+                "noise",
                 "noise",
                 f"no noise reaches {names}, although records move it.",
                 {"tensors": list(measured.silent)},
@@ -259,7 +259,7 @@ def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
         return [
             Finding(
                 "noise-uneven",
-                "E1",
+                "noise",
                 "noise",
                 f"the noise differs between tensors ({names}) and is too small where it counts: "
                 f"the effective noise multiplier is sigma / {worst:.2f}.",

@@ -1,8 +1,8 @@
 """Measured noise: its size at several settings, per tensor, against what was asked for.
 
 The noise is the update with noise minus the update without (appendix C of the paper,
-extended to every optimizer of `bench`). E1, E2, E5, E6 and E8 read the same measurement,
-which is made once.
+extended to every optimizer of `bench`). Several tests read the same measurement, which is made
+once.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _change(bench: Bench, data: Data, init: StateDict, after: StateDict) -> floa
 
 def clipping_exists(bench: Bench) -> TestResult:
     """T1: one record, one step, no noise: the loss change must depend on C."""
-    title = "T1 of the paper: clipping exists"
+    title = "clipping exists"
     data = bench.records.draw(1, seed=3)
     norm = bench.records.gradient_norms(bench.init, data)[0]
     grid = (
@@ -74,26 +74,30 @@ def clipping_exists(bench: Bench) -> TestResult:
     spread = float(np.ptp(changes)) / max(float(np.max(np.abs(changes))), 1e-300)
     summary = f"loss change varies by {spread:.1%} over C = {grid[0]:.2g} ... {grid[-1]:.2g}"
     if np.max(np.abs(changes)) == 0.0:
-        return TestResult("T1", title, "skipped", "the loss never changes", (), (), figure)
+        return TestResult(
+            "loss-and-clip", title, "skipped", "the loss never changes", (), (), figure
+        )
     if spread > 1e-3:
-        return TestResult("T1", title, "passed", summary, (), (), figure)
+        return TestResult("loss-and-clip", title, "passed", summary, (), (), figure)
     finding = Finding(
         "no-clipping",
-        "T1",
+        "loss-and-clip",
         "clipping",
         f"gradients are not clipped: {summary}.",
         {"changes": changes.tolist()},
     )
-    return TestResult("T1", title, "failed", summary, (), (finding,), figure)
+    return TestResult("loss-and-clip", title, "failed", summary, (), (finding,), figure)
 
 
 def clipping_per_record(bench: Bench) -> TestResult:
     """T2: one record with a gradient among B - 1 without: its effect must fall like 1/B."""
-    title = "T2 of the paper: clipping is per record"
+    title = "clipping is per record"
     sizes = (1, 2, 4, 8, 16)
     made = bench.records.zero_gradient_batch(bench.init, max(sizes))
     if made is None:
-        return TestResult("T2", title, "skipped", "no records without gradient could be made")
+        return TestResult(
+            "loss-and-batch", title, "skipped", "no records without gradient could be made"
+        )
     init, (x, y) = made
     norm = bench.records.gradient_norms(init, (x[:1], y[:1]))[0]
     clip = bench.reachable(0.1 * norm / max(sizes))
@@ -106,10 +110,10 @@ def clipping_per_record(bench: Bench) -> TestResult:
     figure = {"batch": np.asarray(sizes), "change": values}
     if values.max() <= 1e-9 * norm:
         return TestResult(
-            "T2",
+            "loss-and-batch",
             title,
             "skipped",
-            "a record with a large gradient contributes nothing (dropped, not clipped); see E3",
+            "a record with a large gradient contributes nothing (dropped, not clipped)",
             (),
             (),
             figure,
@@ -118,21 +122,21 @@ def clipping_per_record(bench: Bench) -> TestResult:
     slope = float(np.polyfit(np.log(sizes), np.log(safe), 1)[0])
     summary = f"loss change falls like B to the power {slope:.2f}"
     if slope < -0.5:
-        return TestResult("T2", title, "passed", summary, (), (), figure)
+        return TestResult("loss-and-batch", title, "passed", summary, (), (), figure)
     finding = Finding(
         "clipped-per-batch",
-        "T2",
+        "loss-and-batch",
         "clipping",
         f"the mean gradient of the batch is clipped instead of each record's: {summary} "
         f"instead of -1.",
         {"slope": slope},
     )
-    return TestResult("T2", title, "failed", summary, (), (finding,), figure)
+    return TestResult("loss-and-batch", title, "failed", summary, (), (finding,), figure)
 
 
 def noise_calibration(bench: Bench) -> TestResult:
     """T3: at C so large that nothing is clipped, distances between seeds must grow with C."""
-    title = "T3 of the paper: noise grows with C"
+    title = "noise grows with C"
     data = bench.records.draw(4, seed=4)
     trials = [_trial(bench, data, trial) for trial in range(bench.effort.trials)]
     least = max(clip for clip, _, _ in trials)
@@ -158,19 +162,28 @@ def noise_calibration(bench: Bench) -> TestResult:
     )
     if not np.isfinite(distances).all():
         return TestResult(
-            "T3", title, "skipped", "weights are not finite at large C", (), (), figure
+            "distance-and-clip",
+            title,
+            "skipped",
+            "weights are not finite at large C",
+            (),
+            (),
+            figure,
         )
     if distances.max() <= 1e-9 * bench.size:
         finding = Finding(
-            "no-noise", "T3", "noise", "runs with different seeds end at the same weights."
+            "no-noise",
+            "distance-and-clip",
+            "noise",
+            "runs with different seeds end at the same weights.",
         )
-        return TestResult("T3", title, "failed", summary, (), (finding,), figure)
+        return TestResult("distance-and-clip", title, "failed", summary, (), (finding,), figure)
     flat = growth < (1.05 if bench.adam else 2.0)
     if not flat:
-        return TestResult("T3", title, "passed", summary, (), (), figure)
+        return TestResult("distance-and-clip", title, "passed", summary, (), (), figure)
     if control.max() > 0.2 * distances.max():
         return TestResult(
-            "T3",
+            "distance-and-clip",
             title,
             "skipped",
             "runs differ even at sigma = 0 (random gradients?)",
@@ -180,21 +193,25 @@ def noise_calibration(bench: Bench) -> TestResult:
         )
     finding = Finding(
         "noise-ignores-clip",
-        "T3",
+        "distance-and-clip",
         "noise",
         f"noise is not multiplied by the clipping norm: {summary}.",
         {"growth": growth},
     )
-    return TestResult("T3", title, "failed", summary, (), (finding,), figure)
+    return TestResult("distance-and-clip", title, "failed", summary, (), (finding,), figure)
 
 
 def noise_law(bench: Bench) -> TestResult:
     """T4: for plain SGD, the noise over ``lr C sigma / B`` must be standard normal."""
-    title = "T4 of the paper: Kolmogorov-Smirnov test of the noise"
+    title = "Kolmogorov-Smirnov test of the noise"
     if bench.adam:
-        return TestResult("T4", title, "skipped", "the paper's test is for plain SGD; see E1")
+        return TestResult(
+            "law-of-noise", title, "skipped", "the paper's test is for plain SGD; see noise"
+        )
     if "lr" not in bench.box.accepted:
-        return TestResult("T4", title, "skipped", "the learning rate is unknown; see E1")
+        return TestResult(
+            "law-of-noise", title, "skipped", "the learning rate is unknown; see noise"
+        )
     clip, size = bench.usable_clip, 4
     rows = bench.noise(clip=clip, sigma=SIGMA, batch_size=size, seeds=bench.seeds(), first_seed=77)
     standard = rows.ravel() * size / (clip * SIGMA)
@@ -203,17 +220,17 @@ def noise_law(bench: Bench) -> TestResult:
     summary = f"distance {statistic.statistic:.3f}, p = {p_value:.1e}, n = {standard.size}"
     figure = {"standard": standard[:4000]}
     if p_value >= LEVEL or statistic.statistic < 0.01:
-        return TestResult("T4", title, "passed", summary, (p_value,), (), figure)
+        return TestResult("law-of-noise", title, "passed", summary, (p_value,), (), figure)
     finding = Finding(
         "noise-law-wrong",
-        "T4",
+        "law-of-noise",
         "noise",
         f"the noise over lr C sigma / B is not standard normal: {summary}, deviation "
         f"{standard.std():.3f}.",
         {"deviation": float(standard.std())},
         p_value,
     )
-    return TestResult("T4", title, "failed", summary, (p_value,), (finding,), figure)
+    return TestResult("law-of-noise", title, "failed", summary, (p_value,), (finding,), figure)
 
 
 def _trial(bench: Bench, data: Data, trial: int) -> tuple[float, StateDict, float]:

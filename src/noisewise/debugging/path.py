@@ -1,4 +1,4 @@
-"""E11: whether the way that training takes depends on the records other than through the sum.
+"""`decisions`: whether the way depends on the records other than through their sum.
 
 Where noise drowns what records contribute, two trainings with the same seed add the same noise
 and must end at the same weights, whatever their data: only the noise was ever added. If they
@@ -32,23 +32,23 @@ _SIZE = 4
 
 
 def control_flow(bench: Bench) -> TestResult:
-    """E11: provoke early stopping, plateau schedules, choice of checkpoint and skipped steps."""
+    """`decisions`: provoke early stopping, plateau schedules, choices and skipped steps."""
     if "steps" not in bench.box.accepted:
-        return TestResult("E11", _TITLE, "skipped", "train takes no `steps`")
+        return TestResult("decisions", _TITLE, "skipped", "train takes no `steps`")
     measured = bench.known.noise
     if measured is not None and measured.absent:
-        return TestResult("E11", _TITLE, "skipped", "there is no noise to follow (see E1)")
+        return TestResult("decisions", _TITLE, "skipped", "there is no noise to follow (see noise)")
     if bench.known.same_noise:
-        return TestResult("E11", _TITLE, "skipped", "the noise ignores the seed (see P)")
+        return TestResult("decisions", _TITLE, "skipped", "the noise ignores the seed (see P)")
     if bench.known.unbounded:
-        why = "records contribute more than they may, so they are not drowned by noise (E2, E3)"
-        return TestResult("E11", _TITLE, "skipped", why)
+        why = "records contribute more than they may, so they are not drowned by noise"
+        return TestResult("decisions", _TITLE, "skipped", why)
     steps = bench.effort.path_steps
     plain = _walk(bench, bench.records.draw(_SIZE, seed=5))
     end = plain.place(steps)
     length = float(np.linalg.norm(end))
     if length == 0.0:
-        return TestResult("E11", _TITLE, "skipped", "weights do not move at loud noise")
+        return TestResult("decisions", _TITLE, "skipped", "weights do not move at loud noise")
     findings: list[Finding] = []
     seen, widest = [], 0.0
     # A record contributes at most C a step, on either side; the rest is rounding. Signs and
@@ -76,7 +76,9 @@ def control_flow(bench: Bench) -> TestResult:
         finding, p_values = _skipped_steps(bench, steps)
         findings += [finding] if finding else []
     status = "failed" if findings else "passed"
-    return TestResult("E11", _TITLE, status, "; ".join(seen), tuple(p_values), tuple(findings))
+    return TestResult(
+        "decisions", _TITLE, status, "; ".join(seen), tuple(p_values), tuple(findings)
+    )
 
 
 def _at_large_weights(bench: Bench, steps: int, allowed: float) -> Finding | None:
@@ -217,7 +219,7 @@ def _named(bench: Bench, plain: Walk, walk: Walk, steps: int, label: str, apart:
             "depends on the records (choice of a checkpoint by the training loss, statistics of "
             "the data, records that bypass clipping)."
         )
-    return Finding(name, "E11", "training", what, evidence)
+    return Finding(name, "decisions", "training", what, evidence)
 
 
 def _skipped_steps(bench: Bench, steps: int) -> tuple[Finding | None, list[float]]:
@@ -233,11 +235,11 @@ def _skipped_steps(bench: Bench, steps: int) -> tuple[Finding | None, list[float
         try:
             sizes = [float(np.mean(walk.moved(step) ** 2)) for walk in walks]
         except TrainingFailedError:
-            # E4 looks at small and empty batches on their own.
+            # sampling looks at small and empty batches on their own.
             return None, p_values
         first = first or max(sizes)
         if max(sizes) < 0.05 * first:
-            # No step at all, for nobody: a schedule, or noise that stops (see E10).
+            # No step at all, for nobody: a schedule, or noise that stops (see late-steps).
             return None, p_values
         ratio = min(sizes) / max(max(sizes), 1e-300)
         count = max(1, min(loud_places(walk.moved(step)) for walk in walks))
@@ -251,7 +253,7 @@ def _skipped_steps(bench: Bench, steps: int) -> tuple[Finding | None, list[float
                 return None, p_values
             return Finding(
                 "step-depends-on-batch",
-                "E11",
+                "decisions",
                 "training",
                 f"at step {step} one run moved {math.sqrt(ratio):.2g} times as far as another, "
                 "with the same settings and only noise to move it: steps are skipped, or get "

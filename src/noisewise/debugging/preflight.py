@@ -69,7 +69,7 @@ def _result(bench: Bench, findings: list[Finding]) -> TestResult:
     if bench.known.obstacle and not findings:
         summary = bench.known.obstacle
     status = "failed" if findings else "passed"
-    return TestResult("P", _TITLE, status, summary, (), tuple(findings))
+    return TestResult("preflight", _TITLE, status, summary, (), tuple(findings))
 
 
 def _accept_no_noise(bench: Bench) -> None:
@@ -130,11 +130,25 @@ def _data_matter(probe: _Probe) -> list[Finding]:
         if np.linalg.norm(one - other) > 1e-7 * bench.size:
             return []
     bench.known.hopeless = True
+    later = _first_that_moves(probe) if still else 0
+    if later:
+        bench.known.obstacle = (
+            f"the weights stay where they were until step {later}: `steps` seems to count batches "
+            f"of which several make an update. Hand over `steps` as updates, {later} batches each"
+        )
+        return []
     if still:
         sentence = "one step without noise leaves the weights where they were."
-        return [Finding("nothing-trained", "P", "training", sentence)]
+        return [Finding("nothing-trained", "preflight", "training", sentence)]
     sentence = "`data` has no effect: changing it leaves the same weights."
-    return [Finding("data-ignored", "P", "interface", sentence)]
+    return [Finding("data-ignored", "preflight", "interface", sentence)]
+
+
+def _first_that_moves(probe: _Probe) -> int:
+    """Return after how many steps the weights have moved at all; 0 for not within sixteen."""
+    if "steps" not in probe.bench.box.accepted:
+        return 0
+    return next((steps for steps in range(2, 17) if np.any(probe.at(steps=steps))), 0)
 
 
 def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> None:
@@ -154,7 +168,7 @@ def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> N
         findings.append(
             Finding(
                 "full-batch-incomplete",
-                "P",
+                "preflight",
                 "sampling",
                 "when the batch size equals the number of records, seeds give different updates "
                 "although a single record gives always the same: the sampler leaves records out "
@@ -187,12 +201,9 @@ def _ignored(probe: _Probe, base: Vector) -> list[Finding]:
     ignored = []
     accepted = bench.box.accepted
     if bench.box.observe is None:
-        if "steps" in accepted and np.array_equal(probe.at(steps=2), base):
-            # A rule that drops long gradients may stand still after a long first step.
-            short = probe.lr / 1000
-            if np.array_equal(probe.at(steps=2, lr=short), probe.at(lr=short)):
-                ignored.append("steps")
-        if "lr" in accepted and np.allclose(probe.at(lr=2 * probe.lr), base, rtol=1e-3, atol=0):
+        if "steps" in accepted and _unmoved(probe):
+            ignored.append("steps")
+        if "lr" in accepted and _same(probe, base, lr=2 * probe.lr):
             ignored.append("lr")
         other = probe.at(init=bench.scaled_init(1.1))
         if np.linalg.norm(other - base) > 0.05 * bench.size + 10 * np.linalg.norm(base):
@@ -201,12 +212,32 @@ def _ignored(probe: _Probe, base: Vector) -> list[Finding]:
     return [
         Finding(
             f"{name}-ignored",
-            "P",
+            "preflight",
             "interface",
             f"`{name}` has no effect: changing it leaves the same weights.",
         )
         for name in ignored
     ]
+
+
+def _same(probe: _Probe, base: Vector, **changed: Any) -> bool:
+    """Whether a change has no effect; a run that fails says nothing, since it was our wish."""
+    try:
+        return bool(np.allclose(probe.at(**changed), base, rtol=1e-3, atol=0))
+    except TrainingFailedError:
+        return False
+
+
+def _unmoved(probe: _Probe) -> bool:
+    """Whether a second step changes nothing; some rules stand still after a long first one."""
+    for lr in (probe.lr, probe.lr / 1000):
+        try:
+            if not np.array_equal(probe.at(steps=2, lr=lr), probe.at(lr=lr)):
+                return False
+        except TrainingFailedError:
+            # Steps that are too long for the optimizer, and a model that overflows.
+            return False
+    return True
 
 
 def _learn_noise(probe: _Probe, base: Vector) -> list[Finding]:
@@ -222,7 +253,7 @@ def _learn_noise(probe: _Probe, base: Vector) -> list[Finding]:
         return [
             Finding(
                 "noise-same-for-every-seed",
-                "P",
+                "preflight",
                 "randomness",
                 "two runs with different seeds add the same noise: it is a constant that anybody "
                 "can subtract.",
@@ -260,8 +291,8 @@ def _post_processing(probe: _Probe) -> str:
             break
     else:
         return (
-            "all entries of an update are equally large, so only the signs of the noisy gradient "
-            'are used (or the optimizer is Adam and optimizer="adam" was not said)'
+            "all entries of an update are equally large: the optimizer is Adam (say so: "
+            'optimizer="adam", --optimizer adam), or only signs of the noisy gradient are used'
         )
     louder = probe.at(noise_multiplier=30 * SIGMA, seed=14)
     lengths = [float(np.linalg.norm(row)) for row in (rows[2], louder)]
@@ -281,7 +312,8 @@ def _prepare(bench: Bench) -> list[Finding]:
     if bench.known.hopeless or bench.known.obstacle:
         return []
     try:
-        _find_decay(bench)
+        if not _find_decay(bench):
+            return []
         sensitivity.choose_clip(bench)
         sensitivity.canaries(bench)
         if not bench.known.random:
@@ -306,7 +338,7 @@ def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Findi
     return [
         Finding(
             "single-record-fails",
-            "P",
+            "preflight",
             "model",
             f"a batch of one record stops training ({error}). Poisson sampling draws such "
             "batches; batch norm cannot take them and is not private anyway.",
@@ -314,18 +346,34 @@ def _single_record_fails(bench: Bench, error: TrainingFailedError) -> list[Findi
     ]
 
 
-def _find_decay(bench: Bench) -> None:
-    """Detect undeclared weight decay: what is left when the clipping norm goes to zero."""
+def _find_decay(bench: Bench) -> bool:
+    """Detect what moves the weights when the clipping norm goes to zero.
+
+    Undeclared weight decay is read through. Anything else that does not depend on the records,
+    such as gradients of public data, would be taken for what a record contributes: then the answer
+    is no.
+    """
     if bench.weight_decay or bench.adam or bench.known.random or bench.box.observe is not None:
-        return
+        return True
     data = bench.records.draw(2, seed=5)
     try:
         rest = bench.update(data, clip=1e-9 * bench.least_norm, lr=0.5)
     except TrainingFailedError:
         # A clipping norm this small is our wish alone; code may refuse it.
-        return
+        return True
     size = float(np.linalg.norm(rest))
     along = float(rest @ bench.weights) / bench.size**2
     if size > 1e-6 * bench.size and np.linalg.norm(rest - along * bench.weights) < 1e-3 * size:
         bench.weight_decay = along
         bench.notes.append(f"weight decay of {along:.4g} was found and taken into account")
+        return True
+    other = bench.update(bench.records.draw(2, seed=16), clip=1e-9 * bench.least_norm, lr=0.5)
+    if size > 1e-6 * bench.size and np.linalg.norm(other - rest) < 1e-5 * size:
+        bench.known.obstacle = (
+            "the weights move by the same, whatever the records are, where the clipping norm is "
+            "next to zero: part of an update does not come from the records (public data, a "
+            "regulariser). Leave that part out for the check, or let train return the noisy "
+            "gradient by itself and say so with observe="
+        )
+        return False
+    return True

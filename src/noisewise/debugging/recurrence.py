@@ -39,7 +39,7 @@ def same_numbers(bench: Bench, measured: Measurement) -> list[tuple[Finding | No
     if p_value < LEVEL and share > 0.25:
         finding = Finding(
             "noise-numbers-recur",
-            "E5",
+            "freshness",
             "randomness",
             f"{share:.0%} of the numbers of the noise come again in the same step, up to their "
             "sign: noise is mirrored or copied, or it is rounded to few digits, so that "
@@ -49,14 +49,15 @@ def same_numbers(bench: Bench, measured: Measurement) -> list[tuple[Finding | No
             p_value,
         )
     results.append((finding, p_value))
-    if finding is None and "steps" in bench.box.accepted and bench.known.deterministic:
+    steps = "steps" in bench.box.accepted and not bench.correlated
+    if finding is None and steps and bench.known.deterministic:
         results.append(_in_later_steps(bench))
     return results
 
 
 def _numbers(values: Vector) -> Vector:
     size = np.abs(values[:_MOST])
-    # Coordinates without noise are the business of E1.
+    # Coordinates without noise are the business of noise.
     return size[size > 1e-3 * float(np.sqrt(np.mean(size**2)) or 1.0)]
 
 
@@ -81,7 +82,7 @@ def _in_later_steps(bench: Bench) -> tuple[Finding | None, float]:
         if p_value < LEVEL and share > 0.25:
             finding = Finding(
                 "noise-repeats-every-step",
-                "E5",
+                "freshness",
                 "randomness",
                 f"{share:.0%} of the numbers of the noise of steps 1 and {step} are there twice, "
                 "at other places or with other signs: one noise is moved on, shuffled or "
@@ -124,7 +125,7 @@ def stretches(walks: list[Walk], memory: Memory, last: int) -> list[tuple[Findin
             if p_value < LEVEL and abs(value) > 0.25:
                 finding = Finding(
                     "noise-repeats-every-step",
-                    "E10",
+                    "late-steps",
                     "randomness",
                     f"the noise of steps {i * length + 1} to {(i + 1) * length} comes back in "
                     f"steps {j * length + 1} to {(j + 1) * length} (correlation {value:.2f}): the "

@@ -1,4 +1,4 @@
-"""E3 and E4 where gradients are random themselves (dropout, augmentation): by replacing a record.
+"""`separation` and `sampling` where gradients are random themselves: by replacing a record.
 
 With the same seed the same numbers are drawn, whatever a record holds. So two runs that differ
 in one record differ by what that record does, random or not: by at most twice the bound if
@@ -29,7 +29,7 @@ def _swapped(data: Data, index: int, other: Data) -> Data:
 
 
 def separation_by_replacement(bench: Bench) -> TestResult:
-    """E3: one record among sixteen, replaced by a large one, moves the update by at most 2 C."""
+    """`separation`: a large record in the place of one of sixteen moves it by at most 2 C."""
     title = "one record moves a batch by at most its bound (gradients are random)"
     clip = bench.usable_clip
     data = bench.records.draw(_SIZE, seed=5)
@@ -56,11 +56,11 @@ def separation_by_replacement(bench: Bench) -> TestResult:
     how = "same seed" if bench.known.deterministic else f"averages of {len(runs)} runs"
     summary = f"one of {_SIZE} records replaced moves the sum by {moved / unit:.3g} C ({how})"
     if moved <= allowed:
-        return TestResult("E3", title, "passed", summary)
+        return TestResult("separation", title, "passed", summary)
     bench.known.unbounded = True
     finding = Finding(
         "records-interact",
-        "E3",
+        "separation",
         "clipping",
         f"{summary}, at most 2 C are possible if each record is clipped by itself: gradients are "
         "clipped after averaging, or something (batch norm, a batch statistic, a data-dependent "
@@ -68,17 +68,17 @@ def separation_by_replacement(bench: Bench) -> TestResult:
         "second stays.",
         {"moved_over_clip": moved / unit},
     )
-    return TestResult("E3", title, "failed", summary, (), (finding,))
+    return TestResult("separation", title, "failed", summary, (), (finding,))
 
 
 def batches_by_replacement(bench: Bench, title: str) -> TestResult:
-    """E4: a record was in the batch if replacing it changes the update of the same seed."""
+    """`sampling`: a record was in the batch if replacing it changes the update of the same seed."""
     if not bench.known.deterministic:
         why = (
             "gradients are random and a seed does not repeat a run, so nobody can tell who was in "
             "a batch: let `seed` seed dropout, augmentation and the sampler"
         )
-        return TestResult("E4", title, "skipped", why)
+        return TestResult("sampling", title, "skipped", why)
     total, batch_size, clip = 12, 3, bench.usable_clip
     data = bench.records.draw(total, seed=8)
     lr = bench.rate(clip)
@@ -97,4 +97,6 @@ def batches_by_replacement(bench: Bench, title: str) -> TestResult:
     sizes_and_chances(case, bench.sampling, table, batch_size / total)
     status = "failed" if case.findings else "passed"
     summary = "; ".join(case.seen) + " (by replacing records one by one)"
-    return TestResult("E4", title, status, summary, tuple(case.p_values), tuple(case.findings))
+    return TestResult(
+        "sampling", title, status, summary, tuple(case.p_values), tuple(case.findings)
+    )

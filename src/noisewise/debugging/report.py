@@ -118,10 +118,13 @@ def _figures(findings: Findings) -> list[tuple[Figure, str]]:
     """Return a picture for each test that kept what it needs, with a caption."""
     figures = {r.test: r.figure for r in findings.results if r.figure}
     drawers: dict[str, tuple[Callable[[Any, Any], None], str]] = {
-        "T1": (_against_clip, "Does a smaller C shorten the step? Without clipping it would not"),
-        "T2": (_against_batch, "Is every record clipped, or only their mean?"),
-        "T3": (_distances, "Does the noise grow with C?"),
-        "T4": (_law, "Is the noise what it should be, in size and shape?"),
+        "loss-and-clip": (
+            _against_clip,
+            "Does a smaller C shorten the step? Without clipping it would not",
+        ),
+        "loss-and-batch": (_against_batch, "Is every record clipped, or only their mean?"),
+        "distance-and-clip": (_distances, "Does the noise grow with C?"),
+        "law-of-noise": (_law, "Is the noise what it should be, in size and shape?"),
     }
     import matplotlib
 
@@ -141,7 +144,7 @@ def _figures(findings: Findings) -> list[tuple[Figure, str]]:
 def _against_clip(axis: Any, data: Any) -> None:
     axis.semilogx(data["clip"], data["change"], "o-", label="this code")
     axis.axhline(float(data["change"][-1]), color="grey", ls=":", label="no clipping would be flat")
-    axis.set(title="T1: loss change against C", xlabel="clipping norm C", ylabel="change of loss")
+    axis.set(title="loss change against C", xlabel="clipping norm C", ylabel="change of loss")
     axis.legend(fontsize=11)
 
 
@@ -151,7 +154,7 @@ def _against_batch(axis: Any, data: Any) -> None:
     axis.loglog(sizes, values, "o-", label="this code")
     axis.loglog(sizes, values[0] / sizes, ":", color="green", label="per record: slope -1")
     axis.loglog(sizes, np.full(len(sizes), values[0]), ":", color="red", label="per batch: slope 0")
-    axis.set(title="T2: loss change against B", xlabel="batch size B", ylabel="|change of loss|")
+    axis.set(title="loss change against B", xlabel="batch size B", ylabel="|change of loss|")
     axis.legend(fontsize=11)
 
 
@@ -161,7 +164,7 @@ def _distances(axis: Any, data: Any) -> None:
     expected = data["distance"][0] * data["clip"] / data["clip"][0]
     axis.plot(data["clip"], expected, ":", color="green", label="proportional to C")
     axis.set(
-        title="T3: distance against C",
+        title="distance against C",
         xlabel="clipping norm C",
         ylabel="mean distance between seeds",
     )
@@ -173,5 +176,5 @@ def _law(axis: Any, data: Any) -> None:
     axis.hist(values, bins=60, density=True, alpha=0.6, label="this code")
     grid = np.linspace(-4, 4, 200)
     axis.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color="green", label="N(0, 1)")
-    axis.set(title="T4: noise over lr C σ / B", xlabel="standardised noise", ylabel="density")
+    axis.set(title="noise over lr C σ / B", xlabel="standardised noise", ylabel="density")
     axis.legend(fontsize=11)

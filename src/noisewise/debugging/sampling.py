@@ -1,7 +1,7 @@
-"""E4: which records are in a batch, found from checkpoints alone.
+"""`sampling`: which records are in a batch, found from checkpoints alone.
 
 Without noise, an update is ``sum of m_i c_i`` where c_i is what record i contributes alone
-(measured, see E3) and m_i is its multiplicity over the divisor. Least squares gives m. Its
+(measured, see separation) and m_i is its multiplicity over the divisor. Least squares gives m. Its
 law must be the accountant's: every record by itself with probability q = B/N, again and
 again at each step, divided by a constant, and an empty batch is a step with noise only.
 """
@@ -15,22 +15,28 @@ from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.replacement import batches_by_replacement
 from noisewise.debugging.sampling_laws import Case, multiplicity, sizes_and_chances, whole_counts
-from noisewise.debugging.statistics import Vector, binomial
+from noisewise.debugging.statistics import LEVEL, Vector, binomial
 from noisewise.debugging.trainer import Data, TrainingFailedError
 
 __all__ = ["batches"]
 
+# If all records are drawn in as many runs, the rate is above 5 / 6 with p = 3e-10.
+_ROUNDED_RUNS = 20
 _TITLE = "batches are drawn as the accountant believes"
 
 
 def batches(bench: Bench) -> TestResult:
-    """E4: size, dispersion, overlap, empties and divisor of the batches."""
+    """`sampling`: size, dispersion, overlap, empties and divisor of the batches."""
     if bench.known.mute:
-        return TestResult("E4", _TITLE, "skipped", "records contribute nothing at any C tried")
+        return TestResult(
+            "sampling", _TITLE, "skipped", "records contribute nothing at any C tried"
+        )
     if bench.known.random:
         return batches_by_replacement(bench, _TITLE)
     if not (bench.known.additive or bench.known.incomplete):
-        return TestResult("E4", _TITLE, "skipped", "a batch is not the sum of its records (see E3)")
+        return TestResult(
+            "sampling", _TITLE, "skipped", "a batch is not the sum of its records (see separation)"
+        )
     if bench.dimension < 60:
         return batches_by_replacement(bench, _TITLE)
     # No multiple of the batch size, so that records of an incomplete last batch exist.
@@ -43,13 +49,13 @@ def batches(bench: Bench) -> TestResult:
     case = Case()
     solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sampling_runs)
     if len(solved) == 0:
-        return TestResult("E4", _TITLE, "skipped", "weights are not finite after any batch")
+        return TestResult("sampling", _TITLE, "skipped", "weights are not finite after any batch")
     gap = float(np.median(gaps))
     if gap > 0.03:
         case.findings.append(
             Finding(
                 "batch-not-a-sum",
-                "E4",
+                "sampling",
                 "sampling",
                 f"batches of a larger dataset are not sums of the contributions of its records "
                 f"(relative rest {gap:.2g}): does preprocessing look at the whole dataset?",
@@ -61,20 +67,58 @@ def batches(bench: Bench) -> TestResult:
     if not case.findings:
         sizes_and_chances(case, bench.sampling, counts, batch_size / total)
         _divisor(case, bench, solved, counts, unit, batch_size)
-        # Where a run shows its last step only, two steps cannot be added up; E10 compares them.
+        # Where a run shows its last step only, two steps cannot be added up.
         if "steps" in bench.box.accepted and bench.box.observe is None:
             rate = float(counts.mean())
             _overlap(case, bench, data, rows, batch_size, unit, rate)
         _empties(case, bench, clip)
         _shared_seed(case, bench, data, rows, batch_size, counts)
         _dataset_size(case, bench, clip, unit * batch_size)
+        if bench.sampling == "poisson" and not case.findings:
+            _rounded_rate(case, bench)
     return _result(case)
+
+
+def _rounded_rate(case: Case, bench: Bench) -> None:
+    """One over the number of whole batches is far above B / N where N is just above B.
+
+    A number of batches that is rounded up gives a lower rate, which costs no privacy.
+    """
+    batch_size, total = 5, 6
+    data = bench.records.draw(total, seed=18)
+    rows = bench.contributions(data, bench.usable_clip)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if np.linalg.svd(rows / lengths, compute_uv=False)[-1] < 1e-3:
+        return
+    solved, gaps = _memberships(bench, data, rows, batch_size, _ROUNDED_RUNS, first_seed=900)
+    if len(solved) == 0 or float(np.median(gaps)) > 0.03:
+        return
+    drawn = int((solved > 0.5 * float(np.median(solved[solved > 0]))).sum())
+    rate, seen = batch_size / total, drawn / solved.size
+    p_value = float(stats.binom.sf(drawn - 1, solved.size, rate))
+    case.p_values.append(p_value)
+    if p_value < LEVEL:
+        case.findings.append(
+            Finding(
+                "sampling-rate-wrong",
+                "sampling",
+                "sampling",
+                f"of {total} records at batch size {batch_size}, each is drawn with probability "
+                f"{seen:.2f} instead of {rate:.2f}: the rate seems to be one over a number of "
+                "batches that was rounded down. If the accountant uses the same rate, its epsilon "
+                "is right; hand it B / N otherwise.",
+                {"rate": seen},
+                p_value,
+            )
+        )
 
 
 def _result(case: Case) -> TestResult:
     status = "failed" if case.findings else "passed"
     summary = "; ".join(case.seen) or case.findings[0].sentence
-    return TestResult("E4", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings))
+    return TestResult(
+        "sampling", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings)
+    )
 
 
 def _memberships(
@@ -106,7 +150,7 @@ def _divisor(
         case.findings.append(
             Finding(
                 "divides-by-actual-batch-size",
-                "E4",
+                "sampling",
                 "averaging",
                 "the sum is divided by the size of the batch that was drawn "
                 f"(log-log slope {slope:.2f}): adding a record then changes what the others "
@@ -149,7 +193,7 @@ def _overlap(
             name, how = "batches-disjoint", "batches of one epoch never overlap (shuffling)"
         return Finding(
             name,
-            "E4",
+            "sampling",
             "sampling",
             f"{how}: {twice} records were in two steps running, {expected:.0f} expected.",
             {"twice": twice},
@@ -179,7 +223,7 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
         case.findings.append(
             Finding(
                 "empty-batch-fails",
-                "E4",
+                "sampling",
                 "sampling",
                 f"training stops at a small or empty batch ({error}): an empty batch is a step "
                 "with noise only.",
@@ -195,7 +239,7 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
             "empty-batches-avoided"
             if len(empty) < runs * probability
             else "too-many-empty-batches",
-            "E4",
+            "sampling",
             "sampling",
             f"{len(empty)} of {runs} batches were empty, {runs * probability:.0f} expected: "
             "drawing again until a batch has records changes the sampling rate.",
@@ -216,7 +260,7 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
         case.findings.append(
             Finding(
                 "empty-batch-without-noise",
-                "E4",
+                "sampling",
                 "noise",
                 "a step whose batch is empty adds no noise: weights that did not move tell that "
                 "nobody was drawn.",
@@ -260,7 +304,7 @@ def _shared_seed(
         p_value,
         lambda: Finding(
             "noise-follows-batch",
-            "E4",
+            "sampling",
             "randomness",
             "who is in a batch can be read off its noise (squared noise and membership are related "
             f"at a shift of {where}, {best:.1f} deviations): sampler and noise use generators with "
@@ -289,7 +333,7 @@ def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
         case.findings.append(
             Finding(
                 "divisor-depends-on-dataset-size",
-                "E4",
+                "sampling",
                 "averaging",
                 f"the sum is divided by {1 / shares[0]:.3g} with 16 records and by "
                 f"{1 / shares[1]:.3g} with 17, at the same batch size 8: the divisor tells how "

@@ -1,4 +1,4 @@
-"""The laws that numbers of records must follow, for E4: how often, how many, how alike.
+"""The laws that numbers of records must follow, for sampling: how often, how many, how alike.
 
 All of it is about one table of whole numbers: how often each record (column) was in the batch
 of each run (row). Under Poisson sampling its entries are independent coins of probability q.
@@ -57,7 +57,7 @@ def multiplicity(case: Case, counts: Vector) -> None:
         case.findings.append(
             Finding(
                 "sampled-with-replacement",
-                "E4",
+                "sampling",
                 "sampling",
                 f"a record was up to {int(np.max(counts))} times in one batch (in {share:.0%} of "
                 "the batches): drawing with replacement doubles what a record can do.",
@@ -78,7 +78,7 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
         p_rate,
         lambda: Finding(
             "sampling-rate-wrong",
-            "E4",
+            "sampling",
             "sampling",
             f"a record is drawn with probability {mean / total:.3f} instead of "
             f"q = B/N = {rate:.3f}: the accountant uses another rate than the sampler.",
@@ -112,7 +112,7 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
                     "batch-size-overdispersed",
                     (f"batch sizes vary too much ({spread:.1f}): records are drawn together"),
                 )
-            return Finding(name, "E4", "sampling", f"{how}.", {"spread": spread}, p_size)
+            return Finding(name, "sampling", "sampling", f"{how}.", {"spread": spread}, p_size)
 
         case.test(p_size, accuse)
         _capped(case, sizes, total, rate)
@@ -125,7 +125,7 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
             if hits.std() < (runs * rate * (1 - rate)) ** 0.5
             else Finding(
                 "records-not-alike",
-                "E4",
+                "sampling",
                 "sampling",
                 f"records have different chances: one was in {int(hits.min())} of {runs} batches, "
                 f"another in {int(hits.max())}. The accountant's q holds for none of them.",
@@ -151,7 +151,7 @@ def _never_drawn(case: Case, counts: Vector, rate: float) -> None:
         listed = ", ".join(str(index) for index in unused[:6])
         return Finding(
             "records-never-drawn",
-            "E4",
+            "sampling",
             "sampling",
             f"{unused.size} of {total} records (numbers {listed}) were in none of {runs} batches "
             f"of about {rate * total:.0f}: the sampler leaves them out (an incomplete last batch "
@@ -182,7 +182,7 @@ def _capped(case: Case, sizes: Vector, total: int, rate: float) -> None:
                 return None
             return Finding(
                 "batch-size-capped",
-                "E4",
+                "sampling",
                 "sampling",
                 f"{above} of {sizes.size} batches had more than {limit:g} records, {expected:.0f} "
                 "expected: large batches are cut off, so whether a record is used depends on the "

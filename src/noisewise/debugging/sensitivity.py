@@ -1,10 +1,10 @@
-"""E2, E3, E9: what one record can do to the update, alone, among others, and when broken.
+"""What one record can do to the update: alone, among others, and when it is broken.
 
-E2 trains on one record at a time, with gradients far below and far above the clipping norm,
-and measures the norm of its contribution. E3 checks that a batch is the *sum* of what its
-records contribute alone, times a constant: then one record changes a batch by exactly its
-own contribution, whatever the others are. Both hold for hard, soft, automatic, global and
-per-layer clipping alike, because contributions are measured, not assumed.
+`contribution` trains on one record at a time, with gradients far below and far above the
+clipping norm, and measures the norm of what it adds. `separation` checks that a batch is the
+*sum* of what its records contribute alone, times a constant: then one record changes a batch by
+exactly its own contribution, whatever the others are. Both hold for hard, soft, automatic,
+global and per-layer clipping alike, because contributions are measured, not assumed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def choose_clip(bench: Bench) -> float:
 
 
 def canaries(bench: Bench) -> None:
-    """Measure contributions over graded gradients; the tests of E1 and E2 read them.
+    """Measure contributions over graded gradients; the tests of noise and contribution read them.
 
     Where gradients are random, each record is measured with several seeds: the bound must hold
     whatever was drawn. One record is so large that its norm overflows in half precision.
@@ -91,12 +91,14 @@ def _jumps(bench: Bench, state: StateDict) -> bool:
 
 
 def contribution(bench: Bench) -> TestResult:
-    """E2: no record contributes more than the clipping norm."""
+    """`contribution`: no record contributes more than the clipping norm."""
     title = "one record contributes at most C"
     seen = bench.known.canaries
     findings = list(_buffers(bench))
     if not seen:
-        return TestResult("E2", title, "skipped", "no synthetic record has a usable gradient")
+        return TestResult(
+            "contribution", title, "skipped", "no synthetic record has a usable gradient"
+        )
     worst = max(seen, key=lambda canary: canary.ratio)
     ratio = worst.ratio
     allowed = 1 + (_ROUNDING if not bench.adam else 0.02)
@@ -113,7 +115,7 @@ def contribution(bench: Bench) -> TestResult:
             0,
             Finding(
                 name,
-                "E2",
+                "contribution",
                 "clipping",
                 f"{sentence} One record moved the sum by {ratio:.3g} C.",
                 {
@@ -125,15 +127,20 @@ def contribution(bench: Bench) -> TestResult:
         )
     if ratio < 1e-4 and not bench.known.mute:
         findings.append(
-            Finding("data-ignored", "E2", "training", "records do not change the weights at all.")
+            Finding(
+                "data-ignored",
+                "contribution",
+                "training",
+                "records do not change the weights at all.",
+            )
         )
     summary = f"largest contribution {ratio:.4g} C over {len(seen)} records and norms"
     status = "failed" if findings else "passed"
-    return TestResult("E2", title, status, summary, (), tuple(findings))
+    return TestResult("contribution", title, status, summary, (), tuple(findings))
 
 
 def additivity(bench: Bench) -> TestResult:
-    """E3: the update of a batch is the sum of the contributions of its records."""
+    """`separation`: the update of a batch is the sum of the contributions of its records."""
     title = "a batch is the sum of its records"
     clips = [bench.usable_clip]
     if not bench.adam:
@@ -141,7 +148,7 @@ def additivity(bench: Bench) -> TestResult:
     worst, where = 0.0, ""
     divisors: dict[int, float] = {}
     if bench.known.incomplete:
-        return TestResult("E3", title, "skipped", "the sampler leaves records out at q = 1")
+        return TestResult("separation", title, "skipped", "the sampler leaves records out at q = 1")
     for clip in clips:
         data = bench.records.draw(max(_SIZES), seed=5)
         rows = bench.contributions(data, clip)
@@ -178,7 +185,9 @@ def additivity(bench: Bench) -> TestResult:
     divisors[1] = 1.0
     bench.known.divisors = divisors
     if len(divisors) == 1:
-        return TestResult("E3", title, "skipped", "records contribute nothing at any C tried")
+        return TestResult(
+            "separation", title, "skipped", "records contribute nothing at any C tried"
+        )
     allowed = 0.03 if bench.adam else 5e-3
     seen = f"relative difference {worst:.1e} ({where})" if where else "no difference"
     shares = ", ".join(f"1/{1 / divisors[s]:.3g} at B = {s}" for s in _SIZES if divisors.get(s))
@@ -188,7 +197,7 @@ def additivity(bench: Bench) -> TestResult:
         findings = (
             Finding(
                 "records-interact",
-                "E3",
+                "separation",
                 "clipping",
                 f"the update of a batch is not the sum of what its records contribute alone "
                 f"({seen}): gradients are clipped after averaging, or something (batch norm, a "
@@ -208,7 +217,7 @@ def additivity(bench: Bench) -> TestResult:
         if odd:
             bench.notes.append(f"a batch is divided by neither B nor 1 ({shares})")
     status = "failed" if findings else "passed"
-    return TestResult("E3", title, status, f"{seen}; divisor {shares}", (), findings)
+    return TestResult("separation", title, status, f"{seen}; divisor {shares}", (), findings)
 
 
 def _unusual(bench: Bench) -> dict[str, Data]:
@@ -225,11 +234,13 @@ def _unusual(bench: Bench) -> dict[str, Data]:
 
 
 def broken_records(bench: Bench) -> TestResult:
-    """E9: a record with non-finite values must neither spoil nor stop a step."""
+    """`broken-records`: a record with non-finite values must neither spoil nor stop a step."""
     title = "a non-finite record is harmless"
     size, clip = 4, bench.usable_clip
     if bench.known.incomplete:
-        return TestResult("E9", title, "skipped", "the sampler leaves records out at q = 1")
+        return TestResult(
+            "broken-records", title, "skipped", "the sampler leaves records out at q = 1"
+        )
     x, y = bench.records.draw(size, seed=5)
     spoiled: list[tuple[str, Tensor, Tensor]] = []
     for label, value in (("NaN", math.nan), ("infinity", math.inf), ("1e30", 1e30)):
@@ -242,7 +253,9 @@ def broken_records(bench: Bench) -> TestResult:
             target[0] = value
             spoiled.append((f"target {label}", x, target))
     if not spoiled:
-        return TestResult("E9", title, "skipped", "inputs and targets are whole numbers")
+        return TestResult(
+            "broken-records", title, "skipped", "inputs and targets are whole numbers"
+        )
     rows = bench.contributions((x[1:], y[1:]), clip)
     share = bench.known.divisors.get(size, 1 / size)
     rest = share * rows.sum(0)
@@ -276,13 +289,13 @@ def broken_records(bench: Bench) -> TestResult:
             break
     status = "failed" if findings else "passed"
     summary = findings[0].sentence if findings else "the other records count as before"
-    return TestResult("E9", title, status, summary, (), tuple(findings))
+    return TestResult("broken-records", title, status, summary, (), tuple(findings))
 
 
 def _broken(effect: str, label: str) -> Finding:
     return Finding(
         "non-finite-record",
-        "E9",
+        "broken-records",
         "clipping",
         f"one record with a non-finite gradient {effect} ({label}): everybody can see that it was "
         "there. Give such a record weight zero and take the step.",
@@ -316,7 +329,7 @@ def _buffers(bench: Bench) -> list[Finding]:
     return [
         Finding(
             "buffer-leaks-data",
-            "E2",
+            "contribution",
             "model",
             f"the buffer {moved[0]} depends on the records and leaves training without noise "
             "(running statistics of batch norm?).",

@@ -42,6 +42,10 @@ class TrainingFailedError(NoisewiseError, RuntimeError):
     """The training under test raised an error or returned no usable checkpoint."""
 
 
+class InterfaceError(NoisewiseError, TypeError):
+    """What was given as training cannot be called by the tests."""
+
+
 class TrainFunction(Protocol):
     """What a user supplies: DP training that starts at `init` and returns a state dict."""
 
@@ -98,9 +102,11 @@ class BlackBox:
         accepted, wishes = _accepted(train)
         missing = [name for name in REQUIRED if name not in accepted]
         if missing:
-            raise TypeError(
+            raise InterfaceError(
                 f"train must accept {', '.join(REQUIRED)} as keyword arguments, but "
-                f"{', '.join(missing)} is missing: no test can run without it"
+                f"{', '.join(missing)} is missing: no test can run without it. Code that loads its "
+                "own data can stay as it is: a file nw_adapter.py says how to run it (docs: Any "
+                "stack, as it stands)"
             )
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         return cls(

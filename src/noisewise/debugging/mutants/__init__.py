@@ -2,6 +2,8 @@
 
 from noisewise.debugging.mutants import frozen as frozen
 from noisewise.debugging.mutants import frozen_again as frozen_again
+from noisewise.debugging.mutants import frozen_thrice as frozen_thrice
+from noisewise.debugging.mutants import habits as habits
 from noisewise.debugging.mutants import reported as reported
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +65,8 @@ class Training:
     ----------
     bug
         Name of the mistake to make, or ``None``.
+    habit
+        Name of something unusual and harmless, planted like a mistake (`habits`), or ``None``.
     rule
         How one record's gradient g is bounded: ``flat`` min(1, C/|g|), ``soft``
         C/sqrt(|g|^2 + C^2), ``automatic`` C/(|g| + 0.01), ``global`` C/Z if |g| <= Z else 0,
@@ -114,6 +117,7 @@ class Training:
     project: float = 0.0
     training_mode: bool = False
     show_release: bool = False
+    habit: str | None = None
 
     def __call__(
         self,
@@ -170,7 +174,7 @@ class Training:
             chance,
             draw,
         )
-        x, y = situation.data = mutated(self.bug, "data", (x, y), situation)
+        x, y = situation.data = self._changed("data", (x, y), situation)
         if len(weight_of) != len(x):
             weight_of = torch.ones(len(x))
         smooth = {n: w.clone() for n, w in weights.items()}
@@ -180,28 +184,28 @@ class Training:
         stale = {n: torch.zeros_like(w) for n, w in weights.items()}
         for step, batch in enumerate(batches(self.bug, len(x), batch_size, steps, draw)):
             situation.step = step
-            batch = situation.batch = mutated(self.bug, "batch", batch, situation)
+            batch = situation.batch = self._changed("batch", batch, situation)
             if self.bug == "skip-empty-batch" and len(batch) == 0:
                 continue
             if self.bug == "reseed-each-step":
                 chance.manual_seed(seed)
             if self.bug == "pad-by-repeating" and len(batch) > 0:
                 batch = torch.cat([batch, batch[:1].repeat(-len(batch) % PHYSICAL)])
-            inputs, targets = mutated(self.bug, "inputs", (x[batch], y[batch]), situation)
+            inputs, targets = self._changed("inputs", (x[batch], y[batch]), situation)
             records = per_record(
                 self.bug, model, self.loss_fn, list(weights), inputs, targets, self.copies
             )
-            records = situation.records = mutated(self.bug, "records", records, situation)
+            records = situation.records = self._changed("records", records, situation)
             if self.bug == "class-weights-from-labels":
                 own = weight_of[batch]
                 records = {n: torch.einsum("b,b...->b...", own, r) for n, r in records.items()}
             grown = (
                 clip * 1.5**step if self.bug == "clip-grows" else self.clip_schedule(step) * clip
             )
-            used = mutated(self.bug, "clip", grown, situation)
-            add_up = mutated(self.bug, "bounded", bounding.clip_and_sum, situation)
+            used = self._changed("clip", grown, situation)
+            add_up = self._changed("bounded", bounding.clip_and_sum, situation)
             total = add_up(records, used, micro_batch_size)
-            total = mutated(self.bug, "total", total, situation)
+            total = self._changed("total", total, situation)
             if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
                 share = len(batch) / max(1, len(set(y[batch].tolist())))
                 total = {n: t * share / max(1, len(batch)) * 2 for n, t in total.items()}
@@ -229,12 +233,12 @@ class Training:
             if self.bug == "noise-decays":
                 noise = {n: z / (step + 1) for n, z in noise.items()}
             noise = misplaced(self.bug, noise, step, len(batch), lr, micro_batch_size, world_size)
-            noise = mutated(self.bug, "noise", noise, situation)
+            noise = self._changed("noise", noise, situation)
             if self.bug == "half-precision":
                 total = {n: (t.half() + noise[n].half()).float() for n, t in total.items()}
                 noise = {n: torch.zeros_like(z) for n, z in noise.items()}
             divisor = self._divisor(batch_size, len(batch), len(x))
-            divisor = mutated(self.bug, "divisor", divisor, situation)
+            divisor = self._changed("divisor", divisor, situation)
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
             released = update
             update = _POST_PROCESSING[self.post](update, clip)
@@ -244,8 +248,8 @@ class Training:
             if self.bug == "closure-recomputes":
                 update = {n: records[n].mean(0) for n in weights}
             rate = lr * min(1.0, (step + 1) / self.warmup) if self.warmup else lr
-            rate = mutated(self.bug, "lr", rate * self.lr_schedule(step), situation)
-            update = mutated(self.bug, "update", update, situation)
+            rate = self._changed("lr", rate * self.lr_schedule(step), situation)
+            update = self._changed("update", update, situation)
             if update is None:
                 continue
             self._descend(weights, update, state, rate, step)
@@ -257,13 +261,17 @@ class Training:
                 weights = {n: w.clamp_(-clip, clip) for n, w in weights.items()}
             for n in smooth:
                 smooth[n].lerp_(weights[n], 1 - self.average)
-            if mutated(self.bug, "after", None, situation):
+            if self._changed("after", None, situation):
                 break
         result = {**fixed, **smooth} if self.average else {**fixed, **weights}
-        result = mutated(self.bug, "result", result, situation)
+        result = self._changed("result", result, situation)
         if self.show_release:
             result = {**result, **{f"released.{n}": r for n, r in released.items()}}
         return result
+
+    def _changed(self, stage: str, value: Any, situation: Situation) -> Any:
+        """Return what a stage hands on, changed by the habit and then by the bug."""
+        return mutated(self.bug, stage, mutated(self.habit, stage, value, situation), situation)
 
     # Stage 5: divide by a public constant and move.
 

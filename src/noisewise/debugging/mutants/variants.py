@@ -35,6 +35,10 @@ def _released(result: Mapping[str, Any]) -> dict[str, Any]:
     return {n.removeprefix(kept): r for n, r in result.items() if n.startswith(kept)}
 
 
+def _habit(name: str, judged: bool = True) -> Variant:
+    return Variant(name, {"habit": name}, judged=judged)
+
+
 CORRECT = (
     Variant("flat clipping", {}),
     Variant("soft clipping", {"rule": "soft"}),
@@ -90,5 +94,22 @@ CORRECT = (
     ),
     Variant(
         "momentum and learning-rate warm-up", {"momentum": 0.9, "warmup": 4}, {"momentum": 0.9}
+    ),
+    _habit("cosine schedule over the whole run", judged=False),
+    _habit("noise of the operating system"),
+    _habit("a generator of its own for each step"),
+    _habit("gradients at older weights"),
+    _habit("weight decay inside each record's gradient"),
+    _habit("gradients in bfloat16"),
+    _habit("two groups of tensors, clipped apart"),
+    _habit("lookahead", judged=False),
+    _habit("public gradient added", judged=False),
+    _habit("Lion", judged=False),
+    _habit("a step for every two batches", judged=False),
+    Variant(
+        "correlated noise, declared",
+        {"habit": "correlated noise"},
+        {"correlated_noise": True},
+        judged=False,
     ),
 )
