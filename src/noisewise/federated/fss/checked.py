@@ -112,7 +112,8 @@ class Challenge:
     @cached_property
     def t(self) -> np.uint64:
         """The factor of the sum."""
-        return np.uint64(self._drawn[-1])
+        factor: np.uint64 = self._drawn[-1]
+        return factor
 
     @cached_property
     def r(self) -> Field:

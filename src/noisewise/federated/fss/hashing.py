@@ -4,8 +4,9 @@ H_k(s) = AES_k(sigma(s)) xor sigma(s), with sigma(a, b) = (a xor b, a) on 64-bit
 Matyas-Meyer-Oseas form with a linear orthomorphism in front, which is circular correlation
 robust in the ideal-cipher model (Guo, Katz, Wang and Yu 2020, Section 7.3). Public keys give
 the left child, the right child and the value of a node, and what its proof needs
-(:mod:`noisewise.federated.fss.checked`); they are digests of their names, so nobody chose them. Blocks are pairs of little-endian words; the lowest bit of the first word
-of a child is its control bit and is cleared from the seed, which leaves 127 secret bits.
+(:mod:`noisewise.federated.fss.checked`); they are digests of their names, so nobody chose them.
+Blocks are pairs of little-endian words; the lowest bit of the first word of a child is its
+control bit and is cleared from the seed, which leaves 127 secret bits.
 """
 
 from __future__ import annotations

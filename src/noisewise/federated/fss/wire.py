@@ -157,7 +157,7 @@ def read_table(
         _refuse(spare != 0, "unused bits are set")
     if kind == "checked":
         for name in ("last", "proof"):
-            _refuse((table[name] >= PRIME).any(1), f"{name} is not in the field")
+            _refuse(np.any(table[name] >= PRIME, axis=1), f"{name} is not in the field")
     identifiers = np.ascontiguousarray(table["identifier"]).view(np.uint64).reshape(-1, 2)
     _refuse((identifiers == 0).all(1), "the identifier is empty")
     return table

@@ -43,6 +43,7 @@ from noisewise.federated.network.routes import Route
 from noisewise.federated.network.settings import Limits
 from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
+from noisewise.federated.sharing.field import PRIME
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
@@ -336,14 +337,17 @@ class Releases:
             self._store.submit(lambda c: reservations.keep(c, asked.name, kept[0])).result()
             return hashlib.sha256(kept[0]).hexdigest()
 
+        query, modulus = measurement.question.query_of_cells, None  # modulo 2^64
+        if self.study.checked:
+            query, modulus = measurement.question.query_in_field, PRIME
         if self._ledger is None:
-            keep(measurement.measure(histogram))
+            keep(query.measure(histogram))
         else:
             account = _account(self._ledger, asked.name, measurement.digest, keep)
-            query = measurement.question.query_of_cells
+            noise = measurement.mechanism
             with _refusals():
-                # Wraps around modulo 2^64, like the shares themselves.
-                with_share(query, measurement.mechanism, histogram, self._rng, account)
+                # Wraps around, like the shares themselves.
+                with_share(query, noise, histogram, self._rng, account, modulus=modulus)
         return kept[0]
 
     def _framed(self, asked: Reservation, measurement: Measurement, share: IntArray) -> bytes:

@@ -91,6 +91,9 @@ class Study:
     stage_seconds : float
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
+    checked : bool
+        Route "functions" only: every key proves that it counts one record, and contributions whose
+        keys do not are left out and named.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Study:
     noiseless_test: bool = False
     colluding: int = 0
     stage_seconds: float = 600.0
+    checked: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.of(self.relation))
@@ -125,6 +129,11 @@ class Study:
             raise ConfigurationError(
                 f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
                 "of them use route 'vectors'"
+            )
+        if self.checked and self.route != "functions":
+            raise ConfigurationError(
+                "checked = true goes with route 'functions', whose keys prove that they count one "
+                f"record each; the sums of route {self.route!r} have no such proof here"
             )
         if self.route == "masks":
             self._check_masks()
@@ -176,6 +185,7 @@ class Study:
             noiseless_test=file.flag("noiseless_test", False),
             colluding=file.whole("colluding_parties", 0),
             stage_seconds=file.number("stage_seconds", 600.0),
+            checked=file.flag("checked", False),
         )
         budget.done()
         file.done()
@@ -208,6 +218,8 @@ class Study:
         }
         if self.route == "masks":  # with the confirmed list of survivors
             meaning["protocol"] = 2
+        if self.checked:
+            meaning["checked"] = 1
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @cached_property

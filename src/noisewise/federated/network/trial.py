@@ -65,6 +65,7 @@ def make_trial(
     colluding: int = 0,
     stage_seconds: float = 600.0,
     wait: float = 3600.0,
+    checked: bool = False,
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -74,7 +75,7 @@ def make_trial(
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
     curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
-    stage_seconds
+    stage_seconds, checked
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
@@ -112,6 +113,7 @@ def make_trial(
         noiseless_test=noiseless_test,
         colluding=colluding,
         stage_seconds=stage_seconds,
+        checked=checked,
     )
     (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):
