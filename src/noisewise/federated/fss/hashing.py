@@ -48,6 +48,8 @@ _ENCRYPTORS = tuple(Cipher(algorithms.AES128(key), modes.ECB()).encryptor() for 
 
 def hash_seeds(which: int, seeds: Words) -> Words:
     """Return H of seeds of shape (..., 2) under one of the public keys."""
+    if seeds.size == 0:  # nothing that a cipher could be given
+        return np.empty(seeds.shape, np.uint64)
     mixed = np.empty(seeds.shape, np.uint64)
     np.bitwise_xor(seeds[..., 0], seeds[..., 1], out=mixed[..., 0])
     mixed[..., 1] = seeds[..., 0]
