@@ -123,10 +123,10 @@ class Load:
         for _, writer in lines:
             writer.close()
 
-    async def run(self) -> None:
-        """Send everything."""
+    async def run(self, connections: int = CONNECTIONS) -> None:
+        """Send everything that waits."""
         trust = ssl.create_default_context(cafile=self.trial.folder / "authority.crt")
-        await asyncio.gather(*(self.worker(trust) for _ in range(CONNECTIONS)))
+        await asyncio.gather(*(self.worker(trust) for _ in range(connections)))
 
 
 def peak_memory(process: Any) -> int:
