@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from benchmarks.federated_load import SERVE, Load, crowd
+
 from noisewise.federated import EcdfQuestion, Records
 from noisewise.federated.network import ClientSettings, RemoteAggregator, Study
 from noisewise.federated.network.measurement import curve_domain
