@@ -68,6 +68,9 @@ def new(
             "out and named. [default: checked with functions]"
         ),
     ] = None,
+    most_records: Annotated[
+        int | None, typer.Option(help="With functions: of one party. [default: any number]")
+    ] = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -124,6 +127,7 @@ def new(
             analysts=tuple(with_keys(analysts, place)),
             colluding=colluding_parties or 0,
             checked=chosen == "functions" if checked is None else checked,
+            most_records=most_records,
         )
         written = write_study(folder, made, trial=trial, keys=place)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")

@@ -46,7 +46,8 @@ def analyst(made, **options):
 
 def federation(folder, **options):
     settings = {"curves": ["roc"], "bins": 16, "checked": True, "patience": 60.0, "seconds": 15.0}
-    return Federation.create(folder, np.random.default_rng(3), records=20, **settings, **options)
+    options = {**settings, **options}
+    return Federation.create(folder, np.random.default_rng(3), records=20, **options)
 
 
 def add(table, number):
@@ -279,3 +280,18 @@ def test_shares_of_a_checked_study_are_32_bytes_a_record_longer(tmp_path):
         len(route_of(replace(with_proof, checked=c)).make(records)[0]) for c in (False, True)
     ]
     assert lengths[1] - lengths[0] == 32 * len(records)
+
+
+def test_a_party_that_sends_more_records_than_allowed_is_refused(tmp_path, monkeypatch):
+    made = federation(tmp_path, most_records=1)
+    with made:
+        name = max(made.data, key=lambda party: len(made.data[party]))
+        assert len(made.data[name]) > 1
+        with pytest.raises(ValueError, match="at most 1 records of a party"):
+            give(made, name)
+        # One that does not ask itself is told by the server.
+        monkeypatch.setattr("noisewise.federated.network.contribution.check_records", lambda *a: 0)
+        with pytest.raises(RefusedError, match="at most 1 records"):
+            give(made, name)
+    with pytest.raises(ConfigurationError, match="most_records"):
+        federation(tmp_path / "vectors", route="vectors", most_records=1, checked=False)

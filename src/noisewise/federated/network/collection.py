@@ -377,7 +377,11 @@ def progress_of(settings: ClientSettings) -> dict[str, Any]:
 
 def _validity(study: Study) -> tuple[str, ...]:
     if study.checked:
-        return (CHECKED, "that a server which departs from the protocol leaves honest parties in")
+        most = study.most_records
+        return (
+            CHECKED + ("" if most is None else f"; a party counts at most {most} of them"),
+            "that a server which departs from the protocol leaves honest parties in",
+        )
     if study.route == "functions":
         return (UNCHECKED,)
     return (

@@ -340,6 +340,13 @@ class Releases:
         query, modulus = measurement.question.query_of_cells, None  # modulo 2^64
         if self.study.checked:
             query, modulus = measurement.question.query_in_field, PRIME
+            if measurement.question.reach * self._count(asked.members) >= PRIME // 4:
+                raise RefusedError(
+                    "too many records for this question's sums in the field of checked keys; ask "
+                    "with fewer bins, or with mechanism='kary'",
+                    422,
+                    "too-large",
+                )
         if self._ledger is None:
             keep(query.measure(histogram))
         else:
@@ -375,8 +382,9 @@ class Releases:
         return self._sums[1]
 
     def _records(self, members: tuple[str, ...]) -> int | None:
-        if not self.study.relation.count_is_public:
-            return None
+        return self._count(members) if self.study.relation.count_is_public else None
+
+    def _count(self, members: tuple[str, ...]) -> int:
         wanted = set(members)
 
         def job(connection: Connection) -> int:

@@ -34,6 +34,8 @@ def study_text(study: Study) -> str:
             f"checked = {str(study.checked).lower()}            # keys prove that they count one "
             "record each"
         )
+    if study.most_records is not None:
+        lines.append(f"most_records = {study.most_records}             # of one party")
     if study.route == "masks":
         lines += [
             f"colluding_parties = {study.colluding}        # who may tell the server all they know",
