@@ -230,6 +230,20 @@ def test_what_is_published_is_the_same_for_every_cell():
             assert ((counts - 500) ** 2 / 500).sum() < 60
 
 
+def test_the_secret_factor_that_hides_the_cell_is_uniform():
+    # Whoever knew k could solve A = k - 2a for a, and Z = a + r_cell for the cell. From the true
+    # cell k can be told; it must be uniform, and another one for every key. Chi-square as above.
+    cell, drawn = 5, challenge(3)
+    pair = generate_checked([cell] * 4000, 3, TAG, 17)
+    z, opened, _ = reduced(sum(keys.proofs(drawn) for keys in pair)).T
+    a = reduced(z + negative(drawn.r[cell]))
+    secret = reduced(opened + reduced(2 * a))
+    assert np.unique(secret).size == 4000
+    for shift in (0, 29, 58):
+        counts = np.bincount(((secret >> np.uint64(shift)) & np.uint64(7)).astype(int), minlength=8)
+        assert ((counts - 500) ** 2 / 500).sum() < 60
+
+
 def test_for_each_cell_there_is_one_secret_that_explains_what_is_published():
     # So Z, A and U do not tell cells apart: a = Z - r_cell and k = A + 2a fit, whatever the cell.
     drawn = challenge(3)
