@@ -4,7 +4,8 @@ Each contribution is one record of one party with a signing key of its own: a pa
 a manifest, one signed HTTPS request to each server, answered after it is on the disk. Printed:
 contributions a second, the servers' peak memory, bytes against the formula, and the time from
 question to curve. The study adds no noise, so that the collected curve can be compared with the
-true one, which must be equal to the bit. Set NOISEWISE_LOAD to another number of contributions.
+true one, which must be equal to the bit. Set NOISEWISE_LOAD to another number of contributions, and
+NOISEWISE_CHECKED=1 for keys that prove that they count one record each.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import table
 from noisewise.federated import EcdfQuestion, Records
-from noisewise.federated.fss import generate_point, key_bytes
+from noisewise.federated.fss import generate_checked, generate_point, key_bytes
 from noisewise.federated.fss.wire import round_tag
 from noisewise.federated.network import ClientSettings, RemoteAggregator, Study
 from noisewise.federated.network.identity import Signer, public_key_text
@@ -37,6 +38,7 @@ from noisewise.privacy.randomness import resolve
 
 BINS = 1024
 CONNECTIONS = 128
+CHECKED = os.environ.get("NOISEWISE_CHECKED") == "1"
 SERVE = (
     "import sys; from pathlib import Path; from noisewise.federated.network import *; "
     "run_server(ServerSettings.read(Path(sys.argv[1])), lambda a: print('ready', flush=True))"
@@ -46,8 +48,9 @@ SERVE = (
 def crowd(folder: Path, size: int) -> tuple[Trial, list[Signer]]:
     """Write a trial with `size` parties, whose public keys are in a file of their own."""
     trial = make_trial(
-        folder, parties=["placeholder"], curves=["ecdf"], bins=BINS, noiseless_test=True
-    )
+        folder, parties=["placeholder"], curves=["ecdf"], bins=BINS, noiseless_test=True,
+        checked=CHECKED, patience=3600.0,
+    )  # fmt: skip
     signers = [Signer(f"phone-{i}", Ed25519PrivateKey.generate()) for i in range(size)]
     lines = (f"{signer.name},{public_key_text(signer.key)}\n" for signer in signers)
     (folder / "phones.csv").write_text("".join(lines))
@@ -69,7 +72,7 @@ class Load:
         self.signers = signers
         self.route = route_of(self.study)
         began = time.perf_counter()
-        self.keys = generate_point(cells, domain.levels, tag)
+        self.keys = (generate_checked if CHECKED else generate_point)(cells, domain.levels, tag)
         self.generation = time.perf_counter() - began
         self.payload = self.manifests = self.sent = self.received = 0
         self.waiting: Iterator[int] = iter(range(len(signers)))
@@ -120,10 +123,10 @@ class Load:
         for _, writer in lines:
             writer.close()
 
-    async def run(self) -> None:
-        """Send everything."""
+    async def run(self, connections: int = CONNECTIONS) -> None:
+        """Send everything that waits."""
         trust = ssl.create_default_context(cafile=self.trial.folder / "authority.crt")
-        await asyncio.gather(*(self.worker(trust) for _ in range(CONNECTIONS)))
+        await asyncio.gather(*(self.worker(trust) for _ in range(connections)))
 
 
 def peak_memory(process: Any) -> int:
@@ -176,16 +179,17 @@ def measure(trial: Trial, signers: list[Signer], processes: list[Any], size: int
     busy = [processor_seconds(p) - before for p, before in zip(processes, busy, strict=True)]
     loaded = [peak_memory(process) for process in processes]
     settings = ClientSettings.read(trial.config("analyst"))
-    question = EcdfQuestion(domain, 1.0, relation="replace-one")
+    question = EcdfQuestion(domain, 1.0, relation=study.relation)
     began = time.perf_counter()
     sums = RemoteAggregator(settings).ask(question, (), resolve(None))
     collecting = time.perf_counter() - began
     exact = np.array_equal(sums.noisy, question.statistic(Records(values)))
     assert exact, "the collected curve is wrong"
-    length = key_bytes("point", domain.levels)
+    length = key_bytes("checked" if CHECKED else "point", domain.levels)
     disk = sum(path.stat().st_size for path in trial.folder.glob("*-state/*") if path.is_file())
     table(
-        f"{size:,} contributions of one record to two servers, {BINS} cells",
+        f"{size:,} {'checked ' if CHECKED else ''}contributions of one record to two servers, "
+        f"{BINS} cells",
         ("what", "measured"),
         [
             ("contributions a second", f"{size / seconds:,.0f}"),
@@ -207,7 +211,11 @@ def measure(trial: Trial, signers: list[Signer], processes: list[Any], size: int
         "bytes",
         ("part", "total", "a contribution"),
         [
-            row("keys, formula 2 n (46 + 16 L + ceil((L-1)/8))", 2 * size * formula(domain), size),
+            row(
+                "keys, formula 2 n (46 + 16 L + ceil((L-1)/8)), 32 more if checked",
+                2 * size * formula(domain),
+                size,
+            ),
             row("keys, sent", load.payload, size),
             row("manifests", load.manifests, size),
             row("HTTP and signatures", load.sent - load.payload - load.manifests, size),
@@ -221,7 +229,7 @@ def measure(trial: Trial, signers: list[Signer], processes: list[Any], size: int
 def formula(domain: Any) -> int:
     """Return the bytes of a point key: header, identifier, root; L - 1 corrections; last value."""
     levels = domain.levels
-    return 30 + 16 + 16 * (levels - 1) + -(-(levels - 1) // 8) + 16
+    return 30 + 16 + 16 * (levels - 1) + -(-(levels - 1) // 8) + 16 + (32 if CHECKED else 0)
 
 
 def row(name: str, total: int, size: int) -> tuple[str, str, str]:

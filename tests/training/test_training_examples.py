@@ -52,3 +52,23 @@ def test_torchrun():
     sums = re.findall(r"sum of all weights (-?[\d.]+)", done.stdout)
     assert len(sums) == 2
     assert sums[0] == sums[1]
+
+
+@pytest.mark.slow
+def test_three_hospitals_train_one_model_behind_masks():
+    pytest.importorskip("cryptography")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / "federated_training.py")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 1.5 <= epsilon(done.stdout) <= 1.7
+    assert "survives 2 of them colluding" in done.stdout
+    sums = re.findall(r"sum of all weights (-?[\d.]+)", done.stdout)
+    assert len(sums) == 3
+    assert len(set(sums)) == 1
+    # Right for nine in ten of made-up records; by chance it would be half of them.
+    assert float(re.search(r"right: ([\d.]+)", done.stdout).group(1)) > 0.8

@@ -189,3 +189,17 @@ def test_thousands_of_uneven_thresholds_are_refused_for_engines():
     table = duckdb_relation(pa.table({"x": np.arange(9.0)}))
     with pytest.raises(ValueError, match="not evenly spaced"):
         nw.ecdf.dp_ecdf("x", data=table, bounds=(1, 10), thresholds="log", bins=5000, epsilon=1.0)
+
+
+@pytest.mark.parametrize("form", ["duckdb", "polars lazy", "ibis sqlite"])
+def test_quantiles_of_a_table_are_those_of_its_column_by_a_curve(form):
+    x = np.random.default_rng(2).normal(40, 10, 2000)
+    table = FORMS[form](pa.table({"x": x}))
+    options = {"bounds": (0, 120), "epsilon": 1.0, "bins": 512, "seed": 1}
+    here = nw.ecdf.dp_quantile(x, [0.25, 0.5], mechanism="curve", **options)
+    there = nw.ecdf.dp_quantile("x", [0.25, 0.5], data=table, **options)
+    assert np.array_equal(here, there)
+    assert here.statement().to_json() == there.statement().to_json()
+    assert float(nw.ecdf.dp_median("x", data=table, **options)) == there[1]
+    with pytest.raises(ValueError, match="no grouped query"):
+        nw.ecdf.dp_quantile("x", 0.5, data=table, mechanism="exponential", **options)

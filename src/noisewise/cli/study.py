@@ -61,6 +61,16 @@ def new(
         int | None,
         typer.Option(help="With masks: how many may tell the server all they know. Must be said."),
     ] = None,
+    checked: Annotated[
+        bool | None,
+        typer.Option(
+            help="With functions: keys prove that they count one record each; who cheats is left "
+            "out and named. [default: checked with functions]"
+        ),
+    ] = None,
+    most_records: Annotated[
+        int | None, typer.Option(help="With functions: of one party. [default: any number]")
+    ] = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -116,6 +126,8 @@ def new(
             parties=tuple(with_keys(parties, place)),
             analysts=tuple(with_keys(analysts, place)),
             colluding=colluding_parties or 0,
+            checked=chosen == "functions" if checked is None else checked,
+            most_records=most_records,
         )
         written = write_study(folder, made, trial=trial, keys=place)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")

@@ -84,6 +84,7 @@ def dp_quantile(
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
     rho: float | None = None,
+    data: Any = None,
 ) -> PrivateQuantile | PrivateQuantiles:
     """Release one or few quantiles with differential privacy.
 
@@ -112,6 +113,9 @@ def dp_quantile(
         Who adds up the records of several parties; then quantiles come from a curve.
     ledger, seed, rho
         See :func:`noisewise.ecdf.dp_ecdf`.
+    data : table, optional
+        Where the records are, `x` being the name of a column (see :func:`noisewise.ecdf.dp_ecdf`).
+        Quantiles then come from a curve, which is one grouped count in the table's own engine.
 
     Returns
     -------
@@ -135,23 +139,24 @@ def dp_quantile(
     bounded = per_unit(units, max_per_unit, source)
     most = ONE_ROW if bounded is None else bounded.contribution
     different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
-    if mechanism == "exponential" and aggregator is not None:
+    elsewhere = aggregator is not None or data is not None
+    if mechanism == "exponential" and elsewhere:
         raise ValueError(
-            "mechanism='exponential' looks at all records at once, which no aggregator can: leave "
-            "it out, and the quantiles come from a curve"
+            "mechanism='exponential' looks at all records at once, which no aggregator and no "
+            "grouped query of a table can: leave it out, and the quantiles come from a curve"
         )
     choice = plan_quantiles(
         Decimals(grid.lower, grid.upper), different, relation, budget, most, level
     )
     if (
-        aggregator is not None
+        elsewhere
         or mechanism == "curve"
         or (mechanism == "auto" and _curve_is_better(choice, relation, budget, bins))
     ):
         curve = dp_ecdf(
             x, bounds=(grid.lower, grid.upper), epsilon=epsilon, delta=delta, bins=bins,
             relation=relation, units=units, max_per_unit=max_per_unit, aggregator=aggregator,
-            ledger=ledger, seed=source, rho=rho,
+            ledger=ledger, seed=source, rho=rho, data=data,
         )  # fmt: skip
         return _from_curve(curve, wanted)
     found = _released(x, choice, units, bounded, relation, budget, ledger, source)

@@ -81,6 +81,11 @@ class GroupSumsQuestion(Question):
         checked_cuts(self.cuts)
 
     @property
+    def reach(self) -> int:
+        """What one record adds to a sum, at most."""
+        return UNIT
+
+    @property
     def points(self) -> FloatArray:
         """The cuts as an array."""
         return np.asarray(self.cuts, np.float64)
@@ -129,7 +134,7 @@ class GroupSumsQuestion(Question):
 
     def answer(self, sums: Sums) -> GroupSums:
         """Return the sums by group."""
-        check_plausible(sums.noisy, sums.mechanism, UNIT, sums.records)
+        check_plausible(sums.noisy, sums.mechanism, self.reach, sums.records)
         names = [family for family, _, _ in FAMILIES[self.method]]
         return GroupSums.read(
             sums.noisy, self.points, names, self.planned, sums.mechanism, self._promise(sums)

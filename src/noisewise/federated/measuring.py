@@ -10,6 +10,7 @@ it is checked for being possible at all.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz
 from noisewise.ecdf.two_class import TwoCurves
 from noisewise.federated.masking.session import AggregationError
 from noisewise.federated.sharing.additive import Words, as_signed
+from noisewise.federated.sharing.field import PRIME, Field, multiply, reduced
 
-__all__ = ["check_plausible", "measure_modulo", "reach"]
+__all__ = ["check_plausible", "measure_in_field", "measure_modulo", "reach"]
 
 #: More records than anybody has; the bound where their number is private.
 MANY_RECORDS = 1 << 36
@@ -56,6 +58,38 @@ def _by_digits(strategy: Strategy, words: Words, bits: int) -> IntArray:
         total = part if total is None else total + part
     assert total is not None
     return as_signed(total)
+
+
+def measure_in_field(
+    measure: Callable[[IntArray], IntArray], share: Field, furthest: int
+) -> IntArray:
+    """Apply a linear map to elements of the field of :mod:`~noisewise.federated.sharing.field`.
+
+    Parameters
+    ----------
+    measure : callable
+        Linear, right for results below 2^63.
+    share : array
+        One element for each cell.
+    furthest : int
+        What one record adds to a result, at most.
+
+    Returns
+    -------
+    array of int64
+        Elements of the field.
+    """
+    share = np.asarray(share).astype(np.uint64)
+    # Digits that are counts so small that no result reaches 2^62.
+    bits = min(32, 62 - (furthest * share.size).bit_length())
+    if bits < 1:
+        raise OverflowError("this question's sums are too large for the field; take fewer bins")
+    total = np.zeros(1, np.uint64)
+    for shift in range(0, 61, bits):
+        digits = (share >> np.uint64(shift)) & np.uint64((1 << bits) - 1)
+        part = (measure(digits.astype(np.int64)) % PRIME).astype(np.uint64)
+        total = reduced(total + multiply(part, np.uint64(1 << shift)))
+    return total.astype(np.int64)
 
 
 def reach(strategy: Strategy) -> int:

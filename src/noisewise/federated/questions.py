@@ -29,7 +29,7 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.roc import PrivateROC
 from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.measuring import check_plausible, measure_modulo, reach
+from noisewise.federated.measuring import check_plausible, measure_in_field, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
@@ -124,6 +124,16 @@ class Question(ABC):
         """The same from a histogram over the cells, or from a share of it."""
         return self._asking(self.measure)
 
+    @property
+    def query_in_field(self) -> Query:
+        """The same from a share of the histogram whose elements lie in a field."""
+        return self._asking(lambda share: measure_in_field(self.measure, share, self.reach))
+
+    @property
+    def reach(self) -> int:
+        """What one record adds to a sum, at most."""
+        return reach(self.planned.strategy)
+
     def _asking(self, measure: Callable[[Any], IntArray]) -> Query:
         return Query.of(measure, self.planned.sensitivity, self.what, assumptions=(self.public,))
 
@@ -147,7 +157,7 @@ class Question(ABC):
 
     def _records(self, sums: Sums) -> int:
         """Return the public number of records, or 0 if it is private; check the sums."""
-        check_plausible(sums.noisy, sums.mechanism, reach(sums.mechanism.strategy), sums.records)
+        check_plausible(sums.noisy, sums.mechanism, self.reach, sums.records)
         if not self.relation.count_is_public:
             return 0
         if not sums.records:

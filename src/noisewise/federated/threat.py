@@ -43,6 +43,8 @@ class ThreatModel:
         What an attacker can still do.
     noiseless : bool
         Whether noise was switched off for a test. No epsilon can then be stated.
+    excluded : tuple of str
+        Parties that were left out because their contributions did not prove to be valid.
 
     Examples
     --------
@@ -61,6 +63,7 @@ class ThreatModel:
     hardness: str = ""
     not_promised: tuple[str, ...] = ()
     noiseless: bool = False
+    excluded: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -77,6 +80,11 @@ class ThreatModel:
         if self.hardness:
             said.append(f"computational assumption: {self.hardness}")
         said += [f"not promised: {sentence}" for sentence in self.not_promised]
+        if self.excluded:
+            said.append(
+                "left out, because their keys do not count one record each: "
+                + ", ".join(self.excluded)
+            )
         if self.noiseless:
             said.insert(0, NOISELESS)
         return tuple(said)

@@ -102,9 +102,13 @@ class Shared(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class OwnShare(Additive):
-    """One contributor's share, as the noise of what it sends."""
+    """One contributor's share, as the noise of what it sends.
+
+    With a modulus sums are residues, from 0 on, and so is what is sent.
+    """
 
     whole: Shared
+    modulus: int | None = None
 
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
@@ -130,9 +134,21 @@ class OwnShare(Additive):
         """Draw the share."""
         return self.whole.draw_share(rng)
 
+    def applied(self, exact: Any, rng: Randomness) -> Any:
+        """Add the share to the exact numbers."""
+        if self.modulus is None:
+            return super().applied(exact, rng)
+        return (np.asarray(exact, np.int64) + self.draw(rng) % self.modulus) % self.modulus
+
 
 def with_share(
-    query: Query, noise: Shared, records: Any, rng: Randomness, account: Account | None = None
+    query: Query,
+    noise: Shared,
+    records: Any,
+    rng: Randomness,
+    account: Account | None = None,
+    *,
+    modulus: int | None = None,
 ) -> Any:
     """Return what one contributor sends: its sums with its own share of the noise.
 
@@ -147,6 +163,9 @@ def with_share(
         The contributor's own.
     account : Account, optional
         Of a contributor that keeps one; by default in memory.
+    modulus : int, optional
+        At most 2^62, if the sums are residues from 0 on; by default they are signed words.
     """
     held = MemoryAccount() if account is None else account
-    return release(query, OwnShare(noise), ThisProcess(records), held, delta=None, rng=rng).value
+    own = OwnShare(noise, modulus)
+    return release(query, own, ThisProcess(records), held, delta=None, rng=rng).value

@@ -14,14 +14,14 @@ import numba.core.cgutils
 import numba.extending
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]
 
-from noisewise.federated.fss.hashing import CIPHER_KEYS, LEFT, RIGHT, VALUE
+from noisewise.federated.fss.hashing import CIPHER_KEYS, CODE, LEFT, RIGHT, VALUE
 
 # Parts of numba are typed in some versions and not in others; here none of them is.
 _intrinsic: Any = numba.extending.intrinsic
 _types: Any = numba.types
 _cgutils: Any = numba.core.cgutils
 
-__all__ = ["encrypt", "expand_children", "hash_block", "hash_value"]
+__all__ = ["encrypt", "expand_children", "hash_block", "hash_value", "multiply"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _V = ir.VectorType(_I64, 2)
@@ -200,9 +200,24 @@ def _hash_block(which: int) -> Any:
     return _intrinsic(hash_block)
 
 
+def _multiply(typing: Any, a: Any, b: Any) -> Any:
+    """Multiply two numbers below 2^61; congruent modulo 2^61 - 1 and below 2^62."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(word, wide) for word in arguments))
+        low = builder.and_(builder.trunc(product, _I64), ir.Constant(_I64, (1 << 61) - 1))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 61)), _I64)
+        return builder.add(low, high)
+
+    word = _types.uint64
+    return word(word, word), generate
+
+
 encrypt: Any = _intrinsic(_encrypt)
+multiply: Any = _intrinsic(_multiply)
 expand_children: Any = _intrinsic(_expand_children)
 hash_value: Any = _intrinsic(_hash_value)
 
 #: One function for each cipher key, from two words to two words.
-hash_block = [_hash_block(which) for which in (LEFT, RIGHT, VALUE)]
+hash_block = [_hash_block(which) for which in (LEFT, RIGHT, VALUE, CODE)]

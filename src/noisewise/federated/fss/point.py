@@ -12,18 +12,20 @@ of the counts is a share of the cumulative counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noisewise.federated.fss import kernels
 from noisewise.federated.fss.hashing import LEFT, RIGHT, SEED_MASK, VALUE, Words, hash_seeds, split
 from noisewise.federated.fss.keys import Keys, checked_points, pack_bits
-from noisewise.federated.fss.wire import Kind, new_table
+from noisewise.federated.fss.wire import Kind, Table, new_table
 from noisewise.privacy.randomness import Randomness, resolve
 
-__all__ = ["PointKeys", "generate_point"]
+__all__ = ["PointKeys", "chunks", "expand", "generate_point", "grown", "units"]
 
 ONE = np.uint64(1)
 # Blocks expanded at once by the fallback.
@@ -57,12 +59,10 @@ class PointKeys(Keys):
         if kernels.use(compiled):
             kernels.load().point_sum(self.server, root, seeds, left, right, last, total)
         else:
-            step = max(1, CHUNK >> (self.levels - 1))
-            for start in range(0, len(self), step):
-                part = slice(start, start + step)
-                total += _expand(
-                    self.server, root[part], seeds[part], left[part], right[part], last[part]
-                ).sum(0, dtype=np.uint64)
+            for part in chunks(len(self), self.levels):
+                s, t = expand(self.server, root[part], seeds[part], left[part], right[part])
+                values = hash_seeds(VALUE, s) + t[..., None] * last[part, None, :]
+                total += values.sum(0, dtype=np.uint64).ravel()
         return total if self.server == 0 else np.uint64(0) - total
 
     def evaluate(self, points: Any) -> Words:
@@ -106,29 +106,77 @@ def generate_point(
     compiled : bool, optional
         Whether to use AES instructions through numba; by default if both are there.
     """
+    tables, ends, control = grown("point", cells, levels, tag, resolve(rng), compiled=compiled)
+    difference = units(cells, np.uint64(1)) - hash_seeds(VALUE, ends[0])
+    difference += hash_seeds(VALUE, ends[1])
+    last = np.where(control[:, None] == 1, np.uint64(0) - difference, difference)
+    for table in tables:
+        table["last"] = last
+    first, second = (PointKeys(table, levels, server) for server, table in enumerate(tables))
+    return first, second
+
+
+def chunks(keys: int, levels: int) -> Iterator[slice]:
+    """Cut so many keys into parts that are expanded at once."""
+    step = max(1, CHUNK >> (levels - 1))
+    return (slice(start, start + step) for start in range(0, keys, step))
+
+
+def grown(
+    kind: Kind,
+    cells: Any,
+    levels: int,
+    tag: bytes,
+    source: Randomness,
+    *,
+    compiled: bool | None = None,
+) -> tuple[list[Table], Words, Words]:
+    """Make pairs of keys without their last corrections.
+
+    Returns
+    -------
+    tables : list
+        Of both servers.
+    ends : array of shape (2, keys, 2)
+        The servers' seeds at the secret cells.
+    control : array
+        The second server's control bits there; the first one has the others.
+    """
     places = checked_points(cells, levels, "cells")
-    source, size, down = resolve(rng), places.size, levels - 1
-    tables = [new_table("point", levels, size, server, tag) for server in (0, 1)]
+    size, down = places.size, levels - 1
+    tables = [new_table(kind, levels, size, server, tag) for server in (0, 1)]
     roots = source.uint64((2, size, 2))
     roots[..., 0] &= SEED_MASK
     identifiers = np.frombuffer(source.bytes(16 * size), "V16")
     seeds = np.empty((size, down, 2), np.uint64)
     left, right = np.empty((2, size, down), np.uint8)
-    last = np.empty((size, 2), np.uint64)
-    if kernels.use(compiled):
-        kernels.load().point_generate(places, levels, roots, seeds, left, right, last)
-    else:
-        _generate(places, levels, roots, seeds, left, right, last)
+    ends, control = np.empty((2, size, 2), np.uint64), np.empty(size, np.uint64)
+    path = kernels.load().point_path if kernels.use(compiled) else _path
+    path(places, levels, roots, seeds, left, right, ends, control)
     seeds[..., 0] |= left
     for table, root in zip(tables, roots, strict=True):
         table["identifier"], table["root"], table["seeds"] = identifiers, root, seeds
-        table["last"], table["right"] = last, pack_bits(right)
-    first, second = (PointKeys(table, levels, server) for server, table in enumerate(tables))
-    return first, second
+        table["right"] = pack_bits(right)
+    return tables, ends, control
 
 
-def _generate(
-    places: Words, levels: int, roots: Words, seeds: Words, left: Any, right: Any, last: Words
+def units(cells: Any, value: Any) -> Words:
+    """Return the two values of the block that holds each cell: `value` in it, 0 beside it."""
+    places = np.asarray(cells)
+    unit = np.zeros((places.size, 2), np.uint64)
+    unit[np.arange(places.size), (places & 1).astype(np.intp)] = value
+    return unit
+
+
+def _path(
+    places: Words,
+    levels: int,
+    roots: Words,
+    seeds: Words,
+    left: Any,
+    right: Any,
+    ends: Words,
+    control: Words,
 ) -> None:
     s = [roots[0].copy(), roots[1].copy()]
     t = [np.zeros(places.size, np.uint64), np.ones(places.size, np.uint64)]
@@ -149,14 +197,13 @@ def _generate(
             s[server] = np.ascontiguousarray(kept ^ correction * t[server][:, None])
             t[server] = kept_bit ^ (t[server] & correct_kept)
         seeds[:, level], left[:, level], right[:, level] = correction, correct_left, correct_right
-    unit = np.zeros((places.size, 2), np.uint64)
-    unit[np.arange(places.size), (places & ONE).astype(np.intp)] = 1
-    difference = unit - hash_seeds(VALUE, s[0]) + hash_seeds(VALUE, s[1])
-    last[:] = np.where(t[1][:, None] == 1, np.uint64(0) - difference, difference)
+    ends[0], ends[1], control[:] = s[0], s[1], t[1]
 
 
-def _expand(server: int, root: Words, seeds: Words, left: Any, right: Any, last: Words) -> Words:
-    """Values of some keys at all cells, before the second server's change of sign."""
+def expand(
+    server: int, root: Words, seeds: Words, left: Any, right: Any
+) -> tuple[Words, NDArray[Any]]:
+    """Seeds and control bits of some keys in the last block of every pair of cells."""
     size = root.shape[0]
     s, t = root[:, None, :], np.full((size, 1), server, np.uint64)
     for level in range(seeds.shape[1]):
@@ -169,6 +216,4 @@ def _expand(server: int, root: Words, seeds: Words, left: Any, right: Any, last:
             np.bitwise_xor(block, correction, out=children[:, :, side])
             np.bitwise_xor(bit, t & control[:, level, None], out=bits[:, :, side])
         s, t = children.reshape(size, 2 * width, 2), bits.reshape(size, 2 * width)
-    values = hash_seeds(VALUE, s)
-    values += t[..., None] * last[:, None, :]
-    return values.reshape(size, -1)
+    return s, t

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from noisewise.federated.domain import Domain
+from noisewise.federated.fss.checked import Challenge, CheckedKeys, accepted
 from noisewise.federated.fss.hashing import Words
 from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.point import PointKeys
@@ -21,12 +22,13 @@ from noisewise.federated.noise import SharedMechanism, SharedNoise
 from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
+from noisewise.federated.sharing.field import PRIME, Field, from_field, reduced
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness
 from noisewise.release.shares import with_share
 
-__all__ = ["KeyStore", "combine_shares", "noisy_share", "paired"]
+__all__ = ["CheckedStore", "KeyStore", "combine_shares", "noisy_share", "paired", "proven"]
 
 
 class Cells(Protocol):
@@ -157,6 +159,66 @@ class KeyStore:
             start += len(part)
 
 
+class CheckedStore(KeyStore):
+    """The checked point keys that one server accepted in one round, and one challenge for each."""
+
+    keys: ClassVar[type[Keys]] = CheckedKeys
+
+    def __init__(self, domain: Domain, server: int, round_name: str) -> None:
+        super().__init__(domain, server, round_name)
+        self._cells = domain.cells
+        self._challenged: dict[bytes, bytes] = {}
+
+    def proofs(
+        self, names: Iterable[bytes], seed: bytes, *, compiled: bool | None = None
+    ) -> dict[bytes, Field]:
+        """Return what this server publishes about some keys.
+
+        Parameters
+        ----------
+        names : iterable of bytes
+        seed : bytes
+            Of the challenge, unknown to the owners when they sent their keys.
+        compiled : bool, optional
+            See :meth:`PointKeys.sum_over_domain`.
+
+        Raises
+        ------
+        KeyFormatError
+            If a key was challenged with another seed before: both together show its cell.
+        """
+        wanted = list(names)
+        if any(self._challenged.get(name, seed) != seed for name in wanted):
+            raise KeyFormatError(
+                "a key is challenged once: two challenges together would show its cell"
+            )
+        challenge = Challenge(seed, self._cells, self.domain.levels)
+        self._challenged.update(dict.fromkeys(wanted, seed))
+        found: dict[bytes, Field] = {}
+        for part in self._select(wanted):
+            assert isinstance(part, CheckedKeys)
+            rows = part.proofs(challenge, compiled=compiled)
+            found.update(zip(part.identifiers, rows, strict=True))
+        return found
+
+    def histogram_share(self, names: Iterable[bytes], *, compiled: bool | None = None) -> Words:
+        """Return this server's share of the histogram of some keys, in the field."""
+        total = np.zeros(1 << self.domain.levels, np.uint64)
+        for part in self._select(list(names)):
+            assert isinstance(part, CheckedKeys)
+            total = reduced(total + part.sum_over_domain(compiled=compiled))
+        return total[: self._cells]
+
+
+def proven(first: Mapping[bytes, Field], second: Mapping[bytes, Field]) -> list[bytes]:
+    """Return the identifiers of keys that count one record, sorted, by both servers' proofs."""
+    names = sorted(first.keys() & second.keys())
+    if not names:
+        return []
+    passed = accepted(*(np.stack([side[name] for name in names]) for side in (first, second)))
+    return [name for name, good in zip(names, passed, strict=True) if good]
+
+
 def paired(first: Mapping[bytes, bytes], second: Mapping[bytes, bytes]) -> list[bytes]:
     """Return the identifiers of keys that both servers hold and that belong together, sorted.
 
@@ -177,6 +239,7 @@ def noisy_share(
     rng: Randomness,
     *,
     noiseless: bool = False,
+    in_field: bool = False,
 ) -> Words:
     """Return one server's share of the noisy sums: its measurements plus its own noise.
 
@@ -191,7 +254,17 @@ def noisy_share(
         This server's own; a secure one, that nobody else has.
     noiseless : bool
         For tests only; the threat model must then say so too.
+    in_field : bool
+        Whether the share comes from checked keys, so that it and what is sent lie in the field.
     """
+    if in_field:
+        query = question.query_in_field
+        if noiseless:
+            sums = query.measure(histogram_share)
+        else:
+            planned = with_noise(question, noise)
+            sums = with_share(query, planned, histogram_share, rng, modulus=PRIME)
+        return np.asarray(sums, np.int64).view(np.uint64)
     share = additive.as_signed(histogram_share)
     if share.shape != (question.domain.cells,):
         raise ValueError(f"expected {question.domain.cells} cells, got shape {share.shape}")
@@ -209,6 +282,7 @@ def combine_shares(
     *,
     records: int | None,
     randomness: str,
+    in_field: bool = False,
 ) -> Sums:
     """Add up the servers' shares: what the analyst does.
 
@@ -223,6 +297,8 @@ def combine_shares(
         The public number of records, None if it is private.
     randomness : str
         Where the servers' noise came from.
+    in_field : bool
+        Whether the shares lie in the field.
     """
     mechanism: SharedMechanism = noise.apply(question.planned)
     if len(shares) != noise.contributors:
@@ -231,4 +307,9 @@ def combine_shares(
             "all of them there is no result"
         )
     public = records if question.relation.count_is_public else None
+    if in_field:
+        sums = np.zeros(shares[0].shape, np.uint64)
+        for share in shares:
+            sums = reduced(sums + share)
+        return Sums(from_field(sums), mechanism, threat, randomness, public)
     return Sums(additive.combine(shares), mechanism, threat, randomness, public)

@@ -5,7 +5,8 @@
     per level: 16 correction of the seeds (its lowest bit: the left control bit),
                comparison keys also 8 correction of the value
     ceil(levels/8) right control bits, first level in the lowest bit
-    16 (point) or 8 (comparison) correction of the last value
+    16 (point), 32 (checked) or 8 (comparison) correction of the last value
+    checked keys also 16 of their proof
 
 A point key stops one level early, with two 64-bit values in the last 128-bit block. Everything
 but server and root seed is the same in both keys of a pair, so two servers can compare a digest
@@ -13,9 +14,9 @@ of it (:func:`public_digests`) to see that their keys belong together, without t
 anything that both do not know.
 
 What checks can find: keys of the wrong length, kind, number of levels, server or round,
-spellings that are not canonical, and repetitions. A well-formed key always is a point or
-comparison function *somewhere*; that it counts one unit is the owner's word (see
-:class:`noisewise.federated.FunctionSharing`).
+spellings that are not canonical, and repetitions. That a point key counts one
+unit is the owner's word (see :class:`noisewise.federated.FunctionSharing`); a checked key
+proves it (:mod:`noisewise.federated.fss.checked`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.errors import NoisewiseError
+from noisewise.federated.sharing.field import PRIME
 from noisewise.privacy import _validate
 
 __all__ = [
@@ -43,12 +45,14 @@ __all__ = [
     "round_tag",
 ]
 
-Kind: TypeAlias = Literal["point", "comparison"]
+Kind: TypeAlias = Literal["point", "comparison", "checked"]
 Table: TypeAlias = NDArray[Any]
 
 MAGIC = b"nw"
 VERSION = 1
-KINDS: dict[str, int] = {"point": 1, "comparison": 2}
+KINDS: dict[str, int] = {"point": 1, "comparison": 2, "checked": 3}
+#: 64-bit words of the last correction.
+LAST: dict[str, int] = {"point": 2, "comparison": 1, "checked": 4}
 MAXIMUM_LEVELS = 62
 IDENTIFIER_BYTES, TAG_BYTES = 16, 8
 
@@ -64,7 +68,7 @@ def round_tag(name: str, digest: bytes = b"") -> bytes:
 
 def depth(kind: Kind, levels: int) -> int:
     """Number of corrected levels: a point key stops one level early."""
-    return levels - 1 if kind == "point" else levels
+    return levels if kind == "comparison" else levels - 1
 
 
 @lru_cache(maxsize=256)
@@ -87,7 +91,9 @@ def key_dtype(kind: Kind, levels: int) -> np.dtype[Any]:
     if kind == "comparison":
         fields.append(("values", "<u8", (down,)))
     fields.append(("right", "u1", (-(-down // 8),)))
-    fields.append(("last", "<u8", (2,) if kind == "point" else (1,)))
+    fields.append(("last", "<u8", (LAST[kind],)))
+    if kind == "checked":
+        fields.append(("proof", "<u8", (2,)))
     return np.dtype(fields)
 
 
@@ -96,8 +102,8 @@ def key_bytes(kind: Kind, levels: int) -> int:
 
     Examples
     --------
-    >>> key_bytes("point", 15), key_bytes("comparison", 15)
-    (288, 416)
+    >>> key_bytes("point", 15), key_bytes("checked", 15), key_bytes("comparison", 15)
+    (288, 320, 416)
     """
     return key_dtype(kind, levels).itemsize
 
@@ -149,6 +155,9 @@ def read_table(
     if down % 8:
         spare = table["right"][:, -1] >> np.uint8(down % 8)
         _refuse(spare != 0, "unused bits are set")
+    if kind == "checked":
+        for name in ("last", "proof"):
+            _refuse(np.any(table[name] >= PRIME, axis=1), f"{name} is not in the field")
     identifiers = np.ascontiguousarray(table["identifier"]).view(np.uint64).reshape(-1, 2)
     _refuse((identifiers == 0).all(1), "the identifier is empty")
     return table

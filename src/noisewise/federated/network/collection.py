@@ -14,12 +14,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from noisewise.federated.domain import Records
+from noisewise.federated.function_sharing import CHECKED, UNCHECKED
+from noisewise.federated.network.checking import Verdict, check_contributions
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
 from noisewise.federated.network.manifest import set_digest, unframe
@@ -29,10 +31,12 @@ from noisewise.federated.network.measurement import Measurement
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ClientSettings
+from noisewise.federated.network.study import Study
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import Question
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
+from noisewise.federated.sharing.field import PRIME, from_field, total
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy.randomness import Randomness
 from noisewise.release import Agreed
@@ -44,12 +48,16 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Taken:
-    """What one release was made of: its name, and how many contributions of how many parties."""
+    """What one release was made of: its name, and how many contributions of how many parties.
+
+    `excluded` are parties whose contributions did not prove to be valid.
+    """
 
     name: str
     contributions: int
     parties: int
     records: int | None
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,8 @@ class RemoteAggregator:
         sums, taken, randomness = asyncio.run(self._collect(measurement))
         if self.told is not None:
             self.told(taken)
-        return Sums(sums, measurement.mechanism, self.threat, randomness, taken.records)
+        threat = replace(self.threat, excluded=taken.excluded)
+        return Sums(sums, measurement.mechanism, threat, randomness, taken.records)
 
     def _ask_masked(self, question: Question) -> Sums:
         if self.name:
@@ -167,8 +176,9 @@ class RemoteAggregator:
             for _ in range(_ATTEMPTS):
                 listed = await _everywhere(client, "GET", "/v1/contributions")
                 complete = [_identifiers(answer) for answer in listed]
-                members = await self._members(client, name, complete)
                 try:
+                    verdict = await self._checked(client, complete)
+                    members = await self._members(client, name, complete, verdict)
                     await self._at_all(client, "reservations", name, measurement, complete, members)
                     answers = await self._at_all(
                         client, "releases", name, measurement, complete, members
@@ -178,11 +188,27 @@ class RemoteAggregator:
                     if error.code in ("moved", "other-set", "not-reserved"):
                         continue
                     raise
-                return _combine(answers, measurement, name, members, len(complete[0]))
+                return _combine(
+                    answers, measurement, name, members, len(complete[0]), self._excluded(verdict)
+                )
         raise NetworkError("contributions kept arriving while the release was prepared; try again")
 
+    async def _checked(self, client: Client, complete: Sequence[set[str]]) -> Verdict | None:
+        """Return whose contributions are valid, where the study checks them."""
+        if not self.settings.study.checked:
+            return None
+        return await check_contributions(client, complete)
+
+    @staticmethod
+    def _excluded(verdict: Verdict | None) -> tuple[str, ...]:
+        return () if verdict is None else tuple(sorted(set(verdict.false.values())))
+
     async def _members(
-        self, client: Client, name: str, complete: Sequence[set[str]]
+        self,
+        client: Client,
+        name: str,
+        complete: Sequence[set[str]],
+        verdict: Verdict | None,
     ) -> tuple[str, ...]:
         """Return the set of an earlier release of this name, or all that is complete."""
         found = []
@@ -208,7 +234,16 @@ class RemoteAggregator:
                     )
         else:
             members = set.intersection(*complete)
-        wanted = len(self.settings.study.parties) if self.parties is None else self.parties
+        if verdict is not None:
+            if found and not members <= verdict.valid:
+                raise NetworkError(
+                    f"release {name!r} was begun with contributions that are not valid; choose "
+                    "another name"
+                )
+            members &= verdict.valid
+        wanted = self.parties
+        if wanted is None:
+            wanted = len(self.settings.study.parties) - len(self._excluded(verdict))
         if not found and len(members) < wanted:
             raise NetworkError(await self._who_is_missing(client, len(members), wanted))
         return tuple(sorted(members))
@@ -276,6 +311,7 @@ def _combine(
     name: str,
     members: tuple[str, ...],
     complete: int,
+    excluded: tuple[str, ...] = (),
 ) -> tuple[Any, Taken, str]:
     expected = {
         "name": name,
@@ -306,7 +342,11 @@ def _combine(
     if len(records) != 1 or len({share.size for share in shares}) != 1:
         raise NetworkError("the servers disagree about the number of records; nothing is shown")
     (count,) = records
-    taken = Taken(name, len(members), complete, count)
+    taken = Taken(name, len(members), complete, count, excluded)
+    if measurement.study.checked:
+        if any(share.max(initial=0) >= PRIME for share in shares):
+            raise NetworkError("a server sent sums that are not in the field")
+        return from_field(total(np.stack(shares))), taken, "; ".join(sources)
     return additive.combine(shares), taken, "; ".join(sources)
 
 
@@ -335,6 +375,22 @@ def progress_of(settings: ClientSettings) -> dict[str, Any]:
     return {s.name: read_json(answer) for s, answer in zip(servers, answers, strict=True)}
 
 
+def _validity(study: Study) -> tuple[str, ...]:
+    if study.checked:
+        most = study.most_records
+        return (
+            CHECKED + ("" if most is None else f"; a party counts at most {most} of them"),
+            "that a server which departs from the protocol leaves honest parties in",
+        )
+    if study.route == "functions":
+        return (UNCHECKED,)
+    return (
+        "that a party's table counts records: it is not checked, so a party can add any numbers. "
+        "They spoil the curve and say nothing about other parties' records; keys of single records "
+        "(route 'functions') can be checked",
+    )
+
+
 def threat_of(aggregator: RemoteAggregator) -> ThreatModel:
     """Say who must be trusted for what when servers are real machines."""
     study = aggregator.settings.study
@@ -355,7 +411,7 @@ def threat_of(aggregator: RemoteAggregator) -> ThreatModel:
         noise=aggregator.noise.sentence,
         hardness="AES is a pseudorandom permutation; Ed25519 and TLS keep their promises",
         not_promised=(
-            "a party can contribute untrue records",
+            *_validity(study),
             "a server that departs from the protocol can spoil the result",
             "who takes part is not hidden from servers and analysts",
         ),

@@ -94,6 +94,11 @@ def check_records(settings: ClientSettings, records: Records) -> None:
     study = settings.study
     if study.labelled and records.positive is None:
         raise ValueError(f"study {study.name!r} needs labels: say which column holds them")
+    if study.most_records is not None and len(records) > study.most_records:
+        raise ValueError(
+            f"study {study.name!r} takes at most {study.most_records} records of a party, got "
+            f"{len(records)}"
+        )
     if len(records) == 0 and study.relation.count_is_public:
         raise ValueError("there are no records to contribute")
     if "hosmer-lemeshow" in study.curves and np.any((records.values < 0) | (records.values > 1)):

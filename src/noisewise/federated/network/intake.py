@@ -71,6 +71,13 @@ class Intake:
             )
         if self.study.relation.count_is_public and not manifest.records:
             raise RefusedError("the number of records is missing or 0", 422, "wrong-records")
+        most = self.study.most_records
+        if most is not None and (manifest.records or 0) > most:
+            raise RefusedError(
+                f"a party contributes at most {most} records to this study, not {manifest.records}",
+                422,
+                "too-many-records",
+            )
         expected = self.route.size(self.study.server_index(self.server), manifest.records)
         if share.size != expected:
             raise RefusedError(

@@ -74,7 +74,8 @@ def sights(study: Study) -> list[Sight]:
         ),
         Sight(
             f"analyst ({analysts})",
-            "the noisy curves, with the noise of all servers; how many contributions",
+            "the noisy curves, with the noise of all servers; how many contributions"
+            + (", and whose keys do not count one record each" if study.checked else ""),
             "records, shares",
         ),
     ]

@@ -43,6 +43,7 @@ from noisewise.federated.network.routes import Route
 from noisewise.federated.network.settings import Limits
 from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
+from noisewise.federated.sharing.field import PRIME
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
@@ -336,14 +337,24 @@ class Releases:
             self._store.submit(lambda c: reservations.keep(c, asked.name, kept[0])).result()
             return hashlib.sha256(kept[0]).hexdigest()
 
+        query, modulus = measurement.question.query_of_cells, None  # modulo 2^64
+        if self.study.checked:
+            query, modulus = measurement.question.query_in_field, PRIME
+            if measurement.question.reach * self._count(asked.members) >= PRIME // 4:
+                raise RefusedError(
+                    "too many records for this question's sums in the field of checked keys; ask "
+                    "with fewer bins, or with mechanism='kary'",
+                    422,
+                    "too-large",
+                )
         if self._ledger is None:
-            keep(measurement.measure(histogram))
+            keep(query.measure(histogram))
         else:
             account = _account(self._ledger, asked.name, measurement.digest, keep)
-            query = measurement.question.query_of_cells
+            noise = measurement.mechanism
             with _refusals():
-                # Wraps around modulo 2^64, like the shares themselves.
-                with_share(query, measurement.mechanism, histogram, self._rng, account)
+                # Wraps around, like the shares themselves.
+                with_share(query, noise, histogram, self._rng, account, modulus=modulus)
         return kept[0]
 
     def _framed(self, asked: Reservation, measurement: Measurement, share: IntArray) -> bytes:
@@ -371,8 +382,9 @@ class Releases:
         return self._sums[1]
 
     def _records(self, members: tuple[str, ...]) -> int | None:
-        if not self.study.relation.count_is_public:
-            return None
+        return self._count(members) if self.study.relation.count_is_public else None
+
+    def _count(self, members: tuple[str, ...]) -> int:
         wanted = set(members)
 
         def job(connection: Connection) -> int:

@@ -4,13 +4,14 @@
   seed of 32 bytes for all servers but the last and a masked vector for that one. Its size does
   not depend on the number of records. Any number of servers.
 * "functions": a party makes a pair of point-function keys for each record and domain. The size
-  grows with the records and hardly with the cells. Two servers.
+  grows with the records and hardly with the cells. Two servers. Where the study says so, keys
+  prove that they count one record each, and sums lie in a field.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -19,11 +20,19 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.fss import PointKeys, generate_point, key_bytes
+from noisewise.federated.fss import (
+    Challenge,
+    CheckedKeys,
+    PointKeys,
+    generate_checked,
+    generate_point,
+    key_bytes,
+)
 from noisewise.federated.fss.wire import round_tag
 from noisewise.federated.network.measurement import domains_of
 from noisewise.federated.network.study import Study
 from noisewise.federated.sharing import additive
+from noisewise.federated.sharing.field import Field, reduced
 
 __all__ = ["FunctionRoute", "Route", "VectorRoute", "route_of"]
 
@@ -122,11 +131,18 @@ class FunctionRoute(_OfStudy):
     @property
     def description(self) -> str:
         """The protocol in words."""
-        return "function secret sharing: a pair of distributed point functions for each record"
+        said = "function secret sharing: a pair of distributed point functions for each record"
+        if self.study.checked:
+            said += ", checked by a sketch (Boneh et al. 2021)"
+        return said
+
+    @property
+    def _keys(self) -> type[PointKeys]:
+        return CheckedKeys if self.study.checked else PointKeys
 
     @cached_property
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(key_bytes("point", domain.levels) for domain in self.domains)
+        return tuple(key_bytes(self._keys.kind, domain.levels) for domain in self.domains)
 
     def _tag(self, domain: Domain) -> bytes:
         return round_tag(self.study.fingerprint, domain.digest)
@@ -134,8 +150,9 @@ class FunctionRoute(_OfStudy):
     def make(self, records: Records) -> list[bytes]:
         """Return the keys of all records, domain after domain."""
         shares = [b"", b""]
+        generate = generate_checked if self.study.checked else generate_point
         for domain in self.domains:
-            pair = generate_point(domain.place(records), domain.levels, self._tag(domain))
+            pair = generate(domain.place(records), domain.levels, self._tag(domain))
             for server, keys in enumerate(pair):
                 shares[server] += keys.to_bytes()
         return shares
@@ -154,7 +171,7 @@ class FunctionRoute(_OfStudy):
         common = hashlib.sha256()
         if records:
             for domain, part in zip(self.domains, self._cut(data), strict=True):
-                keys = PointKeys.from_bytes(part, domain.levels, server, self._tag(domain))
+                keys = self._keys.from_bytes(part, domain.levels, server, self._tag(domain))
                 table = keys.table  # a copy of the bytes, of which only the root is secret
                 table["server"], table["root"] = 0, 0
                 common.update(table.tobytes())
@@ -166,11 +183,36 @@ class FunctionRoute(_OfStudy):
         for batch in _batches(shares):
             columns = zip(*(self._cut(data) for data in batch), strict=True)
             for domain, total, parts in zip(self.domains, totals, columns, strict=True):
-                keys = PointKeys.from_bytes(
+                keys = self._keys.from_bytes(
                     b"".join(parts), domain.levels, server, self._tag(domain)
                 )
                 total += keys.sum_over_domain()[: domain.cells]
+                if self.study.checked:
+                    total[:] = reduced(total)
         return [additive.as_signed(total) for total in totals]
+
+    def challenges(self, parts: Sequence[bytes], about: str) -> list[Challenge]:
+        """Return the random numbers of each domain.
+
+        Parameters
+        ----------
+        parts : sequence of bytes
+            What each server contributed.
+        about : str
+            What fixes the contributions that are checked with them.
+        """
+        return [
+            Challenge.agreed(list(parts), about.encode() + d.digest, d.cells, d.levels)
+            for d in self.domains
+        ]
+
+    def proofs(self, server: int, data: bytes, challenges: Sequence[Challenge]) -> Field:
+        """Return what a server publishes about the keys of one share, domain after domain."""
+        found = []
+        for domain, part, challenge in zip(self.domains, self._cut(data), challenges, strict=True):
+            keys = CheckedKeys.from_bytes(part, domain.levels, server, self._tag(domain))
+            found.append(keys.proofs(challenge))
+        return np.concatenate(found)
 
     def _cut(self, data: bytes) -> list[memoryview]:
         records = len(data) // sum(self._lengths)

@@ -10,6 +10,10 @@ GET      /v1/contributions/ID        party      whether it is complete, and what
 DELETE   /v1/contributions/ID        party      withdraw it, unless a release uses it
 GET      /v1/contributions           analyst    identifiers of all complete contributions
 GET      /v1/progress                analyst    how many are complete, who is not, what is spent
+GET      /v1/checks                  analyst    which sets of contributions were challenged
+PUT      /v1/checks/SET              analyst    fix a set to be checked; get this server's seed
+PUT      /v1/checks/SET/challenge    analyst    tell all servers' seeds
+GET      /v1/checks/SET/PLACE        analyst    proofs of the set's contributions from there on
 PUT      /v1/reservations/NAME       analyst    fix the contributions of a release; costs nothing
 DELETE   /v1/reservations/NAME       analyst    give its own reservation up
 GET      /v1/releases/NAME           analyst    which contributions a release was about
@@ -36,9 +40,10 @@ from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import Manifest, unframe
 from noisewise.federated.network.measurement import Measurement
+from noisewise.federated.network.proving import Proving
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.releases import Releases
-from noisewise.federated.network.routes import route_of
+from noisewise.federated.network.routes import FunctionRoute, route_of
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.state import ServerState
 from noisewise.federated.network.store import Connection
@@ -76,6 +81,10 @@ class Service:
         except BaseException:
             self.close()
             raise
+        self._proving: Proving | None = None
+        if isinstance(route, FunctionRoute) and self._study.checked:
+            index = self._study.server_index(settings.name)
+            self._proving = Proving(route, index, state.store, state.marks)
         self._intake = Intake(self._study, settings.name, route, settings.limits)
         self._access = Access(settings, state.store, state.marks)
 
@@ -103,6 +112,16 @@ class Service:
                 web.put("/v1/releases/{name}", self._access.signed(analyst, self._release)),
             ]
         )
+        if self._proving is not None:
+            one_set = "/v1/checks/{identifier}"
+            application.add_routes(
+                [
+                    web.get("/v1/checks", self._access.signed(analyst, self._checks)),
+                    web.put(one_set, self._access.signed(analyst, self._open_check)),
+                    web.put(one_set + "/challenge", self._access.signed(analyst, self._challenge)),
+                    web.get(one_set + "/{place}", self._access.signed(analyst, self._proofs)),
+                ]
+            )
         return application
 
     # ------------------------------------------------------------------- handlers
@@ -168,6 +187,35 @@ class Service:
             }
         )
 
+    async def _checks(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        assert self._proving is not None
+        await self._access.do(request, lambda connection: None)
+        return web.json_response(await asyncio.to_thread(self._proving.known))
+
+    async def _open_check(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        assert self._proving is not None
+        name, excluded = _identifier(request), _field(body, "excluded")
+        if not isinstance(excluded, list) or not all(isinstance(item, str) for item in excluded):
+            raise RefusedError("not a list of contributions", 400, "bad-json")
+        await self._access.do(request, lambda connection: None)
+        seed = await asyncio.to_thread(self._proving.open, name, excluded)
+        return web.json_response({"seed": seed})
+
+    async def _challenge(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        assert self._proving is not None
+        name, seeds = _identifier(request), _field(body, "seeds")
+        await self._access.do(request, lambda connection: None)
+        await asyncio.to_thread(self._proving.challenge, name, seeds)
+        return web.json_response({"challenged": name})
+
+    async def _proofs(self, request: web.Request, sender: str, body: bytes) -> web.Response:
+        assert self._proving is not None
+        name, place = _identifier(request), request.match_info["place"]
+        if not place.isdecimal() or len(place) > 9:
+            raise RefusedError("places are numbered", 422, "bad-request")
+        await self._access.do(request, lambda connection: None)
+        return web.Response(body=await asyncio.to_thread(self._proving.page, name, int(place)))
+
     async def _find(self, request: web.Request, sender: str, body: bytes) -> web.Response:
         name = _release_name(request)
         await self._access.do(request, lambda connection: None)
@@ -230,6 +278,13 @@ class _Asked:
         if not isinstance(asked.set, str) or not listed:
             raise RefusedError("not a request for a release", 400, "bad-json")
         return asked
+
+
+def _field(body: bytes, name: str) -> Any:
+    try:
+        return read_json(body)[name]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RefusedError(f"{name!r} is missing", 400, "bad-json") from error
 
 
 def _identifier(request: web.Request) -> str:

@@ -90,6 +90,16 @@ CREATE TABLE IF NOT EXISTS marks (
     entries INTEGER NOT NULL,
     head TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS checks (
+    name TEXT PRIMARY KEY,
+    members BLOB NOT NULL,
+    own BLOB NOT NULL,
+    seeds BLOB
+);
+CREATE TABLE IF NOT EXISTS challenged (
+    identifier TEXT PRIMARY KEY,
+    name TEXT NOT NULL REFERENCES checks (name)
+);
 CREATE TABLE IF NOT EXISTS messages (
     stage INTEGER NOT NULL,
     party INTEGER NOT NULL,

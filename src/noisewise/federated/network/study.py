@@ -91,6 +91,11 @@ class Study:
     stage_seconds : float
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
+    checked : bool
+        Route "functions" only: every key proves that it counts one record, and contributions whose
+        keys do not are left out and named.
+    most_records : int or None
+        Route "functions" only: how many records a party may contribute, at most. None: any number.
     """
 
     name: str
@@ -110,6 +115,8 @@ class Study:
     noiseless_test: bool = False
     colluding: int = 0
     stage_seconds: float = 600.0
+    checked: bool = False
+    most_records: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.of(self.relation))
@@ -125,6 +132,16 @@ class Study:
             raise ConfigurationError(
                 f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
                 "of them use route 'vectors'"
+            )
+        if self.checked and self.route != "functions":
+            raise ConfigurationError(
+                "checked = true goes with route 'functions', whose keys prove that they count one "
+                f"record each; the sums of route {self.route!r} have no such proof here"
+            )
+        if self.most_records is not None and (self.route != "functions" or self.most_records < 1):
+            raise ConfigurationError(
+                "most_records is at least 1 and goes with route 'functions', where a server counts "
+                f"keys; what a party says of its records in route {self.route!r} is its word"
             )
         if self.route == "masks":
             self._check_masks()
@@ -176,6 +193,10 @@ class Study:
             noiseless_test=file.flag("noiseless_test", False),
             colluding=file.whole("colluding_parties", 0),
             stage_seconds=file.number("stage_seconds", 600.0),
+            checked=file.flag("checked", False),
+            most_records=file.whole("most_records", minimum=1)
+            if file.has("most_records")
+            else None,
         )
         budget.done()
         file.done()
@@ -208,6 +229,10 @@ class Study:
         }
         if self.route == "masks":  # with the confirmed list of survivors
             meaning["protocol"] = 2
+        if self.checked:
+            meaning["checked"] = 1
+        if self.most_records is not None:
+            meaning["most_records"] = self.most_records
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
 
     @cached_property

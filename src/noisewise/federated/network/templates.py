@@ -29,6 +29,13 @@ def study_text(study: Study) -> str:
         f'relation = "{study.relation.name}"      # replace-one: the number of records is public',
         f"minimum_parties = {study.minimum_parties}          # no answer about fewer contributions",
     ]
+    if study.route == "functions":
+        lines.append(
+            f"checked = {str(study.checked).lower()}            # keys prove that they count one "
+            "record each"
+        )
+    if study.most_records is not None:
+        lines.append(f"most_records = {study.most_records}             # of one party")
     if study.route == "masks":
         lines += [
             f"colluding_parties = {study.colluding}        # who may tell the server all they know",

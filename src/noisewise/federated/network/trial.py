@@ -65,6 +65,8 @@ def make_trial(
     colluding: int = 0,
     stage_seconds: float = 600.0,
     wait: float = 3600.0,
+    checked: bool = False,
+    most_records: int | None = None,
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -74,7 +76,7 @@ def make_trial(
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
     curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
-    stage_seconds
+    stage_seconds, checked, most_records
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
@@ -112,6 +114,8 @@ def make_trial(
         noiseless_test=noiseless_test,
         colluding=colluding,
         stage_seconds=stage_seconds,
+        checked=checked,
+        most_records=most_records,
     )
     (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):

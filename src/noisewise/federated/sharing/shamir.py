@@ -3,66 +3,29 @@
 A secret is the value at 0 of a polynomial of degree threshold - 1 whose other coefficients are
 uniform; share i is its value at i. Any `threshold` shares give it back by Lagrange
 interpolation, and any fewer are uniform and independent of it (Shamir 1979). Shares of several
-secrets may be added before the reconstruction. Products of two field elements are computed
-with 64-bit words: with 2^61 = 1 (mod p), the high and low parts of a 122-bit product add up.
+secrets may be added before the reconstruction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noisewise.federated.sharing.field import (
+    PRIME,
+    Field,
+    from_field,
+    multiply,
+    reduced,
+    to_field,
+    total,
+)
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 
 __all__ = ["PRIME", "Field", "combine", "from_field", "multiply", "share", "to_field"]
-
-PRIME = 2**61 - 1
-Field: TypeAlias = NDArray[np.uint64]
-
-_P = np.uint64(PRIME)
-_LOW32 = np.uint64(0xFFFFFFFF)
-
-
-def _reduce(values: Field) -> Field:
-    """Bring words below 2^64 into [0, p)."""
-    once: Field = (values & _P) + (values >> np.uint64(61))
-    reduced: Field = once - _P * (once >= _P)
-    return reduced
-
-
-def multiply(a: Field, b: Field) -> Field:
-    """Multiply field elements, exactly."""
-    a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
-    a0, a1 = a & _LOW32, a >> np.uint64(32)  # a1, b1 < 2^29
-    b0, b1 = b & _LOW32, b >> np.uint64(32)
-    low, high = a0 * b0, a1 * b1
-    middle = a0 * b1 + a1 * b0  # < 2^62
-    # a b = high 2^64 + middle 2^32 + low, with 2^64 = 8 and
-    # middle 2^32 = (middle >> 29) 2^61 + (middle mod 2^29) 2^32.
-    total = _reduce(low) + _reduce(high << np.uint64(3))
-    total = _reduce(total) + (middle >> np.uint64(29))
-    return _reduce(_reduce(total) + _reduce((middle & np.uint64((1 << 29) - 1)) << np.uint64(32)))
-
-
-def to_field(values: Any) -> Field:
-    """Return signed integers of size below 2^60 as field elements."""
-    whole = np.asarray(values)
-    if whole.dtype.kind not in "iu":
-        raise TypeError(f"values must hold integers, got dtype {whole.dtype}")
-    if whole.size and (int(whole.max()) >= 2**60 or int(whole.min()) <= -(2**60)):
-        raise ValueError("values must lie between -2^60 and 2^60 to be shared in this field")
-    signed = whole.astype(np.int64)
-    return np.where(signed < 0, signed + PRIME, signed).astype(np.uint64)
-
-
-def from_field(elements: Field) -> NDArray[np.int64]:
-    """Return field elements as signed integers of size below 2^60."""
-    signed = np.asarray(elements, np.uint64).astype(np.int64)
-    return np.where(signed > PRIME // 2, signed - PRIME, signed)
 
 
 def share(
@@ -97,8 +60,8 @@ def share(
     points = np.arange(1, count + 1, dtype=np.uint64).reshape(-1, *(1,) * secret.ndim)
     values = np.zeros((count, *secret.shape), np.uint64)
     for coefficient in reversed(coefficients):
-        values = multiply(_reduce(values + coefficient), points)
-    return dict(enumerate(_reduce(values + secret), start=1))
+        values = multiply(reduced(values + coefficient), points)
+    return dict(enumerate(reduced(values + secret), start=1))
 
 
 def combine(shares: Mapping[int, Field], threshold: int) -> Field:
@@ -149,9 +112,7 @@ def _interpolate(weights: Mapping[int, int], values: Field, at: int) -> Field:
         np.uint64,
     )
     terms = multiply(values, factors.reshape(-1, *(1,) * (values.ndim - 1)))
-    # Sums of up to 2^20 terms fit 64 bits if the halves of the terms are summed apart.
-    low, high = (terms & _LOW32).sum(0), (terms >> np.uint64(32)).sum(0)
-    return _reduce(_reduce(low) + multiply(_reduce(high), np.uint64(1 << 32)))
+    return total(terms)
 
 
 def _elements(values: Any) -> Field:

@@ -1,0 +1,164 @@
+"""The analyst's part of a check: have contributions challenged once, and read both proofs.
+
+The analyst is the one who wants a right curve, so it carries the messages: what servers publish
+says nothing about records, and whoever changes it on the way changes who is left out, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from noisewise.federated.fss import accepted
+from noisewise.federated.network.client import Client
+from noisewise.federated.network.errors import NetworkError
+from noisewise.federated.network.manifest import set_digest, unframe
+from noisewise.federated.network.reading import read_json
+
+__all__ = ["Verdict", "check_contributions"]
+
+
+@dataclass
+class Verdict:
+    """Who counts, and who does not.
+
+    Parameters
+    ----------
+    valid : set of str
+        Identifiers of contributions all of whose keys count one record.
+    false : dict
+        The party of each other contribution that was checked.
+    """
+
+    valid: set[str] = field(default_factory=set)
+    false: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> set[str]:
+        """All that were checked."""
+        return self.valid | self.false.keys()
+
+
+@dataclass
+class _Page:
+    rows: list[tuple[str, str, int | None]]
+    proofs: Any
+    next: int | None
+
+
+async def check_contributions(client: Client, complete: Sequence[set[str]]) -> Verdict:
+    """Check all contributions that every server has, each once in the whole round.
+
+    Parameters
+    ----------
+    client : Client
+    complete : sequence of set
+        Identifiers of the complete contributions of each server.
+    """
+    servers = [server.name for server in client.settings.study.servers]
+    known = await asyncio.gather(*(client.json(name, "GET", "/v1/checks") for name in servers))
+    verdict = Verdict()
+    for name in sorted(set().union(*known)):
+        seeds = [mine[name] for mine in known if name in mine]
+        if any(other != seeds[0] for other in seeds):
+            raise NetworkError(
+                "the servers were given different numbers to check some contributions with, and a "
+                "second check would show their records: these contributions cannot be used in this "
+                "round any more"
+            )
+        if len(seeds) < len(servers):  # somebody was interrupted
+            await _challenge(client, servers, name, seeds[0])
+        await _read(client, servers, name, verdict)
+    fresh = set.intersection(*complete) - verdict.seen
+    if fresh:
+        name = set_digest(sorted(fresh))
+        drawn = await asyncio.gather(
+            *(
+                client.json(
+                    server,
+                    "PUT",
+                    f"/v1/checks/{name}",
+                    json.dumps({"excluded": sorted(own - fresh - verdict.seen)}).encode(),
+                )
+                for server, own in zip(servers, complete, strict=True)
+            )
+        )
+        await _challenge(client, servers, name, [str(answer["seed"]) for answer in drawn])
+        await _read(client, servers, name, verdict)
+    return verdict
+
+
+async def _challenge(client: Client, servers: list[str], name: str, seeds: list[str]) -> None:
+    body = json.dumps({"seeds": seeds}).encode()
+    path = f"/v1/checks/{name}/challenge"
+    await asyncio.gather(*(client.json(server, "PUT", path, body) for server in servers))
+
+
+async def _read(client: Client, servers: list[str], name: str, verdict: Verdict) -> None:
+    place: int | None = 0
+    while place is not None:
+        path = f"/v1/checks/{name}/{place}"
+        pages = [
+            _page(server, answer)
+            for server, answer in zip(
+                servers,
+                await asyncio.gather(
+                    *(
+                        client.request(server, "GET", path, seconds=client.settings.patience)
+                        for server in servers
+                    )
+                ),
+                strict=True,
+            )
+        ]
+        place = _judge(pages, verdict)
+
+
+def _page(server: str, answer: bytes) -> _Page:
+    try:
+        head, data = unframe(answer)
+        fields = read_json(head)
+        rows = [(str(a), str(b), None if c is None else int(c)) for a, b, c in fields["rows"]]
+        proofs = np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 3)
+        further = None if fields["next"] is None else int(fields["next"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise NetworkError(f"server {server!r} sent proofs that cannot be read") from error
+    if sum(count or 0 for _, _, count in rows) != len(proofs):
+        raise NetworkError(f"server {server!r} sent proofs that cannot be read")
+    return _Page(rows, proofs, further)
+
+
+def _judge(pages: list[_Page], verdict: Verdict) -> int | None:
+    """Decide about the contributions of one page; return where the next one begins."""
+    first, second = pages
+    size = min(len(first.rows), len(second.rows))  # one that was withdrawn makes a page longer
+    starts = [0, 0]
+    for (name, party, mine), (other, told, theirs) in zip(
+        first.rows[:size], second.rows[:size], strict=True
+    ):
+        parts = [
+            page.proofs[start : start + (count or 0)]
+            for page, start, count in zip(pages, starts, (mine, theirs), strict=True)
+        ]
+        starts = [start + len(part) for start, part in zip(starts, parts, strict=True)]
+        if mine is None or theirs is None:
+            continue  # withdrawn
+        if name != other or party != told or mine != theirs:
+            raise NetworkError("the servers speak of different contributions; nothing is shown")
+        try:
+            good = bool(accepted(*parts).all())
+        except ValueError as error:
+            raise NetworkError(f"a server sent proofs that are none: {error}") from error
+        if good:
+            verdict.valid.add(name)
+        else:
+            verdict.false[name] = party
+    if len(first.rows) == len(second.rows):
+        return first.next
+    shorter = first if len(first.rows) < len(second.rows) else second
+    return shorter.next
