@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["train"]
+__all__ = ["shown", "train"]
 
 
 def train(
@@ -102,14 +102,10 @@ def train(
         raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
     console = Console(highlight=False, stderr=as_json)
     records = read_data(data, schema, target, test, 0 if seed is None else seed, unit)
-    if evaluate and records.units is not None:
-        raise ValueError(
-            "--evaluate measures rows, and this run protects units: leave it out, and measure with "
-            "noisewise evaluate --unit, from a budget of its own"
-        )
     console.print(
         f"{records.name}: {len(records.y_train):,} {records.words} to learn from, "
         f"{len(records.y_test):,} to measure with"
+        + ("" if records.units is None else f"; protected is each {records.units.name}")
     )
     settings: dict[str, Any] = {
         "epsilon": epsilon,
@@ -205,8 +201,8 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
         promised = "none" if row.epsilon is None else round_up(row.epsilon)
         table.add_row(row.name, f"{row.score:.4f}", promised, f"{row.seconds:.1f}")
     console.print(table)
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
-    console.print(f"On held-out records, without noise and NOT private: {shown}.")
+    found = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
+    console.print(f"On held-out records, without noise and NOT private: {found}.")
     if measured is None:
         console.print(
             "To publish how good the model is, train with --evaluate 0.2 (one budget, one "
@@ -215,15 +211,16 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
         return
     table = Table("private measure", "value")
     for name, value in measured.summary().items():
-        table.add_row(name.replace("_", " "), _text(value))
+        table.add_row(name.replace("_", " "), shown(value))
     console.print(table)
 
 
-def _text(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a measure as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
+        return ", ".join(f"{key}: {shown(item)}" for key, item in value.items())
     if isinstance(value, list):
-        return " to ".join(map(_text, value))
+        return " to ".join(map(shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -19,7 +19,9 @@ from noisewise.ecdf.prediction_errors import (
 )
 from noisewise.ecdf.two_class import two_curve_mechanism
 from noisewise.privacy.events import Event
+from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import ADD_REMOVE
+from noisewise.release import ONE_ROW, per_unit
 
 __all__ = ["evaluation_events", "local_measures", "private_measures"]
 
@@ -28,22 +30,32 @@ _BINS = 1024
 
 def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
     """Return what :func:`private_measures` will cost."""
+    units = data.units_to_measure("one unit")
+    bounded = per_unit(units, 1, resolve(None))
+    most = ONE_ROW if bounded is None else bounded.contribution
     if data.regression:
         return (regression_event(epsilon, ADD_REMOVE),)
     if len(data.classes or ()) > 2:
         return (confusion_event(len(data.classes or ()), epsilon, ADD_REMOVE),)
-    curves = two_curve_mechanism(_BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0))
+    curves = two_curve_mechanism(
+        _BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0), contribution=most
+    )
     return curves.event, calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
 
 
 def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed: int | None) -> Any:
-    """Evaluate on the held-out records, privately; has ``summary()`` and ``statement()``."""
+    """Evaluate on the held-out records, privately; has ``summary()`` and ``statement()``.
+
+    Of a unit one row's worth counts, as it does in training.
+    """
+    units = data.units_to_measure(model.statement_.unit)
     if data.regression:
         return private_regression_errors(
             data.y_test,
             model.predict(data.x_test),
             bounds=model.target_range_,
             epsilon=epsilon,
+            units=units,
             ledger=account,
             seed=seed,
         )
@@ -53,6 +65,7 @@ def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed:
             model.predict(data.x_test),
             classes=model.classes_.tolist(),
             epsilon=epsilon,
+            units=units,
             ledger=account,
             seed=seed,
         )
@@ -61,6 +74,7 @@ def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed:
         model.predict_proba(data.x_test)[:, 1],
         epsilon=epsilon,
         bins=_BINS,
+        units=units,
         ledger=account,
         seed=seed,
     )

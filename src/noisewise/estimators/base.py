@@ -44,9 +44,10 @@ from noisewise.gradients import Clipped, Estimator, rule_named
 from noisewise.gradients.registry import words
 from noisewise.privacy import Ledger, LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
-from noisewise.release import Account, compose
+from noisewise.release import Account, compose, name_of_unit
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
+from noisewise.training.plan import RECORD
 from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import noise_beside
 from noisewise.training.units import UnitTable
@@ -92,6 +93,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _released_later: tuple[Event, ...] = ()
     _release_account: Account | None = None
     _run_name: str = ""
+    _unit_name: str = ""
     #: The ledger of the last fit, and where it stood then.
     _charged: tuple[str, LedgerHead] | None = None
 
@@ -248,8 +250,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- training -----------------------------------------------------------------------
 
-    def _plan(self, rows: int) -> Plan:
+    def _plan(self, rows: int, unit: str = RECORD) -> Plan:
         plan = Plan(
+            unit=unit,
             gradients=self._gradients(),
             epsilon=self.epsilon,
             delta=None if self.delta == "auto" else float(self.delta),
@@ -274,6 +277,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             ),
         )
 
+    def _unit(self, of_units: bool) -> str:
+        """What is protected; units are called as in the ledger."""
+        if not of_units:
+            return RECORD
+        return self._unit_name or name_of_unit(self.ledger)
+
     def _beside(self) -> tuple[Event, ...]:
         """What is released of the records beside the steps of training, from the same budget."""
         return self._released_later
@@ -283,7 +292,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return None
         rows = len(table) if table is not None else readable(lambda: rows_of(x))
-        resolved = self._plan(rows).resolve(rows, of_units=table is not None)
+        of_units = table is not None
+        resolved = self._plan(rows, self._unit(of_units)).resolve(rows, of_units=of_units)
         account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
@@ -353,7 +363,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         network = self._network(x, outputs, start, count)
         rate = self._rate(count)
         inputs = torch.from_numpy(np.ascontiguousarray(x))
-        plan = self._plan(count)
+        plan = self._plan(count, self._unit(table is not None))
         bound_to = b""
         if seed is not None:
             plan = plan.with_(seed=seed)

@@ -31,6 +31,7 @@ __all__ = [
     "MemoryAccount",
     "NamedAccount",
     "digest_of",
+    "other_ledger",
 ]
 
 
@@ -102,6 +103,23 @@ class MemoryAccount:
         return True
 
 
+def other_ledger(accounted: str, wanted: str) -> str:
+    """Return what to do where a ledger speaks of another unit, or of another relation."""
+    if accounted == wanted:
+        return "Take a ledger for that relation, or ask for the one of this ledger."
+    if accounted == "one record":
+        return (
+            "Begin another ledger for whole units: noisewise ledger create FILE --unit "
+            "'one patient', or Ledger.create(path, unit='one patient')."
+        )
+    if wanted == "one record":
+        return (
+            f"Say whose rows they are, so that {accounted!r} is protected here too: --unit COLUMN, "
+            "unit in the schema, or units= in Python."
+        )
+    return f"If both mean the same, use the ledger's word: Units(identifiers, name={accounted!r})."
+
+
 class LedgerAccount:
     """An account in a ledger, which may hold other releases from the same records.
 
@@ -126,8 +144,8 @@ class LedgerAccount:
         if ledger.relation != relation or ledger.unit != unit:
             raise RelationError(
                 f"the ledger accounts under {ledger.relation} for {ledger.unit!r}, this release "
-                f"under {relation} for {unit!r}; one promise cannot mix them. Give the release the "
-                "ledger's relation and unit."
+                f"under {relation} for {unit!r}; one promise cannot mix them. "
+                + other_ledger(ledger.unit, unit)
             )
 
     def stated(self, event: Event, what: str) -> tuple[History, str]:
