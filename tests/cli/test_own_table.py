@@ -112,7 +112,9 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     assert {"auc", "base_rate", "recall"} <= json.loads(
         (folder / "model" / "evaluation.json").read_text()
     ).keys()
-    assert (folder / "run.html").stat().st_size > 10_000
+    page = (folder / "run.html").read_text()
+    assert "Private measures: may be published" in page
+    assert "evaluation.json, which it covers too" in page
     with Ledger.open(folder / "hospital.ledger") as ledger:
         first = ledger.spent()
     assert first == pytest.approx(statement.epsilon, rel=1e-3)
@@ -178,6 +180,8 @@ def test_a_model_of_whole_patients_is_measured_within_its_budget_and_again_later
         "--ledger", "units.ledger", "--json",
     )  # fmt: skip
     assert json.loads(again.stdout)["statement"]["unit"] == "one patient"
+    charges = json.loads(run(folder, "ledger", "show", "units.ledger", "--json").stdout)["charges"]
+    assert any(row["what"].startswith("evaluate patients.csv: ") for row in charges)
     with Ledger.open(folder / "units.ledger") as ledger:
         assert statement.epsilon < ledger.spent() <= 2.51
     model = PrivateClassifier(

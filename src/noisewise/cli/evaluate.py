@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,7 +103,7 @@ def evaluate(
     """
     from noisewise.cli.predictions import finite, look_at_predictions, of_model
     from noisewise.ecdf.evaluation import private_evaluation
-    from noisewise.privacy.ledger import Ledger
+    from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
     from noisewise.release import Units, name_of_unit
 
     for path in (report, statement):
@@ -140,56 +142,52 @@ def evaluate(
         units = read_units(Path(predictions), unit, schema)
     if units is not None:
         units = Units(units, name=name_of_unit(ledger, str(units.name)))
-    common: dict[str, Any] = {
-        "epsilon": epsilon,
-        "relation": relation,
-        "units": units,
-        "max_per_unit": max_per_unit,
-        "seed": seed,
-    }
-    if classes is not None:
-        from noisewise.ecdf.prediction_errors import private_confusion
-
-        matrix = private_confusion(y, values, classes=classes, ledger=ledger, **common)
-        _publish(matrix, statement, as_json)
-        return
-    if regression:
-        if lower is None or upper is None:
-            raise ValueError(
-                "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
-            )
-        from noisewise.ecdf.prediction_errors import private_regression_errors
-
-        errors = private_regression_errors(
-            y, values, bounds=(lower, upper), ledger=ledger, **common
+    if regression and (lower is None or upper is None):
+        raise ValueError(
+            "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
-        _publish(errors, statement, as_json)
-        return
-    if preflight and table_of_engine is None:
+    if preflight and table_of_engine is None and classes is None and not regression:
         look = look_at_predictions(y, values, positive, lower, upper, epsilon)
         typer.echo(str(look), err=True)
         look.require()
-    lower, upper = 0.0 if lower is None else lower, 1.0 if upper is None else upper
-    with contextlib.ExitStack() as held:
-        found = private_evaluation(
-            y,
-            values,
-            delta=delta,
-            bounds=(lower, upper),
-            bins=bins,
-            groups=groups,
-            pos_label=positive,
-            ledger=None if ledger is None else held.enter_context(Ledger.open(ledger)),
-            data=table_of_engine,
-            **common,
-        )
+    bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
+    with _account(ledger, f"evaluate {_title(predictions)}") as account, warnings.catch_warnings():
+        # What is lost in the noise is said in the table.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        common: dict[str, Any] = {
+            "epsilon": epsilon,
+            "relation": relation,
+            "units": units,
+            "max_per_unit": max_per_unit,
+            "seed": seed,
+            "ledger": account,
+        }
+        if classes is not None:
+            measured: Any = private_confusion(y, values, classes=classes, **common)
+        elif regression:
+            measured = private_regression_errors(y, values, bounds=bounds, **common)
+        else:
+            found = private_evaluation(
+                y,
+                values,
+                delta=delta,
+                bounds=bounds,
+                bins=bins,
+                groups=groups,
+                pos_label=positive,
+                data=table_of_engine,
+                **common,
+            )
+            summary = found.summary(threshold=threshold)
+    if classes is not None or regression:
+        _publish(measured, statement, as_json)
+        return
     promise = found.statement()
     if show_true:
         Console(stderr=True, highlight=False).print(
             "[bold red]NOT PRIVATE:[/] --show-true draws the true curves. No epsilon holds for "
             "this report: do not share it."
         )
-    summary = found.summary(threshold=threshold)
     truth = (y, values, positive) if show_true else None
     if report is not None:
         from noisewise.cli.evaluation_report import write_report
@@ -318,10 +316,23 @@ def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
     return frame[column]
 
 
+@contextlib.contextmanager
+def _account(ledger: Path | None, about: str) -> Iterator[Any]:
+    """Give the account in that ledger; the notes say which analysis it was."""
+    from noisewise.privacy.ledger import Ledger
+    from noisewise.release import LedgerAccount
+
+    if ledger is None:
+        yield None
+        return
+    with Ledger.open(ledger) as book:
+        yield LedgerAccount(book, book.relation, book.unit, about=about)
+
+
 def _publish(found: Any, statement: Path | None, as_json: bool) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
     from noisewise.cli.predictions import finite
-    from noisewise.cli.train import shown
+    from noisewise.cli.training_quality import shown
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["shown", "train"]
+__all__ = ["train"]
 
 
 def train(
@@ -85,6 +86,7 @@ def train(
     from noisewise.cli.training_quality import (
         evaluation_events,
         local_measures,
+        look_at_measuring,
         private_measures,
     )
     from noisewise.cli.training_run import begin
@@ -119,6 +121,10 @@ def train(
         "preflight": preflight,
         "verbose": True,
     }
+    if evaluate and preflight:
+        look = look_at_measuring(records, evaluate * epsilon)
+        if look.warnings:
+            typer.echo("\n".join(f"Mind: {text}" for text in look.warnings), err=True)
     kept = None
     if out is not None:
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
@@ -141,7 +147,11 @@ def train(
             trained, account = train_private(records, settings, watch, kept, events, held)
             model = trained.model
             if evaluate:
-                measured = private_measures(records, model, share, account, seed)
+                with warnings.catch_warnings():
+                    # What is lost in the noise is said in the table.
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    measured = private_measures(records, model, share, account, seed)
+                    measured.summary()
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
         except KeyboardInterrupt:
@@ -168,7 +178,14 @@ def train(
     if report is not None:
         from noisewise.cli.training_report import write_training_report
 
-        write_training_report(report, records, trained, rows, watched[0].series)
+        write_training_report(
+            report,
+            records,
+            trained,
+            rows,
+            watched[0].series,
+            None if measured is None else measured.summary(),
+        )
     if as_json:
         content = {
             "statement": statement.to_dict(),
@@ -194,6 +211,8 @@ def train(
 
 
 def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, word: str) -> None:
+    from noisewise.cli.predictions import finite
+    from noisewise.cli.training_quality import shown
     from noisewise.privacy.statement import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
@@ -213,15 +232,11 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
     for name, value in measured.summary().items():
         table.add_row(name.replace("_", " "), shown(value))
     console.print(table)
-
-
-def shown(value: Any) -> str:
-    """Return a measure as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {shown(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return " to ".join(map(shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if any(value is None for value in finite(measured.summary()).values()):
+        console.print(
+            "Some measures are lost in the noise. More held-out rows (--test), a larger part of "
+            "epsilon (--evaluate) or a larger epsilon would show them."
+        )
 
 
 def _show_ledger(console: Console, path: Path, round_up: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.training_job import Data
+from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import calibration_event
 from noisewise.ecdf.evaluation import CURVE_SHARE, private_evaluation
@@ -23,9 +24,11 @@ from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import ADD_REMOVE
 from noisewise.release import ONE_ROW, per_unit
 
-__all__ = ["evaluation_events", "local_measures", "private_measures"]
+__all__ = ["evaluation_events", "local_measures", "look_at_measuring", "private_measures", "shown"]
 
 _BINS = 1024
+#: Rarer rows times epsilon from which an area under the curve is told from 0.5.
+_ENOUGH = 100.0
 
 
 def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
@@ -41,6 +44,26 @@ def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
         _BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0), contribution=most
     )
     return curves.event, calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
+
+
+def look_at_measuring(data: Data, epsilon: float) -> Look:
+    """Compare the rarer class of the held-out rows with their part of epsilon; not private.
+
+    An area under the curve needs rows of both classes: its noise is that of about 10 / epsilon of
+    the rarer ones.
+    """
+    found = Look()
+    if data.classes is None or len(data.classes) > 2:
+        return found
+    positives = np.asarray(data.y_test) == data.classes[1]
+    rare = int(min(positives.sum(), len(positives) - positives.sum()))
+    if rare * epsilon < _ENOUGH:
+        found.warnings.append(
+            f"of the held-out rows {rare:,} are of the rarer class, and epsilon {epsilon:.2g} is "
+            "for measuring: the curve may be lost in the noise. Hold out more rows (--test 0.5) or "
+            "give measuring more (--evaluate 0.5). (A local look, not private.)"
+        )
+    return found
 
 
 def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed: int | None) -> Any:
@@ -110,3 +133,14 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
                    if (labels == one).any()]  # fmt: skip
         found["least recall of a class"] = min(recalls, default=math.nan)
     return found
+
+
+def shown(value: Any) -> str:
+    """Return a measure as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {shown(item)}" for key, item in value.items())
+    if value is None or value != value:
+        return "lost in the noise"
+    if isinstance(value, list):
+        return " to ".join(map(shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

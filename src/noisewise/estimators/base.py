@@ -369,11 +369,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             plan = plan.with_(seed=seed)
             tensors = (inputs, target) if table is None else (inputs, target, table.codes)
             bound_to = digest_of_fit(plan, rate, network, *tensors)
-        said = (
-            note_fit(TensorRecords((inputs, target)))
-            if account is None
-            else account.charge(plan.resolve(count, of_units=table is not None))
-        )
+        if self._release_account is not None:
+            said = (
+                f"The charges of this fit are those of {self._run_name!r} in a ledger, where all "
+                "analyses of these records add up."
+            )
+        elif account is None:
+            said = note_fit(TensorRecords((inputs, target)))
+        else:
+            said = account.charge(plan.resolve(count, of_units=table is not None))
         promises = self._promises((*notes, said))
         more = {} if self._more_options is None else self._more_options(inputs, target)
         fitted = fit(

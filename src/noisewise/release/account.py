@@ -128,14 +128,17 @@ class LedgerAccount:
     ledger : Ledger
     relation, unit : Relation, str
         Of what will be released; the ledger's must be the same.
+    about : str
+        Which analysis it is, for the notes in the ledger.
     """
 
     def compares(self, rng: Randomness) -> bool:
         """What is seeded can be repeated; secret noise never is."""
         return not rng.is_secure
 
-    def __init__(self, ledger: Ledger, relation: Relation, unit: str) -> None:
+    def __init__(self, ledger: Ledger, relation: Relation, unit: str, about: str = "") -> None:
         self._ledger = ledger
+        self._about = f"{about}: " if about else ""
         self.require_same(relation, unit)
 
     def require_same(self, relation: Relation, unit: str) -> None:
@@ -157,7 +160,7 @@ class LedgerAccount:
         for one in as_history(event):
             self._check(one)
         try:
-            self._ledger.charge(event, note=note, key=key)
+            self._ledger.charge(event, note=self._about + note, key=key)
         except ChargeConflictError:
             raise self._conflict() from None
 
@@ -170,7 +173,8 @@ class LedgerAccount:
     def approve(self, event: Event, note: str, key: str, value: Any) -> bool:
         """Charge, unless the very same was charged before."""
         try:
-            self._ledger.charge_once(event, note=note, key=key, digest=digest_of(value))
+            said = self._about + note
+            self._ledger.charge_once(event, note=said, key=key, digest=digest_of(value))
         except ChargeConflictError:
             raise self._conflict() from None
         return True
