@@ -332,7 +332,7 @@ def _account(ledger: Path | None, about: str) -> Iterator[Any]:
 def _publish(found: Any, statement: Path | None, as_json: bool) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
     from noisewise.cli.predictions import finite
-    from noisewise.cli.training_quality import shown
+    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()
@@ -344,10 +344,8 @@ def _publish(found: Any, statement: Path | None, as_json: bool) -> None:
         return
     title = f"epsilon {round_up(promise.epsilon)}, {promise.relation}, {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
-    for name, value in found.summary().items():
-        table.add_row(
-            name.replace("_", " "), "lost in the noise" if value is None else shown(value)
-        )
+    for name, value in measure_rows(found.summary()):
+        table.add_row(name, value)
     Console(highlight=False).print(table)
     if statement is not None:
         typer.echo(f"written: {statement}")

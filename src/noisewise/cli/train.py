@@ -212,7 +212,7 @@ def train(
 
 def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, word: str) -> None:
     from noisewise.cli.predictions import finite
-    from noisewise.cli.training_quality import shown
+    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
@@ -229,8 +229,8 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
         )
         return
     table = Table("private measure", "value")
-    for name, value in measured.summary().items():
-        table.add_row(name.replace("_", " "), shown(value))
+    for name, value in measure_rows(measured.summary()):
+        table.add_row(name, value)
     console.print(table)
     if any(value is None for value in finite(measured.summary()).values()):
         console.print(

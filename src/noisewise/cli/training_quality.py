@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.evaluation_report import rows_of
 from noisewise.cli.training_job import Data
 from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
@@ -24,7 +25,13 @@ from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import ADD_REMOVE
 from noisewise.release import ONE_ROW, per_unit
 
-__all__ = ["evaluation_events", "local_measures", "look_at_measuring", "private_measures", "shown"]
+__all__ = [
+    "evaluation_events",
+    "local_measures",
+    "look_at_measuring",
+    "measure_rows",
+    "private_measures",
+]
 
 _BINS = 1024
 #: Rarer rows times epsilon from which an area under the curve is told from 0.5.
@@ -135,12 +142,21 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
     return found
 
 
-def shown(value: Any) -> str:
-    """Return a measure as text."""
+def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return private measures as rows of text, each with its interval if it has one."""
+    if "auc" not in summary:
+        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+    return [
+        (name, f"{value} ({interval})" if interval else value)
+        for name, value, interval in rows_of(summary)
+    ]
+
+
+def _shown(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {shown(item)}" for key, item in value.items())
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if value is None or value != value:
         return "lost in the noise"
     if isinstance(value, list):
-        return " to ".join(map(shown, value))
+        return " to ".join(map(_shown, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.training_job import Comparison, Data, Trained
-from noisewise.cli.training_quality import local_measures, shown
+from noisewise.cli.training_quality import local_measures, measure_rows
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
@@ -82,7 +82,7 @@ def write_training_report(
         page.heading("Private measures: may be published")
         page.table(
             ("measure", "private value"),
-            [(name.replace("_", " "), shown(value)) for name, value in measured.items()],
+            measure_rows(measured),
         )
     page.heading("Result")
     page.table(

@@ -260,28 +260,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             sample_rate=self.sample_rate,
             sampling="poisson" if self.sample_rate < 1 else "full",
         )
-        beside = self._beside()
-        if not beside:
+        if not (beside := self._beside()):
             return plan
         fixed = plan.with_(epsilon=None, noise_multiplier=1.0).resolve(rows)
-        return plan.with_(
-            epsilon=None,
-            noise_multiplier=noise_beside(
-                beside,
-                self.epsilon,
-                fixed.delta,
-                fixed.steps,
-                fixed.sample_rate,
-                plan.accountant,
-                plan.relation,
-            ),
+        steps, rate = fixed.steps, fixed.sample_rate
+        noise = noise_beside(
+            beside, self.epsilon, fixed.delta, steps, rate, plan.accountant, plan.relation
         )
+        return plan.with_(epsilon=None, noise_multiplier=noise)
 
     def _unit(self, of_units: bool) -> str:
         """What is protected; units are called as in the ledger."""
-        if not of_units:
-            return RECORD
-        return self._unit_name or name_of_unit(self.ledger)
+        return (self._unit_name or name_of_unit(self.ledger)) if of_units else RECORD
 
     def _beside(self) -> tuple[Event, ...]:
         """What is released of the records beside the steps of training, from the same budget."""
@@ -369,13 +359,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             plan = plan.with_(seed=seed)
             tensors = (inputs, target) if table is None else (inputs, target, table.codes)
             bound_to = digest_of_fit(plan, rate, network, *tensors)
-        if self._release_account is not None:
-            said = (
-                f"The charges of this fit are those of {self._run_name!r} in a ledger, where all "
-                "analyses of these records add up."
-            )
-        elif account is None:
-            said = note_fit(TensorRecords((inputs, target)))
+        if account is None:
+            run = "" if self._release_account is None else self._run_name
+            said = note_fit(TensorRecords((inputs, target)), run)
         else:
             said = account.charge(plan.resolve(count, of_units=table is not None))
         promises = self._promises((*notes, said))
