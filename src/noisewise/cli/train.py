@@ -93,6 +93,7 @@ def train(
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
     from noisewise.release import compose
+    from noisewise.training.working import working
 
     for path in (report, out, ledger):
         if path is not None and not path.absolute().parent.is_dir():
@@ -164,7 +165,8 @@ def train(
             flat, _ = train_private(records, {**settings, "gradients": "clipped"})
             promise = flat.model.statement_.epsilon
             rows.append(Comparison("private, flat clipping", promise, flat.score, flat.seconds))
-        plain = train_plain(records, model)
+        with working("training without privacy, to compare"):
+            plain = train_plain(records, model)
         rows.append(Comparison("not private", None, plain.score, plain.seconds))
     local = local_measures(records, model)
     if out is not None and kept is not None:
@@ -202,7 +204,14 @@ def train(
             "Two private models were trained on the same records. Publishing both costs the sum "
             "of their budgets."
         )
-    console.print(str(statement))
+    if out is None:
+        console.print(str(statement))
+    else:
+        console.print(
+            f"Privacy statement: epsilon {round_up(statement.epsilon)}, delta {statement.delta:g}, "
+            f"protected is {statement.unit}. All of it, with what it assumes: noisewise verify "
+            f"{out}/statement.json"
+        )
     if kept is not None:
         _show_ledger(console, kept.ledger, round_up)
         console.print(f"written: {out}/ (model, statement, ledger)")

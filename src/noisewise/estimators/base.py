@@ -51,6 +51,7 @@ from noisewise.training.plan import RECORD
 from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import noise_beside
 from noisewise.training.units import UnitTable
+from noisewise.training.working import working
 
 __all__ = ["PrivateEstimator"]
 
@@ -241,8 +242,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             notes += (LOOKED,)
         schema = self._schema
         if self.features is not None:
-            kind = self.public_images if isinstance(self.public_images, str) else "given"
-            kind = "none" if self.public_images is None else kind
+            given = "none" if self.public_images is None else "given"
+            kind = self.public_images if isinstance(self.public_images, str) else given
             return Scattered(kind, notes, self.features)
         if schema is not None:
             return Declared(schema, notes)
@@ -282,8 +283,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return None
         rows = len(table) if table is not None else readable(lambda: rows_of(x))
-        of_units = table is not None
-        resolved = self._plan(rows, self._unit(of_units)).resolve(rows, of_units=of_units)
+        several = table is not None
+        resolved = self._plan(rows, self._unit(several)).resolve(rows, of_units=several)
         account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
@@ -313,7 +314,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _looked_at(
         self, x: Any, y: Any, of_units: bool = False
     ) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
-        read = readable(lambda: self._read(x, y))
+        with working("encoding the records", quiet=not self.verbose):
+            read = readable(lambda: self._read(x, y))
         if self.preflight:
             readable(lambda: self._preflight(x, y, of_units))
         return read
@@ -360,8 +362,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             tensors = (inputs, target) if table is None else (inputs, target, table.codes)
             bound_to = digest_of_fit(plan, rate, network, *tensors)
         if account is None:
-            run = "" if self._release_account is None else self._run_name
-            said = note_fit(TensorRecords((inputs, target)), run)
+            said = note_fit(TensorRecords((inputs, target)), self._run_name)
         else:
             said = account.charge(plan.resolve(count, of_units=table is not None))
         promises = self._promises((*notes, said))
@@ -404,8 +405,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.features == "auto":
             self.pictures_ = PictureFeatures.patches(np.asarray(x))
         elif self.features is not None:
-            pictures = PictureFeatures.of(np.asarray(x))
-            self.pictures_ = pictures.whitened_by(self.public_images)
+            self.pictures_ = PictureFeatures.of(np.asarray(x)).whitened_by(self.public_images)
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self, "weights_")
