@@ -153,7 +153,7 @@ def test_the_command_exits_with_one_for_a_refuted_claim(scores: Scores, tmp_path
     assert picture.exists()
     good = runner.invoke(app, [*base, "--epsilon", "4.4", "--json"])
     assert good.exit_code == 0, good.output
-    fields = json.loads(good.output)
+    fields = json.loads(good.stdout)
     assert fields["passed"] is True
     assert fields["claimed_epsilon"] == 4.4
     without = runner.invoke(app, base)

@@ -46,7 +46,7 @@ def test_the_table_names_every_layer(file: Path) -> None:
 
 def test_the_json_holds_the_sensitivities(file: Path) -> None:
     result = run(f"{file}:build", "--input", "1,8,8", "--norm", "2", "--json")
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
     assert found["relation"] == "add-remove"
     assert set(found["sensitivities"]) == {"0.weight", "0.bias", "3.weight", "3.bias"}
     assert found["input_norm"] == 2.0

@@ -112,7 +112,9 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     assert {"auc", "base_rate", "recall"} <= json.loads(
         (folder / "model" / "evaluation.json").read_text()
     ).keys()
-    assert (folder / "run.html").stat().st_size > 10_000
+    page = (folder / "run.html").read_text()
+    assert "Private measures: may be published" in page
+    assert "evaluation.json, which it covers too" in page
     with Ledger.open(folder / "hospital.ledger") as ledger:
         first = ledger.spent()
     assert first == pytest.approx(statement.epsilon, rel=1e-3)
@@ -157,6 +159,71 @@ def test_the_same_in_python(folder, tmp_path):
     assert 0.02 < found.base_rate < 0.25
     with Ledger.open(book) as ledger:
         assert ledger.spent(delta=1e-6) > model.statement_.epsilon
+
+
+def test_a_model_of_whole_patients_is_measured_within_its_budget_and_again_later(folder):
+    run(folder, "ledger", "create", "units.ledger", "--epsilon", 4, "--delta", "1e-6",
+        "--unit", "one patient")  # fmt: skip
+    trained = run(
+        folder, "train", "patients.csv", "--schema", "patients.toml", "--unit", "patient_id",
+        "--epsilon", 2, "--delta", "1e-6", "--evaluate", 0.25, "--ledger", "units.ledger",
+        "--out", "of units", "--steps", 20, "--json",
+    )  # fmt: skip
+    content = json.loads(trained.stdout)
+    statement = Statement.from_json((folder / "of units" / "statement.json").read_text())
+    assert content["statement"]["unit"] == statement.unit == "one patient"
+    assert statement.epsilon <= 2.0
+    assert verify(statement).ok
+    assert "base_rate" in content["evaluation"]
+    again = run(
+        folder, "evaluate", "patients.csv", "--model", "of units", "--epsilon", 0.5,
+        "--ledger", "units.ledger", "--json",
+    )  # fmt: skip
+    assert json.loads(again.stdout)["statement"]["unit"] == "one patient"
+    charges = json.loads(run(folder, "ledger", "show", "units.ledger", "--json").stdout)["charges"]
+    assert any(row["what"].startswith("evaluate patients.csv: ") for row in charges)
+    with Ledger.open(folder / "units.ledger") as ledger:
+        assert statement.epsilon < ledger.spent() <= 2.51
+    model = PrivateClassifier(
+        0.5, delta=1e-6, schema=Schema.read(folder / "patients.toml"), steps=5,
+        ledger=folder / "units.ledger", preflight=False,
+    )  # fmt: skip
+    frame = read_table(folder / "patients.csv", model._schema)
+    model.fit(frame.drop(columns="outcome"), frame["outcome"], units=frame["patient_id"])
+    assert model.statement_.unit == "one patient"
+
+
+@pytest.mark.parametrize(("kind", "more"), [("number", "range = [50, 250]"),
+                                            ("category", 'values = ["a", "b", "c"]')])  # fmt: skip
+def test_numbers_and_several_classes_of_whole_patients_are_measured(folder, kind, more):
+    column = {"number": "blood pressure", "category": "ward"}[kind]
+    text = (folder / "patients.toml").read_text()
+    target = f'[target]\nname = "{column}"\nkind = "{kind}"\n{more}\n\n'
+    text = re.sub(r"\[target\][\s\S]*?\n\n", target, text, count=1)
+    text = re.sub(rf'"{column}" = .*\n', '"outcome" = { kind = "yes/no" }\n', text)
+    text = text.replace("[target]", 'unit = "patient_id"\n\n[target]', 1)
+    (folder / f"{kind}.toml").write_text(text)
+    done = run(
+        folder, "train", "patients.csv", "--schema", f"{kind}.toml", "--epsilon", 2, "--steps", 5,
+        "--evaluate", 0.3, "--out", f"{kind} of units", "--json",
+    )  # fmt: skip
+    content = json.loads(done.stdout)
+    assert content["statement"]["epsilon"] <= 2
+    assert content["statement"]["unit"].startswith("one patient_id")
+    again = run(folder, "evaluate", "patients.csv", "--model", f"{kind} of units", "--epsilon", 1)
+    assert again.exit_code == 0, again.output
+    assert ("mean absolute error" if kind == "number" else "recalls") in again.output
+
+
+def test_a_ledger_of_records_refuses_units_and_says_which_to_begin(folder):
+    run(folder, "ledger", "create", "rows.ledger", "--epsilon", 4, "--delta", "1e-6")
+    refused = CliRunner().invoke(
+        app, ["train", str(folder / "patients.csv"), "--schema", str(folder / "patients.toml"),
+              "--unit", "patient_id", "--epsilon", "1", "--delta", "1e-6", "--ledger",
+              str(folder / "rows.ledger"), "--out", str(folder / "refused")],
+    )  # fmt: skip
+    assert refused.exit_code != 0
+    assert "noisewise ledger create FILE --unit" in str(refused.exception)
 
 
 def test_json_is_all_that_is_on_standard_output(folder, tmp_path):

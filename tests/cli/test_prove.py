@@ -35,7 +35,7 @@ def run(tmp_path, name, *options):
 def test_a_proof_is_printed_and_exits_with_zero(tmp_path):
     result = run(tmp_path, "build")
     assert result.exit_code == 0
-    assert result.output.startswith("proven")
+    assert result.stdout.startswith("proven")
 
 
 def test_what_mixes_is_named_with_its_line_and_exits_with_one(tmp_path):
@@ -43,7 +43,7 @@ def test_what_mixes_is_named_with_its_line_and_exits_with_one(tmp_path):
     assert result.exit_code == 1
     assert "mean at" in result.output
     assert "program.py:" in result.output
-    found = json.loads(run(tmp_path, "centred", "--json").output)
+    found = json.loads(run(tmp_path, "centred", "--json").stdout)
     assert found["proven"] is False
     assert found["mixed"][0][0] == "mean"
 

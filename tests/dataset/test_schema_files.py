@@ -253,17 +253,77 @@ def test_a_look_tells_rows_that_are_not_people(tmp_path):
     [
         (b"", "it is empty"),
         (b"a,b\n1,2\n3,4,5,6\n", "cannot read .* as a table"),
-        (b"a,a\n1,2\n", "two columns|cannot|a.1"),
-        (b"name\n\xff\xfe\xfa\n", "encoded|encoding"),
+        (b"\xff\xfeno text of sixteen bits", "encoded|encoding"),
     ],
 )
 def test_files_that_cannot_be_read_are_told_without_their_cells(tmp_path, content, said):
     path = tmp_path / "broken.csv"
     path.write_bytes(content)
     schema = Schema({"a": Numeric(0, 1)})
-    if content.startswith(b"a,a"):
-        assert "a.1" in read_table(path, schema).columns
-        return
     with pytest.raises(SchemaError, match=said) as error:
         read_table(path, schema)
     assert "3,4" not in str(error.value)
+
+
+def test_a_file_of_two_encodings_and_repeated_names_is_read_cell_by_cell(tmp_path):
+    """Each cell by itself: one cell of another program changes no other one."""
+    path = tmp_path / "mixed.csv"
+    lines = ["\ufefftown;a; a;a".encode(), "Köln;1;2;3".encode(), "Köln;4;5;6".encode("cp1252")]
+    path.write_bytes(b"\n".join(lines))
+    schema = Schema({"town": Categorical(["Köln"]), "a.2": Numeric(0, 9)},
+                    file=FileFormat(separator=";"))  # fmt: skip
+    frame = read_table(path, schema)
+    assert list(frame.columns) == ["town", "a", "a.1", "a.2"]
+    assert frame["town"].tolist() == ["Köln", "Köln"]
+    assert frame["a.2"].tolist() == [3.0, 6.0]
+    assert 'the file calls "a"' in draft_schema(str(path))
+    wide = tmp_path / "excel.csv"
+    wide.write_bytes("town\ta\nKöln\t1\n".encode("utf-16"))
+    assert 'encoding = "utf-16"' in draft_schema(str(wide))
+    assert 'separator = "\\t"' in draft_schema(str(wide))
+
+
+@pytest.mark.parametrize(
+    ("cells", "decimal", "thousands"),
+    [
+        (["1.234,50", "12,5", "7"], ",", "."),
+        (["$1,234.50", "12.5", "7"], ".", ","),
+        (["1'234.50", "12.5", "7"], ".", "'"),
+        (["1 234,50", "12,5", "7"], ",", " "),
+        (["1,234", "2,5", "7"], ",", None),
+        (["1234.5 €", "12.5", "7 %"], ".", None),
+    ],
+)
+def test_a_draft_finds_how_numbers_are_written(tmp_path, cells, decimal, thousands):
+    path = tmp_path / "salary.csv"
+    path.write_text("salary;sick\n" + "\n".join(f"{cell};yes" for cell in cells))
+    text = draft_schema(str(path), target="sick")
+    assert '"salary" = { kind = "number", range = "?" }' in text
+    form = FileFormat(separator=";", decimal=decimal, thousands=thousands)
+    assert (f'thousands = "{thousands}"' in text) == (thousands is not None)
+    assert ('decimal = ","' in text) == (decimal == ",")
+    read = read_table(path, Schema({"salary": Numeric(0, 9999)}, file=form))["salary"]
+    assert read.notna().all()
+    assert read[2] == 7.0
+
+
+def test_a_number_in_another_notation_is_missing_and_not_another_number(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1.500\n1.5\n1,5\n1.2.2024\n")
+    form = FileFormat(separator=";", decimal=",", thousands=".")
+    read = read_table(path, Schema({"a": Numeric(0, 9999)}, file=form))["a"]
+    assert read[0] == 1500.0
+    assert read[2] == 1.5
+    assert read[[1, 3]].isna().all()
+
+
+def test_a_note_among_the_answers_leaves_them_yes_or_no_and_a_count_is_a_number(tmp_path):
+    path = tmp_path / "a.csv"
+    answers = ["Y", "TRUE", "nein", "0", "yes"] * 20 + ["asked twice"]
+    children = ["0", "1", "1", "0", "0"] * 20 + ["3"]
+    path.write_text(
+        "smoker,children\n" + "\n".join(map(",".join, zip(answers, children, strict=True)))
+    )
+    text = draft_schema(str(path))
+    assert '"smoker" = { kind = "yes/no" }' in text
+    assert '"children" = { kind = "number"' in text

@@ -64,6 +64,7 @@ def audit(
     """Bound epsilon from below. Exit code 1 if the claim is refuted, 0 if not."""
     from noisewise.auditing import NoiseModel
     from noisewise.auditing import audit as run
+    from noisewise.training.working import working
 
     if report is not None and not report.absolute().parent.is_dir():
         raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")
@@ -80,16 +81,17 @@ def audit(
         options = {"attack": attack, **options}
     else:
         subject = _read(target, design, coins, observed, relation)
-    result = run(
-        subject,
-        claimed=claim,
-        delta=delta,
-        method=method,
-        noise=noise,
-        confidence=confidence,
-        threshold=threshold if threshold in ("all", "split") else _number(threshold),
-        **options,
-    )
+    with working("auditing"):
+        result = run(
+            subject,
+            claimed=claim,
+            delta=delta,
+            method=method,
+            noise=noise,
+            confidence=confidence,
+            threshold=threshold if threshold in ("all", "split") else _number(threshold),
+            **options,
+        )
     if plot is not None:
         result.plot(plot)
     if report is not None:

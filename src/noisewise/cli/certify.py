@@ -51,13 +51,15 @@ def certify(
         raise typer.BadParameter(f"unknown loss {loss!r}; choose from {', '.join(_LOSSES)}")
     from noisewise.bounds import certify as certify_model
     from noisewise.nn import losses
+    from noisewise.training.working import working
 
     shape = parse_shape(input_shape)
     built = load_model(model)
     kind = getattr(losses, _LOSSES[loss])
     chosen = kind(temperature) if loss == "cross-entropy" else kind()
     try:
-        found = certify_model(built, shape, norm, chosen)
+        with working("certifying the model"):
+            found = certify_model(built, shape, norm, chosen)
     except (NoisewiseError, ValueError) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(1) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,17 +103,17 @@ def evaluate(
     """
     from noisewise.cli.predictions import finite, look_at_predictions, of_model
     from noisewise.ecdf.evaluation import private_evaluation
-    from noisewise.privacy.ledger import Ledger
+    from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
+    from noisewise.release import Units, name_of_unit
 
     for path in (report, statement):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
-    if unit is not None and (model is not None or regression):
-        raise ValueError(
-            "--unit needs the rows of a file with --label and --score, of two classes; with "
-            "--model or --regression nothing is known of whole units yet"
-        )
+    if unit is not None and model is not None:
+        raise ValueError("--model knows whose rows they are: leave --unit out")
     table_of_engine: Any = None
+    units: Any = None
+    classes: list[Any] | None = None
     if is_engine(predictions, query, table):
         if show_true or unit is not None or model is not None or regression or schema is not None:
             raise ValueError(
@@ -124,54 +126,68 @@ def evaluate(
     elif model is not None:
         if label is not None or score is not None:
             raise ValueError("--model brings labels and scores: leave --label and --score out")
-        y, values, positive, span = of_model(Path(predictions), model)
-        regression = span is not None
-        lower, upper = (lower, upper) if span is None else span
+        said = of_model(Path(predictions), model)
+        y, values, positive, units, classes = (
+            said.labels, said.scores, None, said.units, said.classes
+        )  # fmt: skip
+        regression = said.span is not None
+        lower, upper = (lower, upper) if said.span is None else said.span
     elif label is None or score is None:
         raise ValueError("give --label and --score, the columns of the file, or --model FOLDER")
     else:
         y, values, positive = read_predictions(
             Path(predictions), label, score, pos_label, schema, regression
         )
-    if regression:
-        if lower is None or upper is None:
-            raise ValueError(
-                "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
-            )
-        _evaluate_regression(
-            y, values, (lower, upper), epsilon, relation, ledger, seed, statement, as_json
+    if unit is not None:
+        units = read_units(Path(predictions), unit, schema)
+    if units is not None:
+        units = Units(units, name=name_of_unit(ledger, str(units.name)))
+    if regression and (lower is None or upper is None):
+        raise ValueError(
+            "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
-        return
-    if preflight and table_of_engine is None:
+    if preflight and table_of_engine is None and classes is None and not regression:
         look = look_at_predictions(y, values, positive, lower, upper, epsilon)
         typer.echo(str(look), err=True)
         look.require()
-    lower, upper = 0.0 if lower is None else lower, 1.0 if upper is None else upper
-    with contextlib.ExitStack() as held:
-        found = private_evaluation(
-            y,
-            values,
-            epsilon=epsilon,
-            delta=delta,
-            bounds=(lower, upper),
-            bins=bins,
-            groups=groups,
-            pos_label=positive,
-            relation=relation,
-            units=None if unit is None else read_units(Path(predictions), unit, schema),
-            max_per_unit=max_per_unit,
-            ledger=None if ledger is None else held.enter_context(Ledger.open(ledger)),
-            seed=seed,
-            data=table_of_engine,
-        )
+    bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
+    with _account(ledger, f"evaluate {_title(predictions)}") as account, warnings.catch_warnings():
+        # What is lost in the noise is said in the table.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        common: dict[str, Any] = {
+            "epsilon": epsilon,
+            "relation": relation,
+            "units": units,
+            "max_per_unit": max_per_unit,
+            "seed": seed,
+            "ledger": account,
+        }
+        if classes is not None:
+            measured: Any = private_confusion(y, values, classes=classes, **common)
+        elif regression:
+            measured = private_regression_errors(y, values, bounds=bounds, **common)
+        else:
+            found = private_evaluation(
+                y,
+                values,
+                delta=delta,
+                bounds=bounds,
+                bins=bins,
+                groups=groups,
+                pos_label=positive,
+                data=table_of_engine,
+                **common,
+            )
+            summary = found.summary(threshold=threshold)
+    if classes is not None or regression:
+        _publish(measured, statement, as_json)
+        return
     promise = found.statement()
-    errors = Console(stderr=True, highlight=False)
     if show_true:
-        errors.print(
+        Console(stderr=True, highlight=False).print(
             "[bold red]NOT PRIVATE:[/] --show-true draws the true curves. No epsilon holds for "
             "this report: do not share it."
         )
-    summary = found.summary(threshold=threshold)
     truth = (y, values, positive) if show_true else None
     if report is not None:
         from noisewise.cli.evaluation_report import write_report
@@ -285,9 +301,8 @@ def _title(where: str) -> str:
 
 
 def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
-    """Return whose rows they are, under the column's name; the identifiers are never shown."""
+    """Return whose rows they are; the identifiers are never shown."""
     from noisewise.cli.predictions import read_columns
-    from noisewise.release import Units
 
     frame = read_columns(path, "", "", schema)
     if column not in frame.columns:
@@ -298,39 +313,42 @@ def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
             f"column {column!r} has missing identifiers: whose rows those are is unknown, so "
             "nobody's can be bounded. Drop these rows, or give each an identifier of its own."
         )
-    return Units(frame[column], name=f"one {column} (all rows with one identifier)")
+    return frame[column]
 
 
-def _evaluate_regression(
-    y: Any,
-    predicted: Any,
-    bounds: tuple[float, float],
-    epsilon: float,
-    relation: str,
-    ledger: Path | None,
-    seed: int | None,
-    statement: Path | None,
-    as_json: bool,
-) -> None:
-    from noisewise.ecdf.prediction_errors import private_regression_errors
+@contextlib.contextmanager
+def _account(ledger: Path | None, about: str) -> Iterator[Any]:
+    """Give the account in that ledger; the notes say which analysis it was."""
+    from noisewise.privacy.ledger import Ledger
+    from noisewise.release import LedgerAccount
+
+    if ledger is None:
+        yield None
+        return
+    with Ledger.open(ledger) as book:
+        yield LedgerAccount(book, book.relation, book.unit, about=about)
+
+
+def _publish(found: Any, statement: Path | None, as_json: bool) -> None:
+    """Write and show measures without curves: of several classes, or of a number."""
+    from noisewise.cli.predictions import finite
+    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
-    found = private_regression_errors(
-        y, predicted, bounds=bounds, epsilon=epsilon, relation=relation, ledger=ledger, seed=seed
-    )
     promise = found.statement()
     if statement is not None:
         statement.write_text(promise.to_json() + "\n", "utf-8")
     if as_json:
-        typer.echo(json.dumps({**found.summary(), "statement": promise.to_dict()}, indent=2))
+        content = {**found.summary(), "statement": promise.to_dict()}
+        typer.echo(json.dumps(finite(content), indent=2))
         return
-    title = f"epsilon {round_up(promise.epsilon)}, {promise.relation}"
+    title = f"epsilon {round_up(promise.epsilon)}, {promise.relation}, {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
-    for name, value in found.summary().items():
-        table.add_row(
-            name.replace("_", " "), "lost in the noise" if value is None else f"{value:.4g}"
-        )
+    for name, value in measure_rows(found.summary()):
+        table.add_row(name, value)
     Console(highlight=False).print(table)
+    if statement is not None:
+        typer.echo(f"written: {statement}")
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def write_report(
     )
     page.heading("Ranking")
     if np.isnan(found.roc.auc):
-        page.paragraph("A class has no (private) records: there is no curve to draw.")
+        page.paragraph("The noise hides one of the two classes: there is no curve to draw.")
     else:
         page.charts(
             (
@@ -92,6 +93,15 @@ def write_report(
 
 def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
     low, high = summary["auc_interval"]
+    if math.isnan(summary["auc"]):
+        return (
+            "How good it is",
+            "lost in the noise",
+            [
+                "One class has too few records for this epsilon: the area may be anything.",
+                "Take more records or a larger epsilon.",
+            ],
+        )
     texts = [
         f"The true area lies between {low:.3f} and {high:.3f} (95 %).",
         "1 is perfect, 0.5 is guessing.",
@@ -181,13 +191,16 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         low, high = summary[name]
         return f"{low:.4f} to {high:.4f}"
 
+    def number(name: str) -> str:
+        return "lost in the noise" if math.isnan(summary[name]) else f"{summary[name]:.4f}"
+
     rows = [
-        ("AUC", f"{summary['auc']:.4f}", interval("auc_interval")),
+        ("AUC", number("auc"), interval("auc_interval")),
         ("positives", f"{summary['positives']:.0f}", ""),
         ("negatives", f"{summary['negatives']:.0f}", ""),
         ("base rate", f"{summary['base_rate']:.4f}", ""),
-        (f"recall at {summary['threshold']:g}", f"{summary['recall']:.4f}", ""),
-        (f"precision at {summary['threshold']:g}", f"{summary['precision']:.4f}", ""),
+        (f"recall at {summary['threshold']:g}", number("recall"), ""),
+        (f"precision at {summary['threshold']:g}", number("precision"), ""),
     ]
     for q, value in summary["score_quantiles"].items():
         rows.append((f"score quantile {q}", f"{value:.4f}", ""))

@@ -73,6 +73,10 @@ def show(
         typer.echo(json.dumps(content, indent=2))
         return
     console = Console(highlight=False)
+    if not rows:
+        allowed = "no budget" if budget is None else f"epsilon {budget[0]:g}"
+        typer.echo(f"nothing was spent yet; {allowed} at delta {delta:g} ({about})")
+        return
     table = Table("what", "releases", "kind", "epsilon alone", box=None, pad_edge=False)
     for row in rows:
         alone = round_up(row["epsilon"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from noisewise.datasets.preflight import Look, look_at_budget
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["finite", "look_at_predictions", "of_model", "read_columns"]
+__all__ = ["Predicted", "finite", "look_at_predictions", "of_model", "read_columns"]
 
 
 def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.DataFrame:
@@ -44,11 +45,32 @@ def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.
     return frame
 
 
-def of_model(path: Path, folder: Path) -> tuple[Any, Any, Any, tuple[float, float] | None]:
-    """Return labels, scores and positive label of the rows that a model did not learn from.
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says of the rows that it did not learn from.
 
-    The last entry is the range of the target of a regression.
+    Parameters
+    ----------
+    labels, scores : array
+        For two classes whether it is the second one, and its probability; else what is true and
+        what is predicted.
+    span : pair of float, optional
+        Range of the target of a regression.
+    classes : list, optional
+        If there are more than two.
+    units : Series, optional
+        Whose rows they are, if the model protects units.
     """
+
+    labels: Any
+    scores: Any
+    span: tuple[float, float] | None = None
+    classes: list[Any] | None = None
+    units: Any = None
+
+
+def of_model(path: Path, folder: Path) -> Predicted:
+    """Return what a model of ``noisewise train`` says of its held-out rows."""
     from noisewise.cli.training_job import split
     from noisewise.datasets import read_table
     from noisewise.estimators import PrivateClassifier, load_estimator
@@ -65,12 +87,13 @@ def of_model(path: Path, folder: Path) -> tuple[Any, Any, Any, tuple[float, floa
     _, rows = split(frame, settings["test"], settings["random_state"] or 0, schema.unit)
     features = rows.drop(columns=[schema.target])
     labels = rows[schema.target].to_numpy()
+    units = schema.units(rows)
     if not isinstance(model, PrivateClassifier):
-        return labels, model.predict(features), None, model.target_range_
-    if len(model.classes_) > 2:
-        raise ValueError("curves are for two classes; use noisewise train --evaluate for more")
-    positive = model.classes_[1]
-    return labels == positive, model.predict_proba(features)[:, 1], None, None
+        return Predicted(labels, model.predict(features), span=model.target_range_, units=units)
+    classes = model.classes_.tolist()
+    if len(classes) > 2:
+        return Predicted(labels, model.predict(features), classes=classes, units=units)
+    return Predicted(labels == classes[1], model.predict_proba(features)[:, 1], units=units)
 
 
 def finite(value: Any) -> Any:

@@ -36,13 +36,15 @@ def prove(
     from torch import nn
 
     from noisewise.gradients import prove_apart
+    from noisewise.training.working import working
 
     built: Any = load_object(program)
     if isinstance(built, Mapping):
         built = tuple(built.get(name) for name in ("model", "loss", "x", "y"))
     if not isinstance(built, tuple) or len(built) != 4 or not isinstance(built[0], nn.Module):
         raise ValueError(f"{program}: {_FORM}")
-    proof = prove_apart(*built)
+    with working("proving that records are kept apart"):
+        proof = prove_apart(*built)
     if as_json:
         typer.echo(json.dumps({"proven": proof.proven, **asdict(proof)}, indent=2))
     else:

@@ -82,6 +82,13 @@ def check(
     typer.echo(str(looked))
     if looked.stops:
         raise typer.Exit(1)
+    if found.target is not None:
+        of = "" if found.unit is None else f" --unit 'one {found.unit}'"
+        book = f"{table.stem}.ledger"
+        typer.echo("Next:")
+        typer.echo(f"  noisewise ledger create {book} --epsilon 2 --delta 1e-6{of}")
+        typer.echo(f"  noisewise train {table} --schema {schema} --epsilon 1 \\")
+        typer.echo(f"      --ledger {book} --out model --report run.html")
 
 
 @app.command()

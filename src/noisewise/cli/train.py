@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,12 +86,14 @@ def train(
     from noisewise.cli.training_quality import (
         evaluation_events,
         local_measures,
+        look_at_measuring,
         private_measures,
     )
     from noisewise.cli.training_run import begin
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
     from noisewise.release import compose
+    from noisewise.training.working import working
 
     for path in (report, out, ledger):
         if path is not None and not path.absolute().parent.is_dir():
@@ -102,14 +105,10 @@ def train(
         raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
     console = Console(highlight=False, stderr=as_json)
     records = read_data(data, schema, target, test, 0 if seed is None else seed, unit)
-    if evaluate and records.units is not None:
-        raise ValueError(
-            "--evaluate measures rows, and this run protects units: leave it out, and measure with "
-            "noisewise evaluate --unit, from a budget of its own"
-        )
     console.print(
         f"{records.name}: {len(records.y_train):,} {records.words} to learn from, "
         f"{len(records.y_test):,} to measure with"
+        + ("" if records.units is None else f"; protected is each {records.units.name}")
     )
     settings: dict[str, Any] = {
         "epsilon": epsilon,
@@ -123,6 +122,10 @@ def train(
         "preflight": preflight,
         "verbose": True,
     }
+    if evaluate and preflight:
+        look = look_at_measuring(records, evaluate * epsilon)
+        if look.warnings:
+            typer.echo("\n".join(f"Mind: {text}" for text in look.warnings), err=True)
     kept = None
     if out is not None:
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
@@ -145,7 +148,11 @@ def train(
             trained, account = train_private(records, settings, watch, kept, events, held)
             model = trained.model
             if evaluate:
-                measured = private_measures(records, model, share, account, seed)
+                with warnings.catch_warnings():
+                    # What is lost in the noise is said in the table.
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    measured = private_measures(records, model, share, account, seed)
+                    measured.summary()
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
         except KeyboardInterrupt:
@@ -158,7 +165,8 @@ def train(
             flat, _ = train_private(records, {**settings, "gradients": "clipped"})
             promise = flat.model.statement_.epsilon
             rows.append(Comparison("private, flat clipping", promise, flat.score, flat.seconds))
-        plain = train_plain(records, model)
+        with working("training without privacy, to compare"):
+            plain = train_plain(records, model)
         rows.append(Comparison("not private", None, plain.score, plain.seconds))
     local = local_measures(records, model)
     if out is not None and kept is not None:
@@ -172,7 +180,14 @@ def train(
     if report is not None:
         from noisewise.cli.training_report import write_training_report
 
-        write_training_report(report, records, trained, rows, watched[0].series)
+        write_training_report(
+            report,
+            records,
+            trained,
+            rows,
+            watched[0].series,
+            None if measured is None else measured.summary(),
+        )
     if as_json:
         content = {
             "statement": statement.to_dict(),
@@ -189,7 +204,14 @@ def train(
             "Two private models were trained on the same records. Publishing both costs the sum "
             "of their budgets."
         )
-    console.print(str(statement))
+    if out is None:
+        console.print(str(statement))
+    else:
+        console.print(
+            f"Privacy statement: epsilon {round_up(statement.epsilon)}, delta {statement.delta:g}, "
+            f"protected is {statement.unit}. All of it, with what it assumes: noisewise verify "
+            f"{out}/statement.json"
+        )
     if kept is not None:
         _show_ledger(console, kept.ledger, round_up)
         console.print(f"written: {out}/ (model, statement, ledger)")
@@ -198,6 +220,8 @@ def train(
 
 
 def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, word: str) -> None:
+    from noisewise.cli.predictions import finite
+    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
@@ -205,8 +229,8 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
         promised = "none" if row.epsilon is None else round_up(row.epsilon)
         table.add_row(row.name, f"{row.score:.4f}", promised, f"{row.seconds:.1f}")
     console.print(table)
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
-    console.print(f"On held-out records, without noise and NOT private: {shown}.")
+    found = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
+    console.print(f"On held-out records, without noise and NOT private: {found}.")
     if measured is None:
         console.print(
             "To publish how good the model is, train with --evaluate 0.2 (one budget, one "
@@ -214,17 +238,14 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
         )
         return
     table = Table("private measure", "value")
-    for name, value in measured.summary().items():
-        table.add_row(name.replace("_", " "), _text(value))
+    for name, value in measure_rows(measured.summary()):
+        table.add_row(name, value)
     console.print(table)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return " to ".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if any(value is None for value in finite(measured.summary()).values()):
+        console.print(
+            "Some measures are lost in the noise. More held-out rows (--test), a larger part of "
+            "epsilon (--evaluate) or a larger epsilon would show them."
+        )
 
 
 def _show_ledger(console: Console, path: Path, round_up: Any) -> None:

@@ -23,7 +23,7 @@ from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.estimators.network import apply_network, build_network, weights_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.units import unit_codes
-from noisewise.release import LedgerAccount
+from noisewise.release import LedgerAccount, Units, name_of_unit
 
 __all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]
 
@@ -41,11 +41,16 @@ class Data:
     classes: tuple[Any, ...] | None
     pictures: bool = False
     units: Any = None
+    test_units: Any = None
+
+    def units_to_measure(self, name: str) -> Units | None:
+        """Whose rows are measured with, under the name of the training's units."""
+        return None if self.test_units is None else Units(self.test_units, name=name)
 
     @property
     def words(self) -> str:
         """What a row is called."""
-        return "records" if self.units is None else "rows of units"
+        return "records" if self.units is None else "rows"
 
     @property
     def protected(self) -> int:
@@ -159,6 +164,7 @@ def _table(
         schema,
         schema.classes,
         units=None if unit is None else _column(train, unit),
+        test_units=None if unit is None else _column(test, unit),
     )
 
 
@@ -223,6 +229,8 @@ def train_private(
     else:
         model = PrivateClassifier(classes=list(data.classes or ()), **common)
     model._released_later = beside
+    if data.units is not None:
+        model._unit_name = name_of_unit(None if kept is None else kept.ledger, data.units.name)
     account = None
     if kept is not None and held is not None:
         book, account = held.enter_context(kept.open(model, data.protected, data.units is not None))

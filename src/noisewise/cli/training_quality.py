@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.evaluation_report import rows_of
 from noisewise.cli.training_job import Data
+from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import calibration_event
 from noisewise.ecdf.evaluation import CURVE_SHARE, private_evaluation
@@ -19,31 +21,71 @@ from noisewise.ecdf.prediction_errors import (
 )
 from noisewise.ecdf.two_class import two_curve_mechanism
 from noisewise.privacy.events import Event
+from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import ADD_REMOVE
+from noisewise.release import ONE_ROW, per_unit
 
-__all__ = ["evaluation_events", "local_measures", "private_measures"]
+__all__ = [
+    "evaluation_events",
+    "local_measures",
+    "look_at_measuring",
+    "measure_rows",
+    "private_measures",
+]
 
 _BINS = 1024
+#: Rarer rows times epsilon from which an area under the curve is told from 0.5.
+_ENOUGH = 100.0
 
 
 def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
     """Return what :func:`private_measures` will cost."""
+    units = data.units_to_measure("one unit")
+    bounded = per_unit(units, 1, resolve(None))
+    most = ONE_ROW if bounded is None else bounded.contribution
     if data.regression:
         return (regression_event(epsilon, ADD_REMOVE),)
     if len(data.classes or ()) > 2:
         return (confusion_event(len(data.classes or ()), epsilon, ADD_REMOVE),)
-    curves = two_curve_mechanism(_BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0))
+    curves = two_curve_mechanism(
+        _BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0), contribution=most
+    )
     return curves.event, calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
 
 
+def look_at_measuring(data: Data, epsilon: float) -> Look:
+    """Compare the rarer class of the held-out rows with their part of epsilon; not private.
+
+    An area under the curve needs rows of both classes: its noise is that of about 10 / epsilon of
+    the rarer ones.
+    """
+    found = Look()
+    if data.classes is None or len(data.classes) > 2:
+        return found
+    positives = np.asarray(data.y_test) == data.classes[1]
+    rare = int(min(positives.sum(), len(positives) - positives.sum()))
+    if rare * epsilon < _ENOUGH:
+        found.warnings.append(
+            f"of the held-out rows {rare:,} are of the rarer class, and epsilon {epsilon:.2g} is "
+            "for measuring: the curve may be lost in the noise. Hold out more rows (--test 0.5) or "
+            "give measuring more (--evaluate 0.5). (A local look, not private.)"
+        )
+    return found
+
+
 def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed: int | None) -> Any:
-    """Evaluate on the held-out records, privately; has ``summary()`` and ``statement()``."""
+    """Evaluate on the held-out records, privately; has ``summary()`` and ``statement()``.
+
+    Of a unit one row's worth counts, as it does in training.
+    """
+    units = data.units_to_measure(model.statement_.unit)
     if data.regression:
         return private_regression_errors(
             data.y_test,
             model.predict(data.x_test),
             bounds=model.target_range_,
             epsilon=epsilon,
+            units=units,
             ledger=account,
             seed=seed,
         )
@@ -53,6 +95,7 @@ def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed:
             model.predict(data.x_test),
             classes=model.classes_.tolist(),
             epsilon=epsilon,
+            units=units,
             ledger=account,
             seed=seed,
         )
@@ -61,6 +104,7 @@ def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed:
         model.predict_proba(data.x_test)[:, 1],
         epsilon=epsilon,
         bins=_BINS,
+        units=units,
         ledger=account,
         seed=seed,
     )
@@ -96,3 +140,23 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
                    if (labels == one).any()]  # fmt: skip
         found["least recall of a class"] = min(recalls, default=math.nan)
     return found
+
+
+def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return private measures as rows of text, each with its interval if it has one."""
+    if "auc" not in summary:
+        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+    return [
+        (name, f"{value} ({interval})" if interval else value)
+        for name, value, interval in rows_of(summary)
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    if value is None or value != value:
+        return "lost in the noise"
+    if isinstance(value, list):
+        return " to ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.training_job import Comparison, Data, Trained
-from noisewise.cli.training_quality import local_measures
+from noisewise.cli.training_quality import local_measures, measure_rows
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
@@ -17,14 +17,29 @@ from noisewise.reports.page import Page, promised, seeded
 
 __all__ = ["write_training_report"]
 
+#: What may be published, without and with private measures.
+_PUBLIC = (
+    "The weights and the privacy statement may be published. How good the model is may be measured "
+    "privately, with noisewise evaluate. The measurements",
+    "The weights, the privacy statement and the private measures may be published. All other "
+    "measurements",
+)
 _SIZE: dict[str, Any] = {"figsize": (5.2, 4.6), "layout": "constrained"}
 _LARGE: Any = {"font.size": 13, "lines.linewidth": 2.5}
 
 
 def write_training_report(
-    path: Path, data: Data, trained: Trained, rows: list[Comparison], series: Any
+    path: Path,
+    data: Data,
+    trained: Trained,
+    rows: list[Comparison],
+    series: Any,
+    measured: dict[str, Any] | None = None,
 ) -> Path:
-    """Write curves, the privacy card, what bounding did, and how good the model is."""
+    """Write curves, the privacy card, what bounding did, and how good the model is.
+
+    `measured` holds private measures from the same budget, which may be published.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -33,7 +48,7 @@ def write_training_report(
     statement = trained.model.statement_
     page = Page(
         f"Private training on {data.name}",
-        f"{len(data.y_train):,} records to learn from, {len(data.y_test):,} to measure with.",
+        f"{len(data.y_train):,} {data.words} to learn from, {len(data.y_test):,} to measure with.",
     )
     measure = "R2" if data.regression else "accuracy"
     local = local_measures(data, trained.model)
@@ -53,15 +68,22 @@ def write_training_report(
             "Train once more without --seed before anything is published."
             if seeded(statement)
             else "Publish the weights and statement.json: both are covered by epsilon.",
-            "Keep this page inside. To publish how good the model is: noisewise evaluate.",
+            "Keep this page inside. To publish how good the model is: noisewise evaluate."
+            if measured is None
+            else "Publish evaluation.json, which it covers too. Keep this page inside.",
             "Anybody can check the promise: noisewise verify statement.json.",
         ],
     )
     page.warning(
-        "The weights and the privacy statement may be published. The measurements below were taken "
-        "on private records without noise and are covered by no epsilon: keep this page inside. To "
-        "publish how good the model is, use noisewise evaluate."
+        f"{_PUBLIC[measured is not None]} below were taken on private records without noise and "
+        "are covered by no epsilon: keep this page inside."
     )
+    if measured is not None:
+        page.heading("Private measures: may be published")
+        page.table(
+            ("measure", "private value"),
+            measure_rows(measured),
+        )
     page.heading("Result")
     page.table(
         ("model", f"{measure} on held-out records", "epsilon", "seconds"),
@@ -77,7 +99,7 @@ def write_training_report(
     )
     page.heading("Privacy over training")
     page.charts(
-        (_epsilon_curve(statement), "Epsilon spent after each step"),
+        (_epsilon_curve(statement), "Epsilon spent after each step of training"),
         (_bias_curve(series), "What bounding does to the gradient of a sample of records"),
     )
     page.heading("Layer by layer, at the last measurement")
@@ -120,9 +142,6 @@ def _beside(rows: list[Comparison], measure: str) -> str:
 
 def _epsilon_curve(statement: Any) -> Chart:
     """Epsilon as a function of the number of steps, from the statement alone."""
-    chart = Chart(
-        "step", "epsilon", f"Epsilon grows with the steps to {round_up(statement.epsilon)}"
-    )
     event = max(statement.history, key=lambda event: event.count)
     counts = sorted({max(1, round(event.count * part)) for part in np.linspace(0, 1, 13)})
     values = [
@@ -134,6 +153,7 @@ def _epsilon_curve(statement: Any) -> Chart:
         )
         for count in counts
     ]
+    chart = Chart("step", "epsilon", f"Epsilon grows with the steps to {round_up(values[-1])}")
     chart.x_range, chart.y_range = (0.0, float(counts[-1])), (0.0, 1.05 * max(values))
     return chart.line("epsilon", counts, values)
 

@@ -65,7 +65,7 @@ class Kept:
         self, model: Any, rows: int, of_units: bool = False
     ) -> Iterator[tuple[Ledger, LedgerAccount]]:
         """Open the ledger; a new run that does not fit its budget is refused here."""
-        resolved = model._plan(rows).resolve(rows, of_units=of_units)
+        resolved = model._plan(rows, model._unit(of_units)).resolve(rows, of_units=of_units)
         account = open_fit_account(self.ledger, self.name, resolved, model._beside())
         try:
             if not self.resume:

@@ -8,6 +8,7 @@ would become public with the schema, and no epsilon covers them.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pandas as pd
 from noisewise.datasets.cells import SchemaError, folded
 from noisewise.datasets.columns_by_rule import NO_WORDS, YES_WORDS
 from noisewise.datasets.file_format import FileFormat
-from noisewise.datasets.reading import find_separator, read_cells, text_numbers
+from noisewise.datasets.reading import SIGNS, column_names, find_form, read_cells, text_numbers
 from noisewise.datasets.schema_toml import VERSION, _value
 
 __all__ = ["draft_schema", "guess_kinds"]
@@ -25,6 +26,8 @@ __all__ = ["draft_schema", "guess_kinds"]
 _MOST = 0.95
 #: Rows that are looked at.
 _LOOK = 5000
+#: Decimal sign and mark between thousands; of those that fit equally well the first is taken.
+_NUMBERS = ((".", None), (",", None), (",", "."), (".", ","), (".", "'"), (",", " "), (".", " "))
 _DATES = ("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
 _NAMED = re.compile(
     r"(^|[\s_.-])(id|ids|uuid|guid|ssn|mrn|nhs|iban|e-?mail|phone|telephone|address|surname|"
@@ -74,6 +77,9 @@ def draft_schema(
             )
     form = _form(path, frame)
     kinds = guess_kinds(frame, form)
+    written = column_names(Path(path)) if Path(path).suffix.lower() != ".parquet" else []
+    named = zip(frame.columns, written, strict=False)
+    renamed = {name: inside for name, inside in named if inside and name != inside}
     lines = [
         _HEADER.format(schema=name, table=Path(path).name),
         f"noisewise_schema = {VERSION}",
@@ -95,6 +101,8 @@ def draft_schema(
     for column, (kind, extra) in kinds.items():
         keys = {"number": ', range = "?"', "category": ', values = "?"', "date": ', range = "?"'}
         entry = f"{{ kind = {_value(kind)}{keys.get(kind, '')}{extra} }}"
+        if column in renamed:
+            lines.append(f"# another column that the file calls {_value(renamed[column])}:")
         lines += [f"# {_HINTS[kind]}", f"{_value(column)} = {entry}"]
     return "\n".join(_once(lines)) + "\n"
 
@@ -132,7 +140,11 @@ def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str
         return "date", ""
     if seen.empty:
         return "drop", ', reason = "empty"'
-    if set(map(folded, seen.unique())) <= set(map(folded, (*YES_WORDS, *NO_WORDS))):
+    words = set(map(folded, (*YES_WORDS, *NO_WORDS)))
+    is_word = seen.map(folded).isin(words)
+    strange = seen[~is_word].astype("string")
+    # A count is not yes or no because it is mostly 0 or 1; a note among the answers is no matter.
+    if is_word.mean() >= _MOST and not text_numbers(strange, form).notna().any():
         return "yes/no", ""
     distinct = known.nunique()
     if pd.api.types.is_numeric_dtype(cells.dtype):
@@ -161,14 +173,20 @@ def _counts_up(values: pd.Series[Any], distinct: int) -> bool:
 
 
 def _form(path: str, frame: pd.DataFrame) -> FileFormat:
-    """Return how the file is written: separator by its first line, comma or point by its cells."""
+    """Return how the file is written: by its first line, and the way that most numbers fit."""
     place = Path(path)
     if place.suffix.lower() == ".parquet":
         return FileFormat()
-    separator = find_separator(place)
-    if separator == ",":
-        return FileFormat()
+    form = find_form(place)
     texts = frame.head(_LOOK).astype("string").stack()
-    comma = int(texts.str.fullmatch(r"[+-]?\d+,\d+").fillna(False).sum())
-    point = int(texts.str.fullmatch(r"[+-]?\d+\.\d+").fillna(False).sum())
-    return FileFormat(separator=separator, decimal="," if comma > point else ".")
+    texts = texts[texts.str.contains(r"\d")].str.replace(SIGNS, "", regex=True)
+    best, most = form, -1
+    for decimal, thousands in _NUMBERS:
+        if form.separator == decimal:
+            continue
+        point, mark = re.escape(decimal), re.escape(thousands or "")
+        groups = rf"|\d{{1,3}}({mark}\d{{3}})+" if thousands else ""
+        fits = int(texts.str.fullmatch(rf"[+-]?(\d+{groups})({point}\d+)?").sum())
+        if fits > most:
+            best, most = replace(form, decimal=decimal, thousands=thousands), fits
+    return best

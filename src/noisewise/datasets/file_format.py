@@ -10,7 +10,10 @@ from noisewise.datasets.cells import SchemaError
 __all__ = ["MISSING_WORDS", "FileFormat"]
 
 #: What people write where nothing is known; a public list, whatever a file holds.
-MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", ".", "?", "missing")
+MISSING_WORDS = (
+    *("", "na", "n/a", "n.a.", "#n/a", "<na>", "k.a.", "nan", "null", "none", "nil"),
+    *("-", "--", ".", "?", "missing"),
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class FileFormat:
     thousands : str, optional
         Between groups of three digits.
     encoding : str
-        A byte order mark at the beginning is no part of the first name, whatever it is.
+        A byte order mark at the beginning is no part of the first name, whatever it is. In a file
+        of UTF-8, the default, bytes that are none are read as Windows-1252.
     missing : tuple of str
         Cells that mean nothing is known, without capitals.
     """

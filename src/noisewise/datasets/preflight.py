@@ -148,9 +148,9 @@ def look_at_rows(frame: pd.DataFrame, schema: Schema | None, of_units: bool = Fa
         return found
     unit = None if schema is None else schema.unit
     if unit is not None and unit in frame.columns:
-        several = int(len(frame) - frame[unit].nunique(dropna=False))
-        if several:
-            found.facts.append(f"{several:,} rows belong to a {unit} that has another row too")
+        different = int(frame[unit].nunique(dropna=False))
+        if different < len(frame):
+            found.facts.append(f"the rows belong to {different:,} different {unit}, the units")
     elif schema is not None and not of_units:
         declared = {n for n, column in schema.columns.items() if column.kind == "identifier"}
         for name in frame.columns:

@@ -6,8 +6,12 @@ the schema and by the cell, never by the other cells of the column, as pandas wo
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
+import re
+from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +23,24 @@ from noisewise.datasets.columns import Binary, Categorical, Column, Drop, Numeri
 from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.schema import Schema
 
-__all__ = ["read_cells", "read_table", "text_numbers"]
+__all__ = ["SIGNS", "column_names", "find_form", "read_cells", "read_table", "text_numbers"]
 
 #: Bytes in which a line with the names of the columns is looked for.
 _FIRST_LINE = 1 << 20
+#: Currency and percent, before or after a number.
+SIGNS = r"^[€$£¥]\s*|\s*[€$£¥%]$"
+
+
+def _as_windows(error: UnicodeError) -> tuple[str, int]:
+    """Read bytes that are no UTF-8 as what they nearly always are, each by itself."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    strange = error.object[error.start : error.end]
+    read = (bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in strange)
+    return "".join(read), error.end
+
+
+codecs.register_error("noisewise-windows-1252", _as_windows)
 
 
 def read_table(
@@ -98,11 +116,16 @@ def _typed(cells: pd.Series[Any], column: Column, form: FileFormat) -> pd.Series
 
 
 def text_numbers(cells: pd.Series[Any], form: FileFormat) -> pd.Series[Any]:
-    """Return texts as floats; what is no number is missing."""
-    texts = cells.astype("string")
+    """Return texts as floats, without currency and percent signs; what is no number is missing."""
+    texts = cells.astype("string").str.replace(SIGNS, "", regex=True)
     if form.thousands is not None:
-        texts = texts.str.replace(form.thousands, "", regex=False)
+        # Groups of other than three digits are another notation: 1.5 is not 15.
+        mark, point = re.escape(form.thousands), re.escape(form.decimal)
+        grouped = texts.str.fullmatch(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+({point}\d*)?")
+        bare = texts.str.replace(form.thousands, "", regex=False)
+        texts = texts.where(~texts.str.contains(mark), bare.where(grouped))
     if form.decimal != ".":
+        texts = texts.str.replace(".", "no number", regex=False)
         texts = texts.str.replace(form.decimal, ".", regex=False)
     numbers: pd.Series[Any] = pd.to_numeric(texts, errors="coerce")
     found: pd.Series[Any] = numbers.astype("Float64").astype(np.float64)
@@ -112,7 +135,8 @@ def text_numbers(cells: pd.Series[Any], form: FileFormat) -> pd.Series[Any]:
 def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> pd.DataFrame:
     """Read a file: cells of text without blanks around them, words for nothing as missing.
 
-    Without a form the separator is found in the line of names.
+    Without a form the separator is found in the line of names. Bytes that are no UTF-8 in a file
+    that is said to be are read as Windows-1252: files of several programs are often mixed.
     """
     place = Path(path)
     if not place.is_file():
@@ -124,8 +148,10 @@ def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> 
         if kind == ".parquet":
             frame = pd.read_parquet(place)
         else:
-            chosen = form or FileFormat(separator=find_separator(place))
-            utf8 = chosen.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+            chosen = form or find_form(place)
+            utf8 = _is_utf8(chosen)
+            if utf8 and find_form(place).encoding != "utf-8":
+                raise UnicodeError
             frame = pd.read_csv(
                 place,
                 sep=chosen.separator,
@@ -133,13 +159,14 @@ def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> 
                 keep_default_na=False,
                 na_filter=False,
                 encoding="utf-8-sig" if utf8 else chosen.encoding,
+                encoding_errors="noisewise-windows-1252" if utf8 else "strict",
                 skipinitialspace=True,
                 index_col=False,
             )
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise SchemaError(
-            f"{place.name!r} is not {(form or FileFormat()).encoding} text: say how it is encoded "
-            'in the schema, for example [file] encoding = "latin-1"'
+            f"{place.name!r} is not {(form or find_form(place)).encoding} text: say how it is "
+            'encoded in the schema, for example [file] encoding = "utf-16"'
         ) from None
     except pd.errors.EmptyDataError:
         raise SchemaError(f"cannot read {place.name!r}: it is empty") from None
@@ -149,10 +176,7 @@ def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> 
             "numbers of cells, or the separator is another one. If that is so, say it in the "
             "schema: [file] separator = ';'"
         ) from None
-    frame.columns = pd.Index([str(name).strip() for name in frame.columns])
-    if frame.columns.has_duplicates:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise SchemaError(f"{place.name!r} has two columns named {twice!r}; rename one")
+    frame.columns = pd.Index(_told_apart(map(str, frame.columns)))
     return _trimmed(frame, (form or FileFormat()).missing)
 
 
@@ -166,11 +190,41 @@ def _trimmed(frame: pd.DataFrame, nothing: tuple[str, ...]) -> pd.DataFrame:
     return frame
 
 
-def find_separator(path: Path) -> str:
-    """Return the separator that the line of names suggests; only that line is read."""
-    with path.open("rb") as file:
-        line = file.readline(_FIRST_LINE).decode("utf-8-sig", errors="replace")
+def _is_utf8(form: FileFormat) -> bool:
+    return form.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+
+
+def _told_apart(names: Iterable[str]) -> list[str]:
+    """Return names without blanks around them; a repeated one gets a number: x, x.1, x.2."""
+    found: dict[str, None] = {}
+    for name in (name.strip() for name in names):
+        number = next(n for n in count() if (f"{name}.{n}" if n else name) not in found)
+        found[f"{name}.{number}" if number else name] = None
+    return list(found)
+
+
+def find_form(path: Path) -> FileFormat:
+    """Return the encoding and separator that the line of names suggests; only that line is read."""
+    line, encoding = _first_line(path)
     try:
-        return csv.Sniffer().sniff(line, delimiters=",;\t|").delimiter
+        separator = csv.Sniffer().sniff(line, delimiters=",;\t|").delimiter
     except csv.Error:
-        return max(",;\t|", key=line.count)
+        separator = max(",;\t|", key=line.count)
+    return FileFormat(separator=separator, encoding=encoding)
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names in the first line of a text file, as they are written there."""
+    line, _ = _first_line(path)
+    return [name.strip() for name in next(csv.reader([line], delimiter=find_form(path).separator))]
+
+
+def _first_line(path: Path) -> tuple[str, str]:
+    with path.open("rb") as file:
+        start = file.read(2)
+        file.seek(0)
+        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            text = file.read(_FIRST_LINE).decode("utf-16", errors="replace")
+            return text.splitlines()[0] if text else "", "utf-16"
+        line = file.readline(_FIRST_LINE)
+    return line.decode("utf-8-sig", errors="noisewise-windows-1252").rstrip("\r\n"), "utf-8"

@@ -43,12 +43,14 @@ from noisewise.estimators.unit_rows import one_row_each, read_units, refuse_tuni
 from noisewise.gradients import Clipped, Estimator, rule_named
 from noisewise.privacy import LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
-from noisewise.release import Account, compose
+from noisewise.release import Account, compose, name_of_unit
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
+from noisewise.training.plan import RECORD
 from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import noise_beside
 from noisewise.training.units import UnitTable
+from noisewise.training.working import working
 
 __all__ = ["PrivateEstimator"]
 
@@ -94,6 +96,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _released_later: tuple[Event, ...] = ()
     _release_account: Account | None = None
     _run_name: str = ""
+    _unit_name: str = ""
     #: The ledger of the last fit, and where it stood then.
     _charged: tuple[str, LedgerHead] | None = None
 
@@ -218,8 +221,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             notes += (LOOKED,)
         schema = self._schema
         if self.features is not None:
-            kind = self.public_images if isinstance(self.public_images, str) else "given"
-            kind = "none" if self.public_images is None else kind
+            given = "none" if self.public_images is None else "given"
+            kind = self.public_images if isinstance(self.public_images, str) else given
             return Scattered(kind, notes, self.features)
         if schema is not None:
             return Declared(schema, notes)
@@ -227,8 +230,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- training -----------------------------------------------------------------------
 
-    def _plan(self, rows: int) -> Plan:
+    def _plan(self, rows: int, unit: str = RECORD) -> Plan:
         plan = Plan(
+            unit=unit,
             gradients=self._gradients(),
             epsilon=self.epsilon,
             delta=None if self.delta == "auto" else float(self.delta),
@@ -236,22 +240,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             sample_rate=self.sample_rate,
             sampling="poisson" if self.sample_rate < 1 else "full",
         )
-        beside = self._beside()
-        if not beside:
+        if not (beside := self._beside()):
             return plan
         fixed = plan.with_(epsilon=None, noise_multiplier=1.0).resolve(rows)
-        return plan.with_(
-            epsilon=None,
-            noise_multiplier=noise_beside(
-                beside,
-                self.epsilon,
-                fixed.delta,
-                fixed.steps,
-                fixed.sample_rate,
-                plan.accountant,
-                plan.relation,
-            ),
+        steps, rate = fixed.steps, fixed.sample_rate
+        noise = noise_beside(
+            beside, self.epsilon, fixed.delta, steps, rate, plan.accountant, plan.relation
         )
+        return plan.with_(epsilon=None, noise_multiplier=noise)
+
+    def _unit(self, of_units: bool) -> str:
+        """What is protected; units are called as in the ledger."""
+        return (self._unit_name or name_of_unit(self.ledger)) if of_units else RECORD
 
     def _beside(self) -> tuple[Event, ...]:
         """What is released of the records beside the steps of training, from the same budget."""
@@ -262,7 +262,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.ledger is None:
             return None
         rows = len(table) if table is not None else readable(lambda: rows_of(x))
-        resolved = self._plan(rows).resolve(rows, of_units=table is not None)
+        several = table is not None
+        resolved = self._plan(rows, self._unit(several)).resolve(rows, of_units=several)
         account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
@@ -292,7 +293,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _looked_at(
         self, x: Any, y: Any, of_units: bool = False
     ) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
-        read = readable(lambda: self._read(x, y))
+        with working("encoding the records", quiet=not self.verbose):
+            read = readable(lambda: self._read(x, y))
         if self.preflight:
             readable(lambda: self._preflight(x, y, of_units))
         return read
@@ -332,17 +334,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         network = self._network(x, outputs, start, count)
         rate = self._rate(count)
         inputs = torch.from_numpy(np.ascontiguousarray(x))
-        plan = self._plan(count)
+        plan = self._plan(count, self._unit(table is not None))
         bound_to = b""
         if seed is not None:
             plan = plan.with_(seed=seed)
             tensors = (inputs, target) if table is None else (inputs, target, table.codes)
             bound_to = digest_of_fit(plan, rate, network, *tensors)
-        said = (
-            note_fit(TensorRecords((inputs, target)))
-            if account is None
-            else account.charge(plan.resolve(count, of_units=table is not None))
-        )
+        if account is None:
+            said = note_fit(TensorRecords((inputs, target)), self._run_name)
+        else:
+            said = account.charge(plan.resolve(count, of_units=table is not None))
         promises = self._promises((*notes, said))
         more = {} if self._more_options is None else self._more_options(inputs, target)
         fitted = fit(
@@ -383,8 +384,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if self.features == "auto":
             self.pictures_ = PictureFeatures.patches(np.asarray(x))
         elif self.features is not None:
-            pictures = PictureFeatures.of(np.asarray(x))
-            self.pictures_ = pictures.whitened_by(self.public_images)
+            self.pictures_ = PictureFeatures.of(np.asarray(x)).whitened_by(self.public_images)
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self, "weights_")

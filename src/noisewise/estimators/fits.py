@@ -143,13 +143,18 @@ def open_fit_account(
     return FitAccount(Ledger.open(path), name, owned=True, beside=beside)
 
 
-def note_fit(records: TensorRecords) -> str:
-    """Remember a fit of this process; say how many others its statement does not cover."""
+def note_fit(records: TensorRecords, run: str = "") -> str:
+    """Remember a fit of this process; say how many others its statement does not cover.
+
+    `run` is its name in a ledger, if it charges one step by step.
+    """
     found = _thinned(np.unique(record_digests(records, _key)))
     with _lock:
         overlapping = sum(_overlap(found, other) for other in _fits)
         others = len(_fits) - overlapping
         _fits.append(found)
+    if run:
+        return f"The charges of {run!r} add up with others of these records in its ledger."
     texts = ["This statement covers this fit alone."]
     if overlapping:
         texts.append(

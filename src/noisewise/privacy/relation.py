@@ -69,6 +69,10 @@ class Relation:
             return "one record added or removed"
         return "one record replaced by any other"
 
+    def sentence_of(self, unit: str) -> str:
+        """The relation in words, where it speaks of another unit than one record."""
+        return self.sentence if unit == "one record" else self.sentence.removeprefix("one record ")
+
     def __str__(self) -> str:
         return self.name
 

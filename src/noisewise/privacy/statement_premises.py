@@ -31,8 +31,9 @@ _NUMBERS = re.compile(r"[0-9.e+-]+(?:, [0-9.e+-]+)*")
 
 def premises(relation: Relation, unit: str, history: History) -> tuple[str, ...]:
     """What must be true of the world for a statement of this kind to mean what it says."""
+    change = relation.sentence_of(unit)
     said = [
-        f"Protected is {unit} ({relation.sentence}); whoever has several is protected less.",
+        f"Protected is {unit} ({change}); whoever has several is protected less.",
         "The releases listed are all that were made from these records; any other adds to them.",
     ]
     if _rates(history):

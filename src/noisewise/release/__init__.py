@@ -9,6 +9,7 @@ from noisewise.release.account import (
     MemoryAccount,
     NamedAccount,
     digest_of,
+    other_ledger,
 )
 from noisewise.release.best import BestOf, Outcome
 from noisewise.release.choice import ExponentialChoice, PermuteAndFlip
@@ -35,6 +36,7 @@ from noisewise.release.units import (
     Units,
     as_codes,
     as_rows,
+    name_of_unit,
     per_unit,
 )
 
@@ -78,8 +80,10 @@ __all__ = [
     "as_rows",
     "compose",
     "digest_of",
+    "name_of_unit",
     "open_account",
     "open_ledger",
+    "other_ledger",
     "parties_of",
     "per_unit",
     "release",

@@ -31,6 +31,7 @@ __all__ = [
     "MemoryAccount",
     "NamedAccount",
     "digest_of",
+    "other_ledger",
 ]
 
 
@@ -102,6 +103,23 @@ class MemoryAccount:
         return True
 
 
+def other_ledger(accounted: str, wanted: str) -> str:
+    """Return what to do where a ledger speaks of another unit, or of another relation."""
+    if accounted == wanted:
+        return "Take a ledger for that relation, or ask for the one of this ledger."
+    if accounted == "one record":
+        return (
+            "Begin another ledger for whole units: noisewise ledger create FILE --unit "
+            "'one patient', or Ledger.create(path, unit='one patient')."
+        )
+    if wanted == "one record":
+        return (
+            f"Say whose rows they are, so that {accounted!r} is protected here too: --unit COLUMN, "
+            "unit in the schema, or units= in Python."
+        )
+    return f"If both mean the same, use the ledger's word: Units(identifiers, name={accounted!r})."
+
+
 class LedgerAccount:
     """An account in a ledger, which may hold other releases from the same records.
 
@@ -110,14 +128,17 @@ class LedgerAccount:
     ledger : Ledger
     relation, unit : Relation, str
         Of what will be released; the ledger's must be the same.
+    about : str
+        Which analysis it is, for the notes in the ledger.
     """
 
     def compares(self, rng: Randomness) -> bool:
         """What is seeded can be repeated; secret noise never is."""
         return not rng.is_secure
 
-    def __init__(self, ledger: Ledger, relation: Relation, unit: str) -> None:
+    def __init__(self, ledger: Ledger, relation: Relation, unit: str, about: str = "") -> None:
         self._ledger = ledger
+        self._about = f"{about}: " if about else ""
         self.require_same(relation, unit)
 
     def require_same(self, relation: Relation, unit: str) -> None:
@@ -126,8 +147,8 @@ class LedgerAccount:
         if ledger.relation != relation or ledger.unit != unit:
             raise RelationError(
                 f"the ledger accounts under {ledger.relation} for {ledger.unit!r}, this release "
-                f"under {relation} for {unit!r}; one promise cannot mix them. Give the release the "
-                "ledger's relation and unit."
+                f"under {relation} for {unit!r}; one promise cannot mix them. "
+                + other_ledger(ledger.unit, unit)
             )
 
     def stated(self, event: Event, what: str) -> tuple[History, str]:
@@ -139,7 +160,7 @@ class LedgerAccount:
         for one in as_history(event):
             self._check(one)
         try:
-            self._ledger.charge(event, note=note, key=key)
+            self._ledger.charge(event, note=self._about + note, key=key)
         except ChargeConflictError:
             raise self._conflict() from None
 
@@ -152,7 +173,8 @@ class LedgerAccount:
     def approve(self, event: Event, note: str, key: str, value: Any) -> bool:
         """Charge, unless the very same was charged before."""
         try:
-            self._ledger.charge_once(event, note=note, key=key, digest=digest_of(value))
+            said = self._about + note
+            self._ledger.charge_once(event, note=said, key=key, digest=digest_of(value))
         except ChargeConflictError:
             raise self._conflict() from None
         return True

@@ -16,6 +16,8 @@ Proof: docs/proofs/curves.md#units.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -24,9 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.privacy import _validate
+from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness
 
-__all__ = ["ONE_ROW", "Contribution", "PerUnit", "Units", "as_codes", "as_rows", "per_unit"]
+__all__ = [
+    "ONE_ROW",
+    "Contribution",
+    "PerUnit",
+    "Units",
+    "as_codes",
+    "as_rows",
+    "name_of_unit",
+    "per_unit",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -257,6 +269,28 @@ def per_unit(
     contribution = Contribution(rows, GRAIN if weighted else 1, weighted, given.name, tuple(said))
     (own,) = rng.spawn(1)
     return PerUnit(limit, contribution, rule, own)
+
+
+def name_of_unit(ledger: Any, column: str | None = None) -> str:
+    """Return what all rows with one identifier are called: the ledger's word, if it has one.
+
+    Parameters
+    ----------
+    ledger : None, Ledger or path
+        A ledger that speaks of single records has none; it will refuse what is released of units.
+    column : str, optional
+        That holds the identifiers.
+    """
+    if ledger is not None and not isinstance(ledger, Ledger) and not os.path.exists(ledger):
+        ledger = None
+    if ledger is not None:
+        with contextlib.ExitStack() as held:
+            book = ledger
+            if not isinstance(book, Ledger):
+                book = held.enter_context(Ledger.open(book))
+            if book.unit != ONE_ROW.unit:
+                return str(book.unit)
+    return NAME if column is None else f"one {column} (all rows with one identifier)"
 
 
 def as_rows(units: Any) -> Units:

@@ -203,7 +203,10 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
     return (
         "What is promised",
         f"epsilon {round_up(statement.epsilon)}{delta}",
-        [f"Protected is {statement.unit} ({statement.relation.sentence}).", meaning],
+        [
+            f"Protected is {statement.unit} ({statement.relation.sentence_of(statement.unit)}).",
+            meaning,
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from noisewise.errors import BudgetExceededError, RelationError
 from noisewise.privacy import Ledger, Relation
 from noisewise.privacy.accounting import max_count
 from noisewise.privacy.statement import round_up
-from noisewise.release import open_ledger
+from noisewise.release import open_ledger, other_ledger
 from noisewise.release.steps import LedgerSteps, MemorySteps, Steps
 from noisewise.training.resolved import ResolvedPlan
 
@@ -87,5 +87,5 @@ def check_same_promise(resolved: ResolvedPlan, ledger: Ledger) -> None:
         raise RelationError(
             f"the ledger accounts under {ledger.relation} for {ledger.unit!r}, the plan under "
             f"{resolved.plan.relation} for {resolved.plan.unit!r}; one promise cannot mix them. "
-            "Give the plan the ledger's relation and unit."
+            + other_ledger(ledger.unit, resolved.plan.unit)
         )

@@ -188,7 +188,7 @@ class ProgressBar(Callback):
         shown.append(f"epsilon {'none' if epsilon is None else round_up(epsilon)}")
         self._bar.update(self._task, completed=run.next_step, numbers=", ".join(shown))
         tenth = 10 * run.next_step // max(1, run.steps)
-        if self._plain and (tenth > self._told or exactly):
+        if self._plain and tenth > self._told and (exactly or tenth < 10):
             self._told = tenth
             said = f"{run.name}: step {run.next_step} of {run.steps}, {', '.join(shown)}"
             self._bar.console.print(said, highlight=False, markup=False, soft_wrap=True)
