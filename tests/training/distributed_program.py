@@ -95,6 +95,58 @@ def sharded(folder):
     }
 
 
+def in_parts(model):
+    """The first layer by rows, the second by columns, as tensor parallelism is meant."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def parallel(folder):
+    """Tensor parallel layers, with a checkpoint halfway that another run continues."""
+
+    def begin(**options):
+        model = in_parts(small_model())
+        return start(
+            model, adam(model), the_plan=full_plan(), ledger=folder / "parallel.ledger", **options
+        )
+
+    run = begin()
+    hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in run.plain_model.modules()]
+    for _, (x, y) in zip(range(STEPS // 2), run.loader, strict=False):
+        run.step(x, y)
+    run.save(folder / "parallel.safetensors")
+    run.close()
+    run = begin(resume=folder / "parallel.safetensors")
+    for x, y in run.loader:  # the second half in a loop by hand
+        run.loss(run.model(x), y).backward()
+        run.optimizer.step()
+    run.close()
+    model = run.plain_model
+    after = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
+    state = model.state_dict()
+    whole = {n: v.full_tensor() if hasattr(v, "full_tensor") else v for n, v in state.items()}
+    plain = small_model()
+    plain.load_state_dict(whole)
+    x = table()[0]
+    return {
+        "weights": whole,
+        "local": {n: tuple(v.to_local().shape) for n, v in state.items() if "weight" in n},
+        "in parts": all(hasattr(p, "full_tensor") for p in model.parameters()),
+        "moments": tuple(run.optimizer.state_dict()["state"][0]["exp_avg"].to_local().shape),
+        "gradients": tuple(model[0].weight.grad.to_local().shape),
+        "hooks": (hooks, after),
+        # The parallel forward pass of torch, on the trained parts, beside whole weights.
+        "forward": (model(x).detach(), plain(x).detach()),
+    }
+
+
 def noise(folder):
     """Pure noise: empty batches, secret generator; the sum of squares of many gradients."""
     model = small_model()
@@ -231,7 +283,10 @@ def diverted(folder):
     return {"weights": weights(run.plain_model), "released": released, "next": run.next_step}
 
 
-SCENARIOS = (replicated, by_hand, sharded, noise, sampling, budget, undisturbed, diverted, division)
+SCENARIOS = (
+    *(replicated, by_hand, sharded, parallel, noise, sampling, budget, undisturbed, diverted),
+    division,
+)
 
 
 def main(scenario, folder):

@@ -92,6 +92,33 @@ def test_sharded_weights_train_alike_resume_and_stay_sharded(team):
         assert same(first["sharded"]["weights"], found["weights"])
 
 
+def test_parallel_layers_train_like_one_process_resume_and_stay_in_parts(team):
+    # Seeded noise: noise once for every part, or a record's norm of its parts alone, would give
+    # other weights.
+    _, (first, *others) = team
+    model, _ = alone(plan(**FULL))
+    part = 6 // (1 + len(others))
+    for found in (result["parallel"] for result in (first, *others)):
+        close(found["weights"], weights(model))
+        assert same(first["parallel"]["weights"], found["weights"])
+        assert found["in parts"]
+        assert found["local"] == {"0.weight": (part, 5), "2.weight": (2, part)}
+        assert found["moments"] == found["gradients"] == (part, 5)
+        before, after = found["hooks"]
+        assert before == after
+        torch.testing.assert_close(*found["forward"])
+
+
+@pytest.mark.slow
+def test_four_processes_hold_uneven_parts_and_train_like_one(tmp_path):
+    done = torchrun("parallel", tmp_path, 4)
+    assert done.returncode == 0, done.stderr[-4000:]
+    model, _ = alone(plan(**FULL))
+    for found in (result["parallel"] for result in results("parallel", tmp_path, 4)):
+        close(found["weights"], weights(model))
+        torch.testing.assert_close(*found["forward"])
+
+
 def test_the_noise_does_not_depend_on_the_number_of_workers(team):
     # 300 gradients of 50 entries: chi-square with 15,000 degrees, 5 deviations have probability
     # 6e-7. Noise once per worker would double the variance.

@@ -8,14 +8,15 @@ does the noise. A worker that dies takes no charge with it: the ledger is on wor
 before anything is added.
 
 Models may be replicated (as with DistributedDataParallel, whose wrapper is not needed and is
-taken off) or sharded by ``fully_shard`` (FSDP2): then the whole weights are gathered for the
-duration of a step, and gradients and optimizer states are sharded.
+taken off), sharded by ``fully_shard`` (FSDP2) or divided by tensor parallelism: then the whole
+weights are gathered for the duration of a step; gradients and optimizer states are in parts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,14 @@ from noisewise.training.division import compare_copies, compare_parts
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.records import Records
 from noisewise.training.sampling import Shard
-from noisewise.training.sharding import is_sharded, local_part, sharded_modules, whole_tensor
+from noisewise.training.sharding import (
+    ParallelWeights,
+    are_parallel,
+    is_sharded,
+    local_part,
+    sharded_modules,
+    whole_tensor,
+)
 
 __all__ = ["Distributed", "default_team"]
 
@@ -80,6 +88,8 @@ class Distributed:
         self._data = _validate.choice("data", data, ("whole", "shard"))
         self._group = group
         self._identifiers = identifiers
+        self._parallel: weakref.WeakKeyDictionary[nn.Module, ParallelWeights]
+        self._parallel = weakref.WeakKeyDictionary()
         self.worker = dist.get_rank(group)
         self.workers = dist.get_world_size(group)
         self._device = torch.device(
@@ -224,6 +234,12 @@ class Distributed:
     @contextlib.contextmanager
     def gathered(self, model: nn.Module) -> Iterator[None]:
         """Gather sharded weights for a while; replicated ones are whole."""
+        if are_parallel(model) and model not in self._parallel:
+            self._parallel[model] = ParallelWeights(model, self.workers)
+        if model in self._parallel:
+            with self._parallel[model].gathered():
+                yield
+            return
         modules = sharded_modules(model)
         try:
             for module in modules:

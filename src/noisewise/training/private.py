@@ -23,7 +23,7 @@ from noisewise.training.distributed import default_team
 from noisewise.training.plan import Plan
 from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
 from noisewise.training.records import Records, TensorRecords, records_of
-from noisewise.training.sharding import is_sharded, sharded_modules
+from noisewise.training.sharding import are_parallel, is_sharded, sharded_modules
 from noisewise.training.streamed import Streamed
 from noisewise.training.streams import Streams
 from noisewise.training.team import Solo, Team
@@ -268,27 +268,27 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
 
 
 def _check_whole(model: nn.Module) -> None:
-    """Refuse weights that are in parts even when FSDP has gathered its own."""
+    """Refuse weights that are in parts even when the team has gathered its own."""
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
             raise UnsupportedModelError(
-                f'the parameter "{name}" is spread over several processes (a DTensor, as tensor '
-                "parallelism makes them). A record's norm would have to be put together from all "
-                "of them before its gradient is scaled, which is not done here. Shard the model "
-                "with fully_shard (FSDP2) instead, or replicate it."
+                f'the parameter "{name}" is a DTensor that the workers of this run do not put '
+                "together: there is one worker only, or fully_shard (FSDP2) was called on layers "
+                "that are parallel already. Start several processes, and use either fully_shard "
+                "or parallelize_module."
             )
 
 
 def _check_sharded(model: nn.Module, averaging: object) -> None:
-    if not sharded_modules(model):
+    if not sharded_modules(model) and not are_parallel(model):
         return
     if averaging is not None:
         raise UnsupportedModelError(
-            "averages of weights that fully_shard keeps in parts are not available; leave out "
-            "averaging=, or train with replicated weights"
+            "averages of weights that are kept in parts (by fully_shard or tensor parallelism) are "
+            "not available; leave out averaging=, or train with replicated weights"
         )
     if any(isinstance(module, Projectable) for module in model.modules()):
         raise UnsupportedModelError(
-            "constrained layers cannot be projected while fully_shard keeps their weights in "
-            "parts; train with replicated weights"
+            "constrained layers cannot be projected while their weights are kept in parts (by "
+            "fully_shard or tensor parallelism); train with replicated weights"
         )

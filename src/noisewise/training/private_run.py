@@ -36,7 +36,7 @@ from noisewise.training.meter import EpsilonMeter
 from noisewise.training.plan import Plan
 from noisewise.training.records import Records, record_count
 from noisewise.training.resolved import ResolvedPlan
-from noisewise.training.sharding import sharded_modules
+from noisewise.training.sharding import are_parallel, sharded_modules
 from noisewise.training.streams import Streams
 from noisewise.training.team import Team, Workers
 from noisewise.training.units import UnitTable, batch_units
@@ -103,7 +103,7 @@ class PrivateRun:
         self._table = table
         self._views = views
         self._preprocessing = preprocessing
-        self._sharded = bool(sharded_modules(model))
+        self._sharded = bool(sharded_modules(model)) or are_parallel(model)
         self._rows: tuple[int, int] | None = None
         gathered = partial(team.gathered, model)
         self._loop = Loop(

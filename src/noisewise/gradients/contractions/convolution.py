@@ -75,10 +75,11 @@ class Convolution:
             missing = need - image.shape[2 + axis] - 2 * self.padding[axis]
             if missing > 0:
                 pad[2 * (len(reach) - 1 - axis) + 1] += missing
+        # Windows are copied out of rows of pixels: channels last (as models that permute leave
+        # them) would make every pixel a jump.
+        image = image.contiguous()
         if any(pad):
             image = functional.pad(image, pad)
-        elif not image.is_contiguous():
-            image = image.contiguous()
         rows, channels = image.shape[:2]
         records, per_group = rows // views, channels // self.groups
         row, channel, *space = image.stride()
@@ -134,7 +135,7 @@ class _Convolved(PairContraction):
 
     def _flat(self, tensor: Tensor, start: int, stop: int) -> Tensor:
         """(rows, channels, ...) as (records, groups, channels per group, views * T)."""
-        rows = self._rows(tensor, start, stop)
+        rows = self._rows(tensor, start, stop).contiguous()
         channels = rows.shape[1] // self.groups
         positions = math.prod(rows.shape[2:])
         shaped = rows.reshape(stop - start, self.views, self.groups, channels, positions)
