@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.bounds import Call, register
+from noisewise.bounds.norms.lengths import row_norms
 from noisewise.bounds.rules.linear import IdentityRule
 from noisewise.privacy import _validate
 
@@ -34,7 +35,7 @@ class _Clip(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         # Trusted code: function modes, which follow what users call, are left out.
         with torch._C.DisableTorchFunction():
-            norm = torch.linalg.vector_norm(cotangent.flatten(1), dim=1)
+            norm = row_norms(cotangent).to(cotangent.dtype)
             # A little below the limit, so that rounding cannot lift a record above it.
             limit = ctx.clip * (1.0 - 16 * torch.finfo(cotangent.dtype).eps)
             tiny = torch.finfo(cotangent.dtype).tiny
