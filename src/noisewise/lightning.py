@@ -287,9 +287,9 @@ def _check(trainer: Any, public: bool) -> None:
 def _chooses(trainer: Any) -> str:
     """A callback that chooses by results, if there is one."""
     for callback in trainer.callbacks:
-        kind = type(callback).__name__
-        if kind in _CHOOSING or (kind == "ModelCheckpoint" and callback.monitor is not None):
-            return kind
+        for kind in (base.__name__ for base in type(callback).__mro__):
+            if kind in _CHOOSING or (kind == "ModelCheckpoint" and callback.monitor is not None):
+                return type(callback).__name__
     return ""
 
 

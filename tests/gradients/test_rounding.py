@@ -5,8 +5,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from noisewise.gradients import SLACK
+from noisewise.gradients import SLACK, Propagated, bounded_sum
 from noisewise.gradients.contractions import (
     ConvolutionContraction,
     LinearContraction,
@@ -30,7 +31,9 @@ from noisewise.gradients.contractions.rounding import (
     spread,
     unit,
 )
+from noisewise.gradients.lipschitz import Gate, shortened
 from noisewise.gradients.sums import FEW
+from noisewise.nn import BoundedInput, ClipGradient
 
 U = unit(torch.float32)
 
@@ -97,6 +100,54 @@ def test_norms_are_never_too_small_however_small_the_entries(dtype):
     for power in range(-45 if dtype == torch.float32 else -320, -10):
         row = torch.full((1, 600), 10.0**power, dtype=torch.float64).to(dtype)
         assert float(row_norms(row)) >= math.sqrt(600) * float(row[0, 0]) * (1 - 4e-5)
+
+
+def hidden(entries):
+    """A record most of whose length a float32 sum of squares never sees: each is half a bit."""
+    record = torch.full((1, entries), 2.0**-12)
+    record[:, :8] = 1.0
+    assert float(torch.linalg.vector_norm(record)) < 0.998 * float(record.double().norm())
+    return 8 * record
+
+
+def entered(record):
+    """What a gate with a limit of 1 lets a cotangent be."""
+    leaf = torch.zeros_like(record, requires_grad=True)
+    gate = Gate(1.0)
+    gate.enter((leaf * record).sum(1), leaf, torch.ones(1), gate.guard(leaf * 1))
+    return gate.cotangent
+
+
+def clipped(record):
+    x = torch.zeros_like(record, requires_grad=True)
+    (ClipGradient(1.0)(x) * record).sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda record: shortened(record, 1.0),
+        lambda record: BoundedInput(record.shape[1:], 1.0)(record),
+        lambda record: BoundedInput(record.shape[1:], 1.0, mode="normalise")(record),
+        entered,
+        clipped,
+    ],
+)
+def test_long_records_are_as_short_as_they_are_said_to_be(way):
+    """What was shortened to 1 by float32 norms was 1.0039 long, four times the slack."""
+    assert float(way(hidden(2**20)).double().norm()) <= 1 + 2e-5
+
+
+@pytest.mark.slow
+def test_a_long_record_moves_a_propagated_sum_by_its_sensitivity():
+    model = nn.Linear(2**20, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    estimator = Propagated(loss_clip=0.5, input_norm=1.0)
+    x, y = hidden(2**20), torch.tensor([0])
+    found = bounded_sum(model, nn.CrossEntropyLoss(), x, y, estimator, chunk=1)
+    (group,) = found.groups
+    assert float(group.gradients["weight"].double().norm()) <= group.sensitivity
 
 
 def test_norms_that_overflow_are_infinite_and_nan_stays():

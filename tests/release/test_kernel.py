@@ -11,13 +11,25 @@ import numpy as np
 import pytest
 
 from noisewise.errors import BudgetExceededError, LedgerError, RelationError, UnsoundError
-from noisewise.privacy import Ledger, Pure, Randomness, Sensitivity, ZeroConcentrated, verify
+from noisewise.privacy import (
+    Gaussian,
+    Laplace,
+    Ledger,
+    Pure,
+    Randomness,
+    Sensitivity,
+    ZeroConcentrated,
+    verify,
+)
 from noisewise.release import (
     Envelope,
+    ExponentialChoice,
     GaussianNoise,
+    GridNoise,
     IntegerNoise,
     LedgerAccount,
     MemoryAccount,
+    PermuteAndFlip,
     Query,
     StatedTuple,
     ThisProcess,
@@ -28,9 +40,9 @@ from noisewise.release import (
 ONE = Sensitivity(1.0, "l1")
 
 
-def noise(epsilon=0.5, planned=ONE, event=None):
-    scale = Fraction(1) / Fraction(epsilon)
-    return IntegerNoise("laplace", scale, planned, event or Pure(epsilon), "discrete Laplace noise")
+def noise(epsilon=0.5, planned=ONE):
+    scale = Fraction(planned.value) / Fraction(epsilon)
+    return IntegerNoise("laplace", scale, planned, Pure(epsilon), "discrete Laplace noise")
 
 
 def people(sensitivity=ONE, seen=None):
@@ -85,18 +97,110 @@ def test_noise_is_drawn_once_for_each_number():
 
 
 @pytest.mark.parametrize(
-    ("planned", "error"),
+    ("moves", "planned", "error"),
     [
-        (Sensitivity(0.9, "l1"), UnsoundError),
-        (Sensitivity(1.0, "l2"), UnsoundError),
-        (Sensitivity(2.0, "l1", "replace-one"), RelationError),
+        (ONE, Sensitivity(0.9, "l1"), UnsoundError),
+        (Sensitivity(1.0, "l2"), ONE, UnsoundError),
+        (Sensitivity(1.0, "linf"), ONE, UnsoundError),
+        (ONE, Sensitivity(2.0, "l1", "replace-one"), RelationError),
     ],
 )
-def test_noise_that_was_planned_for_less_is_refused(planned, error):
+def test_noise_that_was_planned_for_less_is_refused(moves, planned, error):
     account, seen, rng = MemoryAccount(), [], Watched.secure()
+    query = people(moves, seen)
     with pytest.raises(error, match="Nothing was charged"):
-        release(people(seen=seen), noise(planned=planned), ThisProcess("abc"), account, rng=rng)
+        release(query, noise(planned=planned), ThisProcess("abc"), account, rng=rng)
     assert (account.history, seen, rng.drawn) == ((), [], 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "planned", "event"),
+    [
+        ("laplace", Fraction(2), ONE, Pure(0.5 - 1e-16)),
+        ("laplace", Fraction(1), Sensitivity(120.0, "l1"), Pure(1.0)),
+        # Ten such counts cost 9.75 at delta 0.01, and 8.37 by this event.
+        ("laplace", Fraction(1), ONE, Laplace(1.0)),
+        ("laplace", Fraction(120), Sensitivity(120.0, "l1"), Laplace(1.0)),
+        ("laplace", Fraction(1), ONE, Gaussian(1.0)),
+        ("laplace", Fraction(1), ONE, ZeroConcentrated(100.0)),
+        ("laplace", Fraction(1), Sensitivity(1.0, "l2"), Pure(1.0)),
+        ("laplace", Fraction(1), Sensitivity(1.0, "linf"), Pure(1.0)),
+        ("laplace", Fraction(0), ONE, Pure(100.0)),
+        ("gaussian", Fraction(4), Sensitivity(1.0), ZeroConcentrated(0.125 - 1e-16)),
+        ("gaussian", Fraction(4), Sensitivity(2.0), ZeroConcentrated(0.125)),
+        ("gaussian", Fraction(4), Sensitivity(1.0), Gaussian(2.0)),
+        ("gaussian", Fraction(4), Sensitivity(1.0, "linf"), ZeroConcentrated(0.125)),
+    ],
+)
+def test_an_event_that_costs_less_than_the_noise_is_refused(kind, scale, planned, event):
+    with pytest.raises(UnsoundError):
+        IntegerNoise(kind, scale, planned, event, "noise")
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "planned", "event"),
+    [
+        ("laplace", Fraction(2), ONE, Pure(0.5)),
+        ("laplace", Fraction(120), Sensitivity(120.0, "l1"), Laplace(1.0 - 1e-4)),
+        ("gaussian", Fraction(4), Sensitivity(1.0), ZeroConcentrated(0.125)),
+        ("gaussian", Fraction(4), ONE, ZeroConcentrated(0.125)),
+    ],
+)
+def test_an_event_that_covers_the_noise_is_taken(kind, scale, planned, event):
+    assert IntegerNoise(kind, scale, planned, event, "noise").event == event
+
+
+@pytest.mark.parametrize(
+    "exact", [2.5, np.float64(2.0), np.array([2.5, 1.0]), np.array([1.5], object), "three", 1 + 2j]
+)
+def test_integer_noise_refuses_numbers_whose_digits_it_cannot_hide(exact):
+    query = Query.of(lambda held: held, ONE, "a sum")
+    with pytest.raises(UnsoundError, match="integers"):
+        release(query, noise(), ThisProcess(exact), MemoryAccount())
+
+
+def test_integer_noise_keeps_large_unsigned_integers_exact():
+    exact = np.array([2**63 + 1], np.uint64)
+    query = Query.of(lambda held: held, ONE, "a sum")
+    found = release(query, noise(30.0), ThisProcess(exact), MemoryAccount(), rng=1)
+    # Noise of scale 1/30 is 0 but for a probability of 2e-13; a float would have lost the 1.
+    assert found.value.tolist() == [2**63 + 1]
+
+
+def test_a_bound_on_the_largest_entry_is_no_bound_for_gaussian_noise():
+    # A hundred entries that move by 1 each are a vector that moves by 10.
+    with pytest.raises(UnsoundError, match="l2 norm"):
+        GaussianNoise(1.0, Sensitivity(1.0, "linf"), "Gaussian noise")
+
+
+@pytest.mark.parametrize(
+    ("grid", "units", "planned"),
+    [(0.3, 100, ONE), (-0.5, 100, ONE), (0.5, 100, Sensitivity(1.0, "linf"))],
+)
+def test_a_grid_on_which_rounding_is_not_exact_is_refused(grid, units, planned):
+    inner = noise(1.0, Sensitivity(units, "l1"))
+    with pytest.raises(UnsoundError):
+        GridNoise(grid, inner, planned)
+
+
+def test_rounding_to_a_grid_is_part_of_what_its_noise_must_hide():
+    # Of three numbers on a grid of 1/2, one unit moves 2 steps, and rounding one step each.
+    query = Query.of(lambda held: held, ONE, "three means")
+    for units, enough in ((4.9, False), (5, True)):
+        fine = GridNoise(0.5, noise(1.0, Sensitivity(units, "l1")), ONE)
+        account = MemoryAccount()
+        if enough:
+            release(query, fine, ThisProcess(np.zeros(3)), account)
+        else:
+            with pytest.raises(UnsoundError, match="grid"):
+                release(query, fine, ThisProcess(np.zeros(3)), account)
+
+
+@pytest.mark.parametrize("way", [ExponentialChoice, PermuteAndFlip])
+def test_no_choice_is_monotonic_under_replacement(way):
+    # Counts (2, 1) and (1, 2): each coin moves by epsilon in the other direction, 2 epsilon in all.
+    with pytest.raises(ValueError, match="monotonic"):
+        way(1.0, Sensitivity(1.0, "linf", "replace-one"), monotonic=True)
 
 
 def test_more_groups_than_the_noise_knows_are_refused():
@@ -167,16 +271,16 @@ def test_a_path_becomes_a_ledger_that_is_closed_afterwards(tmp_path):
 
 
 def test_a_concentrated_release_asks_for_a_ledger_that_can_add_it_up(tmp_path):
-    event = ZeroConcentrated(0.1)
+    wide = IntegerNoise("gaussian", Fraction(5), ONE, ZeroConcentrated(0.1), "Gaussian noise")
     for name in ("pld", "rdp"):
         with open_account(
             tmp_path / name, relation=ONE.relation, delta=1e-6, accountant=name
         ) as account:
             if name == "rdp":
-                release(people(), noise(event=event), ThisProcess("a"), account, delta=1e-6)
+                release(people(), wide, ThisProcess("a"), account, delta=1e-6)
             else:
                 with pytest.raises(LedgerError, match="accountant='rdp'"):
-                    release(people(), noise(event=event), ThisProcess("a"), account, delta=1e-6)
+                    release(people(), wide, ThisProcess("a"), account, delta=1e-6)
     with Ledger.open(tmp_path / "pld") as ledger:
         assert ledger.charges == ()
 

@@ -224,7 +224,30 @@ def counted(h):
     return h * kept.shape[-1]
 
 
+def forged(h):
+    """What the backward pass of CTC is given instead of what its forward pass kept."""
+    scores = h.repeat(1, 2).reshape(len(h), 4, 3).log_softmax(2).transpose(0, 1).detach()
+    others = h.detach().mean(1).roll(1, 0).reshape(-1, 1, 1).expand(-1, 4, 3).contiguous()
+    targets, one = torch.ones(len(h), 1, dtype=torch.long), torch.ones(len(h))
+    given = torch.ops.aten._ctc_loss_backward(
+        one, scores, targets, [4] * len(h), [1] * len(h), torch.zeros(len(h)), others, 0, False
+    )
+    return h * given.nan_to_num().clamp(-5, 5).sum((0, 2)).unsqueeze(1)
+
+
+def half_written(h):
+    """What its forward pass kept: memory that nobody has written is in it."""
+    scores = h.repeat(1, 2).reshape(len(h), 4, 3).log_softmax(2).transpose(0, 1)
+    lengths = torch.full((len(h),), 4), torch.ones(len(h), dtype=torch.long)
+    targets = torch.ones(len(h), 2, dtype=torch.long)
+    found = nn.functional.ctc_loss(scores, targets, *lengths, reduction="none")
+    kept = found.grad_fn._saved_result1
+    return h * kept.nan_to_num(0.0, 0.0, 0.0).sum((1, 2)).unsqueeze(1)
+
+
 DOORS = {
+    "a forged argument of the backward pass": forged,
+    "memory that was kept for the backward pass": half_written,
     "apply_": visited,
     "map_": mapped,
     "memory shown to numpy before it is written": exported,

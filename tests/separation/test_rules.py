@@ -103,15 +103,15 @@ class Prober:
             except (RuntimeError, IndexError):
                 continue
             self.tried[name] += 1
-            for result, new, mark in zip(results, after, said, strict=False):
+            # What CTC keeps for its backward pass has memory in it that nobody has written. Reading
+            # it is refused, and so is calling the operation itself (test_doors.py).
+            count = 1 if name == "_ctc_loss" else len(results)
+            for result, new, mark in zip(results[:count], after, said, strict=False):
                 self._compare(name, record, result, new, mark)
 
     def _compare(self, name, record, result, new, mark):
         if result.shape != new.shape:
-            # The size of what CTC keeps for its backward pass is shown to nobody: calling the
-            # operation itself is refused (tests/separation/test_doors.py).
-            if name != "_ctc_loss":
-                self.wrong.add(name)
+            self.wrong.add(name)
             return
         mark = torch.zeros(2, *result.shape, dtype=PLANE) if mark is None else mark
         mark = mark.expand(2, *result.shape)

@@ -165,9 +165,13 @@ def test_what_breaks_the_promise_is_refused_before_a_charge(tmp_path, options, w
 
 
 def test_choices_need_public_records(tmp_path):
+    class Patient(lightning.pytorch.callbacks.EarlyStopping):
+        """Of another name."""
+
     stopping = lightning.pytorch.callbacks.EarlyStopping("val_loss")
-    with pytest.raises(UnsoundError, match="EarlyStopping"):
-        trainer(tmp_path, callback(), stopping).fit(Module(), loader(), loader(seed=1))
+    for chooses, name in ((stopping, "EarlyStopping"), (Patient("val_loss"), "Patient")):
+        with pytest.raises(UnsoundError, match=name):
+            trainer(tmp_path, callback(), chooses).fit(Module(), loader(), loader(seed=1))
     with pytest.raises(UnsupportedModelError, match="ReduceLROnPlateau"):
         trainer(tmp_path, callback()).fit(Module(plateau=True), loader(), loader(seed=1))
     ours = callback(public_validation=True)

@@ -621,10 +621,15 @@ def test_choices_need_public_records(tmp_path, word):
     assert ours.statement().steps == 6
 
 
-def test_early_stopping_needs_public_records_whenever_it_is_added(tmp_path):
+class Patient(transformers.EarlyStoppingCallback):
+    """Of another name."""
+
+
+@pytest.mark.parametrize("stopping", [transformers.EarlyStoppingCallback, Patient])
+def test_early_stopping_needs_public_records_whenever_it_is_added(tmp_path, stopping):
     args = dict(metric_for_best_model="eval_loss", eval_strategy="steps", eval_steps=3)
     ours = trainer(tmp_path, eval_dataset=texts(seed=2), args=args)
-    ours.add_callback(transformers.EarlyStoppingCallback(1))
+    ours.add_callback(stopping(1))
     with pytest.raises(UnsoundError, match="EarlyStoppingCallback"):
         ours.train()
     assert not list(tmp_path.glob("*.ledger"))

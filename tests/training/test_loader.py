@@ -16,9 +16,10 @@ from torch.utils.data import (
 )
 
 from noisewise.errors import UnsoundError
-from noisewise.training.loader import PrivateLoader
+from noisewise.training.loader import ALL_ROWS, PrivateLoader
 from noisewise.training.records import records_of
 from noisewise.training.sampling import FullSampler, PoissonSampler, Shard
+from noisewise.training.streamed import Streamed
 from noisewise.training.streams import Streams
 
 
@@ -215,3 +216,88 @@ def test_a_full_sampler_gives_all_records():
     with start(the_plan=plan(sampling="full", batch_size=None, steps=2)) as run:
         for inputs, _ in run.loader:
             assert len(inputs) == 400
+
+
+# ------------------------------------------------------------------ collate functions
+
+
+def mixed_up(items):
+    x, y = default_collate(items)
+    return 0.5 * x + 0.5 * x.flip(0) - x.mean(0), y
+
+
+def sorted_by_norm(items):
+    x, y = default_collate(items)
+    order = x.norm(dim=1).argsort()
+    return x[order], y[order]
+
+
+def longest(items):
+    length = max(len(x) for x, _ in items)
+    rows = [torch.nn.functional.pad(x, (0, length - len(x))) for x, _ in items]
+    return torch.stack(rows), torch.stack([y for _, y in items])
+
+
+def twice(items):
+    x, y = default_collate(items)
+    return torch.cat([x, x]), torch.cat([y, y])
+
+
+def best_only(items):
+    x, y = default_collate(items)
+    return x[y > 0], y[y > 0]
+
+
+def of_any_type(items):
+    x, y = default_collate(items)
+    return (x if bool(y[0] > 0) else x.double()), y
+
+
+def pairs_of(lengths):
+    return [
+        (torch.arange(1.0, n + 1) * (i + 1), torch.tensor(i % 2)) for i, n in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("collate", [mixed_up, sorted_by_norm])
+def test_a_collate_function_cannot_mix_records(collate, workers):
+    """The usual place of mixup: what it makes of a record knows of no other."""
+    items = pairs_of([4] * 30)
+    alone = {
+        int(x[0, 0]): collate([(x[0], y[0])]) for x, y in (default_collate([i]) for i in items)
+    }
+    made = DataLoader(items, batch_size=4, collate_fn=collate, num_workers=workers)
+    for given in (made, Streamed(items, 30, collate=collate)):
+        seen = 0
+        for (x, y), (kept, _) in zip(
+            loader(given, rate=0.5, steps=3), loader(items, rate=0.5, steps=3), strict=True
+        ):
+            for row, label, original in zip(x, y, kept, strict=True):
+                expected = alone[int(original[0])]
+                assert torch.equal(row, expected[0][0])
+                assert label == expected[1][0]
+                seen += 1
+        assert seen > 20
+
+
+@pytest.mark.parametrize("collate", [longest, twice, best_only, of_any_type])
+def test_collate_functions_whose_rows_are_not_records_are_refused(collate):
+    items = pairs_of([3, 4, 5] * 10 if collate is longest else [4] * 30)
+    for given in (
+        {"data": items, "collate": collate},
+        {"data": Streamed(items, 30, collate=collate)},
+    ):
+        data = given.pop("data")
+        with pytest.raises(UnsoundError, match=r"one by one|one row"):
+            list(loader(data, rate=0.9, steps=2, **given))
+
+
+def test_a_batch_in_another_type_is_recognised_whatever_its_numbers_are():
+    """A record that is no number must not end the run."""
+    x, y = torch.randn(40, 3), torch.zeros(40, dtype=torch.long)
+    x[::5, 0], x[1::5, 1] = float("nan"), float("inf")
+    batches = loader((x, y), rate=0.9)
+    inputs, _ = next(iter(batches))
+    assert inputs.isnan().any()
+    assert batches.recognise(inputs.double()) == ALL_ROWS

@@ -270,12 +270,7 @@ def mamba(records: int) -> Case:
     return hf.MambaForCausalLM(config).train(), causal, batch, next_tokens(batch)
 
 
-@entry(
-    "Mamba in evaluation mode",
-    needs=HF,
-    refusal="cannot be told which rows|record by record|kept|keeps",
-    why="a cache, an object that every layer writes into",
-)
+@entry("Mamba in evaluation mode", needs=HF, why="a cache, an object that every layer writes into")
 def mamba_cached(records: int) -> Case:
     model, loss, x, y = mamba(records)
     return model.eval(), loss, x, y

@@ -21,6 +21,7 @@ from noisewise.bounds.certificate import bounds_its_input
 from noisewise.bounds.graph import Graph, trace
 from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.losses import loss_rule_for
+from noisewise.bounds.norms.lengths import row_norms
 from noisewise.bounds.propagation import Propagation, propagate, uses_of
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
@@ -109,7 +110,7 @@ class LipschitzBounds:
 
 def shortened(x: Tensor, limit: float) -> Tensor:
     """Scale records beyond the promised norm down to it."""
-    norm = torch.linalg.vector_norm(x.reshape(x.shape[0], -1), dim=1)
+    norm = row_norms(x)
     # A little below the limit, so that rounding cannot lift a record above it.
     factor = (limit * (1 - 1e-6) / norm.clamp_min(1e-30)).clamp_max(1.0)
     shorter: Tensor = x * factor.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
@@ -139,8 +140,7 @@ class Gate:
     def enter(self, losses: Tensor, leaf: Tensor, seeds: Tensor, output: Tensor) -> Tensor:
         """Take the loss's cotangent; returns the losses, whose backward opens the gate."""
         (cotangent,) = torch.autograd.grad(losses, leaf, seeds.to(losses.dtype))
-        norm = torch.linalg.vector_norm(cotangent.reshape(cotangent.shape[0], -1), dim=1)
-        self.lengths = norm
+        norm = self.lengths = row_norms(cotangent)
         shape = (-1, *[1] * (cotangent.dim() - 1))
         if self.loss_clip is not None:
             # A little below the limit, so that rounding cannot lift a record above it.

@@ -131,7 +131,11 @@ def virtual_size(args: Any, plan: Plan) -> int:
 
 def check_choices(args: Any, callbacks: Iterable[Any], public: bool, shared: bool) -> None:
     """Refuse choices by results on records that nobody declared public."""
-    stops = any(type(callback).__name__ == "EarlyStoppingCallback" for callback in callbacks)
+    stops = any(
+        base.__name__ == "EarlyStoppingCallback"
+        for callback in callbacks
+        for base in type(callback).__mro__
+    )
     chooses = [
         name
         for chosen, name in (

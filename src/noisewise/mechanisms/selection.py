@@ -98,11 +98,6 @@ def _choose(
     exact = reals(np.asarray(scores) if isinstance(scores, (list, tuple)) else scores)[0]
     if exact.ndim != 1 or exact.size == 0:
         raise ValueError(f"scores must be a non-empty vector, got shape {exact.shape}")
-    if monotonic and bound.relation.name != "add-remove":
-        raise ValueError(
-            "monotonic must be False under replace-one: replacing a record is a removal and an "
-            "addition, which move scores in opposite directions"
-        )
     return release_value(
         exact,
         lambda chosen: chosen,

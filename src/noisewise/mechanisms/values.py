@@ -98,5 +98,5 @@ def _array(value: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
         dtype = value.dtype
         return value, lambda result: np.asarray(result).astype(dtype)
     if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(f"value must be a number, an array or a tensor, got {value!r}")
+        raise TypeError(f"value must be a number, an array or a tensor, got {type(value).__name__}")
     return np.asarray(value), lambda result: result.item() if np.ndim(result) == 0 else result

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from noisewise.bounds import Call, LayerRule, register
 from noisewise.bounds.arithmetic import loose, product, quotient
 from noisewise.bounds.norms import spectral_norm
+from noisewise.bounds.norms.lengths import row_norms
 from noisewise.privacy import _validate
 
 __all__ = ["BoundedInput"]
@@ -91,7 +92,7 @@ class BoundedInput(nn.Module):
             )
         flat = (-1,) + (1,) * len(self.shape)
         x = self._convert(_without_nonfinite(x))
-        length = torch.linalg.vector_norm(x.flatten(1), dim=1)
+        length = row_norms(x).to(x.dtype)
         # A little below the norm, so that rounding cannot lift a record above it.
         target = self.norm * (1.0 - 16 * torch.finfo(x.dtype).eps)
         scale = target / length.clamp_min(_floor(x.dtype))

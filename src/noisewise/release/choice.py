@@ -47,6 +47,14 @@ class _Choice:
     description: ClassVar[str]
     assumptions: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what no unit can do."""
+        if self.monotonic and self.planned.relation.name != "add-remove":
+            raise ValueError(
+                "monotonic must be False under replace-one: replacing a record is a removal and an "
+                "addition, which move scores in opposite directions"
+            )
+
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """Of every score."""

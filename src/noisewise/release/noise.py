@@ -19,12 +19,14 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise.errors import UnsoundError
+from noisewise.privacy import _validate
 from noisewise.privacy.discrete import (
     discrete_gaussian,
     discrete_laplace,
     discrete_laplace_variance,
 )
-from noisewise.privacy.events import Event, Gaussian
+from noisewise.privacy.events import Event, Gaussian, Laplace, Pure, ZeroConcentrated
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Sensitivity
 
@@ -122,6 +124,35 @@ class Block:
         return difference.astype(np.float64)
 
 
+def _require_norm(planned: Sensitivity, norms: tuple[str, ...]) -> None:
+    if planned.norm not in norms:
+        raise UnsoundError(
+            f"this noise hides a change that is bounded in the {norms[0]} norm, got {planned}: a "
+            "bound in another norm allows a longer one"
+        )
+
+
+def _above(value: Fraction) -> float:
+    return math.nextafter(float(value), math.inf)
+
+
+def _whole(exact: Any) -> Any:
+    """Return integers as they are; refuse others by their type, whatever their values."""
+    if isinstance(exact, int):
+        return exact
+    array = np.asarray(exact)
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8:
+        return array.astype(object)  # with signed noise they would become floats
+    if array.dtype.kind in "biu" or (
+        array.dtype == object and all(isinstance(entry, int) for entry in array.flat)
+    ):
+        return array
+    raise UnsoundError(
+        f"integer noise hides integers, got {array.dtype}: what is behind the point would be "
+        "released as it is. Round what every unit contributes, or use GridNoise or GaussianNoise."
+    )
+
+
 @dataclass(frozen=True)
 class IntegerNoise:
     """The same discrete noise on every number of an array of integers, or on a single one.
@@ -145,6 +176,31 @@ class IntegerNoise:
     description: str
     assumptions: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse an event that costs less than noise of this scale does."""
+        _validate.choice("kind", self.kind, ("laplace", "gaussian"))
+        _require_norm(self.planned, ("l1",) if self.kind == "laplace" else ("l2", "l1"))
+        if not self.scale > 0:
+            raise UnsoundError(f"noise needs a positive scale, got {self.scale}")
+        distance, event = Fraction(self.planned.value), self.event
+        if self.kind == "gaussian":
+            rho = distance**2 / (2 * self.scale)
+            needed = f"ZeroConcentrated({_above(rho)!r})"
+            enough = isinstance(event, ZeroConcentrated) and Fraction(event.rho) >= rho
+        else:
+            cost = distance / self.scale
+            needed = f"Pure({_above(cost)!r})"
+            enough = isinstance(event, Pure) and Fraction(event.epsilon) >= cost
+            if isinstance(event, Laplace):
+                # Integer noise costs more than continuous noise: docs/proofs/events.md#laplace.
+                further = cost + 1 / (4 * self.scale**2)
+                enough = Fraction(event.noise_multiplier) * further <= 1
+        if not enough or event.count != 1:
+            raise UnsoundError(
+                f"{event} costs less than {self.kind} noise of scale {float(self.scale):g} on "
+                f"integers that one unit moves by {self.planned}: it is {needed}"
+            )
+
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """One for all numbers together."""
@@ -152,6 +208,7 @@ class IntegerNoise:
 
     def applied(self, exact: Any, rng: Randomness) -> Any:
         """Add one number of noise to each."""
+        exact = _whole(exact)
         block = Block(self.kind, self.scale, int(np.size(exact)))
         drawn = block.draw(rng).reshape(np.shape(exact))
         return add(exact, int(drawn) if isinstance(exact, int) else drawn)
@@ -174,6 +231,12 @@ class GridNoise:
     grid: float
     noise: IntegerNoise
     planned: Sensitivity
+
+    def __post_init__(self) -> None:
+        """Refuse a grid on which rounding is not exact."""
+        _require_norm(self.planned, ("l1",))
+        if not (self.grid > 0 and math.frexp(self.grid)[0] == 0.5):
+            raise UnsoundError(f"the grid must be a power of two, got {self.grid}")
 
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
@@ -198,6 +261,12 @@ class GridNoise:
     def applied(self, exact: FloatArray, rng: Randomness) -> FloatArray:
         """Round to multiples of the grid, add the noise there, and come back."""
         flat = exact.ravel()
+        units = Fraction(self.planned.value) / Fraction(self.grid) + flat.size
+        if self.noise.planned.value < units:
+            raise UnsoundError(
+                f"on a grid of {self.grid:g} one unit moves {flat.size} rounded numbers by up to "
+                f"{float(units):g}, but the noise was planned for {self.noise.planned}"
+            )
         # Noise of 2^11 scales, which would overflow, has a probability below e^-2000.
         if np.abs(flat).max(initial=0.0) < 2.0**61 * self.grid and self.noise.scale < 2**50:
             cells = np.rint(flat / self.grid).astype(np.int64)  # exact: by a power of two
@@ -230,6 +299,10 @@ class GaussianNoise:
     deviation: float
     planned: Sensitivity
     description: str
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that says nothing of the length in the l2 norm."""
+        _require_norm(self.planned, ("l2", "l1"))
 
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:

@@ -41,6 +41,8 @@ _PLAIN = (
     type,
     types.BuiltinFunctionType,
 )
+#: Of these hash and equality are Python's or torch's.
+_EXACT = frozenset(kind for kind in _PLAIN if kind not in (enum.Enum, type)) | {type}
 _NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
 #: What a property of a tensor is, and the kinds of facts that say nothing of its values.
@@ -203,8 +205,12 @@ class Path:
             elif isinstance(value, (tuple, list)):
                 seen.append(len(value))
                 self._describe(value, seen, True)
-            elif isinstance(value, _PLAIN):
+            elif value.__class__ in _EXACT:
                 seen.append(value)
+            elif isinstance(value, _PLAIN):
+                # Words and types of one's own may say that they are equal.
+                seen.append(str.__str__(value) if isinstance(value, str) else id(value))
+                seen.append(type(value))
             else:
                 self._describe_rare(value, seen)
 

@@ -24,7 +24,16 @@ from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
 from noisewise.separation.registry import Operation, operation_of
 from noisewise.separation.sameness import public_kind, uniform_numbers
-from noisewise.separation.shadow import LARGEST, PLANE, TOP, Origin, Shadow, is_mixed, storage_key
+from noisewise.separation.shadow import (
+    LARGEST,
+    PLANE,
+    TOP,
+    Cell,
+    Origin,
+    Shadow,
+    is_mixed,
+    storage_key,
+)
 
 __all__ = ["Storages", "Watch", "storages"]
 
@@ -87,6 +96,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.reads = 0
         self.calls = 0
         self._exported: set[int] = set()
+        #: What the forward pass of CTC keeps for its backward pass: partly written.
+        self._kept: list[Cell] = []
         self._made = 0
         #: How many records are followed, and operations that may treat them differently.
         self.records = 0
@@ -184,6 +195,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cells = [shadow.cell(t) for t in call.tensors]
         private = any(cell is not None and cell.planes is not None for cell in cells)
         self.reads += private
+        if call.name != "_ctc_loss_backward" and any(c is k for c in cells for k in self._kept):
+            origin = Origin(f"{call.name} (memory that nobody has written)", place())
+            self.escapes.setdefault(origin)
         fresh = call.name == "lift_fresh"
         if fresh and not self.calls:
             # An old constructor, which no function mode sees: its entries may be anybody's.
@@ -237,6 +251,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shadow.write(tensor, planes, False, first, kind)
         for tensor, layout in zip(call.results, layouts, strict=True):
             label(shadow, tensor, layout)
+        if call.name == "_ctc_loss" and (kept := shadow.cell(call.results[1])) is not None:
+            self._kept.append(kept)
 
     def _claim_draws(self, call: Call, drawn: bool) -> None:
         """What was drawn is used up by what it becomes, or, if anything else reads it, by all."""

@@ -197,7 +197,7 @@ def _rows_of(tensor: Tensor, known: Tensor) -> tuple[int, int] | None:
     if tensor.shape[0] != known.shape[0] or tensor.numel() != known.numel():
         return None
     cast = known.detach().to(tensor.device, tensor.dtype).reshape(tensor.shape)
-    return ALL_ROWS if torch.equal(cast, tensor.detach()) else None
+    return ALL_ROWS if same_bits(cast, tensor.detach()) else None
 
 
 def _share_memory(first: Tensor, second: Tensor) -> bool:

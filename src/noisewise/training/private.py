@@ -90,7 +90,8 @@ def make_private(
     averaging : {"ema", "polyak"}, Ema or Polyak, optional
         Average of the weights, see :meth:`PrivateRun.averaged_model`.
     collate, workers, pin_memory, device
-        Of the loader.
+        Of the loader. `collate` is called with one item at a time, so that what it makes of a
+        record cannot depend on who else was drawn: records need one shape.
     preprocessing : Preprocessing, optional
         How records became numbers, e.g. a schema; it adds its assumptions to the statement.
     team : Team, optional

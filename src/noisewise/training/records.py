@@ -2,7 +2,8 @@
 
 In-memory tensors (alone, in a tuple, in a dict, or in a TensorDataset) are gathered by one
 ``index_select`` each. Any map-style dataset goes through a torch ``DataLoader`` with its workers
-and its collate function. Empty batches have the shapes and types of full ones.
+and its collate function, which is given one record at a time: what it makes of a record cannot
+depend on who else was drawn. Empty batches have the shapes and types of full ones.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = [
     "MapRecords",
     "Records",
     "TensorRecords",
+    "collated_apart",
     "first_record",
     "leaves",
     "map_tensors",
@@ -75,7 +77,7 @@ class MapRecords:
     dataset : map-style dataset
         With ``__len__`` and ``__getitem__``; item i may depend on record i alone.
     collate : callable
-        From a list of items to a batch.
+        From a list of items to a batch; called with one item at a time.
     workers : int
         Processes that read ahead.
     """
@@ -112,7 +114,7 @@ class MapRecords:
         yield from DataLoader(
             self.dataset,
             batch_sampler=_Listed(batches),
-            collate_fn=_CollateOrEmpty(self.collate, empty),
+            collate_fn=_CollateApart(self.collate, empty),
             num_workers=self.workers,
             pin_memory=self.pin_memory,
             generator=_seeds_of_workers(),
@@ -276,12 +278,56 @@ class _LookAtEach:
         return [self._look(self._collate([item])) for item in items]
 
 
-class _CollateOrEmpty:
-    """The user's collate function, which is never asked to collate nothing."""
+class _CollateApart:
+    """The user's collate function, given one record at a time; never asked to collate nothing."""
 
     def __init__(self, collate: Callable[[list[Any]], Any], empty: Any) -> None:
         self._collate = collate
         self._empty = empty
 
     def __call__(self, items: list[Any]) -> Any:
-        return self._collate(items) if items else self._empty
+        return collated_apart(self._collate, items) if items else self._empty
+
+
+def collated_apart(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+    """Return a batch in which no row knows of another: each item is collated by itself."""
+    return _joined([collate([item]) for item in items])
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Batches of one record each as one batch."""
+    first = parts[0]
+    if any(type(part) is not type(first) for part in parts):
+        raise UnsoundError(_UNLIKE)
+    if isinstance(first, Tensor):
+        if any(not part.dim() or len(part) != 1 for part in parts):
+            raise UnsoundError(
+                "the collate function was given one record and returned other than one row: it "
+                "packs, repeats or drops records, so rows are not records and none is bounded. "
+                "Return one row for each item."
+            )
+        if any((p.shape, p.dtype) != (first.shape, first.dtype) for p in parts):
+            raise UnsoundError(_UNLIKE)
+        return torch.cat(list(parts))
+    if isinstance(first, Mapping):
+        if any(list(part) != list(first) for part in parts):
+            raise UnsoundError(_UNLIKE)
+        return {key: _joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, (tuple, list)):
+        if not any(isinstance(v, (Tensor, Mapping, tuple, list)) for v in first):
+            return type(first)(value for part in parts for value in part)  # words, one a record
+        if any(len(part) != len(first) for part in parts):
+            raise UnsoundError(_UNLIKE)
+        columns = [_joined(column) for column in zip(*parts, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+    if any(part != first for part in parts):
+        raise UnsoundError(_UNLIKE)
+    return first
+
+
+_UNLIKE = (
+    "records that were collated one by one have different shapes, types or columns, and no public "
+    "size is known to which they could be brought: filling them up to the longest of the batch "
+    "would tell each record of the others. Bring all records to one shape in the dataset or in the "
+    "collate function, for example to a fixed length."
+)

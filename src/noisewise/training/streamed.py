@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from noisewise.errors import UnsoundError
 from noisewise.privacy import _validate
 from noisewise.training.errors import StepError
-from noisewise.training.records import MapRecords, map_tensors
+from noisewise.training.records import MapRecords, collated_apart, map_tensors
 
 __all__ = ["Streamed"]
 
@@ -41,7 +41,7 @@ class Streamed(MapRecords):
     steps_per_pass : int
         Steps that one pass serves: more need fewer passes and more memory.
     collate : callable, optional
-        From a list of items to a batch.
+        From a list of items to a batch; called with one item at a time.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Streamed(MapRecords):
         coming = iter(batches)
         while marks := list(islice(coming, self.steps_per_pass)):
             for items in self._read(marks):
-                yield self.collate(items) if items else self._empty
+                yield collated_apart(self.collate, items) if items else self._empty
 
     def visit(self, look: Callable[[Any], Any], positions: Iterable[int]) -> Iterator[list[Any]]:
         """Refuse: a stream has no positions to go to."""

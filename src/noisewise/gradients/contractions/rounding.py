@@ -14,9 +14,11 @@ import math
 import torch
 from torch import Tensor
 
+from noisewise.bounds.norms.lengths import BLOCK, row_norms
 from noisewise.gradients.contractions.base import Sums
 
 __all__ = [
+    "BLOCK",
     "RECORDS",
     "RUN",
     "Totals",
@@ -40,13 +42,9 @@ SHARED = 3e-4
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
-#: Entries whose squares are added in float32: #norms.
-BLOCK = 512
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
 POSITIONS = 256
 PIECES = 16
-#: Root of the smallest normal number: the square of anything smaller may count nothing.
-_UNDERFLOW = {torch.float32: 2.0**-63, torch.float64: 2.0**-511}
 
 
 def unit(dtype: torch.dtype) -> float:
@@ -86,27 +84,6 @@ def kernel_records(positions: int, ratio: float, dtype: torch.dtype) -> int:
     most = math.isqrt(int(SHARED / (4 * unit(dtype) * positions * ratio)))
     shared = min(_MOST, 1 << max(0, most.bit_length() - 1))
     return shared if shared >= _LEAST else 1
-
-
-def row_norms(rows: Tensor) -> Tensor:
-    """Norm of every row in float64, never too small by more than 2e-5 of it: #norms.
-
-    float32 squares are added in blocks, since a long float32 sum loses percents of itself.
-    Squares that underflow are made up for, and those that overflow give infinity.
-    """
-    flat = rows.reshape(rows.shape[0], -1)
-    entries = flat.shape[1]
-    if flat.dtype == torch.float64 or entries <= BLOCK:
-        norms: Tensor = torch.linalg.vector_norm(flat, dim=1).double()
-    else:
-        whole = entries - entries % BLOCK
-        parts = flat[:, :whole].reshape(len(flat), -1, BLOCK)
-        blocks = torch.linalg.vector_norm(parts, dim=2).double()
-        if whole < entries:
-            rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
-            blocks = torch.cat([blocks, rest.double()], 1)
-        norms = torch.linalg.vector_norm(blocks, dim=1)
-    return norms + math.sqrt(entries) * _UNDERFLOW[flat.dtype]
 
 
 def adds_whole(left: Tensor, right: Tensor) -> bool:

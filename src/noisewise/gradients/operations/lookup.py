@@ -21,6 +21,7 @@ from noisewise.gradients.operations.registry import (
 )
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
+from noisewise.separation.origin import place as line
 
 __all__ = ["bag", "embed"]
 
@@ -79,7 +80,8 @@ def _embed(
     if max_norm is not None or scale_grad_by_freq:
         option = "max_norm" if max_norm is not None else "scale_grad_by_freq"
         raise UnsupportedModelError(
-            f"{what} uses {option}, which depends on the tokens of the whole batch. Turn it off."
+            f"{what}, called at {line()}, uses {option}, which depends on the tokens of the whole "
+            "batch. Turn it off."
         )
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
@@ -177,9 +179,9 @@ def _listed(
     """Bags of one length, whose borders follow from constants, as rows of tokens."""
     if tape.watch is not None and not tape.watch.shadow.const(offsets):
         raise UnsupportedModelError(
-            "embedding_bag gets offsets that are not constant, so it cannot be told which tokens "
-            "belong to which record. Give it tokens of shape (batch, tokens), padded with "
-            "padding_idx, or offsets made by torch.arange."
+            f"embedding_bag, called at {line()}, gets offsets that are not constant, so it cannot "
+            "be told which tokens belong to which record. Give it tokens of shape (batch, tokens), "
+            "padded with padding_idx, or offsets made by torch.arange."
         )
     borders = offsets[:-1] if last_included else offsets
     bags = borders.shape[0]

@@ -7,7 +7,6 @@ import torch
 from noisewise.separation.call import Call, Planes, all_but, everything, over
 from noisewise.separation.registry import rule
 from noisewise.separation.rules.elementwise import pointwise
-from noisewise.separation.shadow import PLANE, TOP
 
 __all__ = ["elementwise_loss", "nll"]
 
@@ -72,16 +71,15 @@ def margins(call: Call) -> list[Planes]:
 def ctc(call: Call) -> list[Planes]:
     """Alignments of (T, N, C) with padded targets (N, S): each sequence by itself.
 
-    What is kept for the backward pass has memory in it that nobody has written, and only the
-    backward pass may read it, where it repeats what scores and targets say.
+    What is kept for the backward pass, (N, T, 2S + 1), has memory in it that nobody has written:
+    nothing else may read it (`Watch`).
     """
     scores, targets = call["log_probs"], call["targets"]
     if scores.dim() != 3 or targets.dim() != 2:
         return everything(call)
-    call.skip("log_alpha")
     total = all_but(call.planes(scores), 1).reshape(2, -1)
     for tensor in call.tensors:
-        if tensor is scores or tensor is call["log_alpha"]:
+        if tensor is scores:
             continue
         planes = call.planes(tensor)
         if tensor.dim() and tensor.shape[0] == scores.shape[1]:
@@ -91,5 +89,4 @@ def ctc(call: Call) -> list[Planes]:
         total = torch.maximum(total, planes)
     if call.name.endswith("backward"):
         return [total.reshape(2, 1, -1, 1)]
-    unwritten = torch.full((2, 1, 1, 1), TOP - 1, dtype=PLANE)
-    return [total, unwritten]
+    return [total, total.reshape(2, -1, 1, 1)]
