@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.release import Units, as_codes
+from noisewise.privacy.units import unit_codes
+from noisewise.release import Units
 
 __all__ = ["as_labelled", "as_parties", "as_positive", "with_codes"]
 
@@ -92,7 +93,7 @@ def with_codes(records: Any, units: Any, *, parties: bool = False) -> Any:
         Whether there are several. Rows of a unit at two of them are not brought together.
     """
     if not parties:
-        return np.column_stack([records, as_codes(units, len(records))])
+        return np.column_stack([records, unit_codes(units, len(records))])
     each = units.identifiers if isinstance(units, Units) else units
     if not hasattr(each, "__len__") or len(each) != len(records):
         raise ValueError(

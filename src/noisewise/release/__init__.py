@@ -33,7 +33,6 @@ from noisewise.release.units import (
     Contribution,
     PerUnit,
     Units,
-    as_codes,
     as_rows,
     per_unit,
 )
@@ -74,7 +73,6 @@ __all__ = [
     "Summed",
     "ThisProcess",
     "Units",
-    "as_codes",
     "as_rows",
     "compose",
     "digest_of",

@@ -16,7 +16,6 @@ Proof: docs/proofs/curves.md#units.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness
 
-__all__ = ["ONE_ROW", "Contribution", "PerUnit", "Units", "as_codes", "as_rows", "per_unit"]
+__all__ = ["ONE_ROW", "Contribution", "PerUnit", "Units", "as_rows", "per_unit"]
 
 IntArray = NDArray[np.int64]
 
@@ -263,67 +262,6 @@ def as_rows(units: Any) -> Units:
     """Return units of which rows are chosen, whatever the rule was to be."""
     given = units if isinstance(units, Units) else Units(units)
     return replace(given, rule="rows")
-
-
-def as_codes(units: Any, rows: int, name: str = "units") -> IntArray:
-    """Return a number for each row, equal where identifiers are; refuse missing ones.
-
-    Examples
-    --------
-    >>> as_codes([("a", 1), ("b", 2), ("a", 1)], 3).tolist()
-    [0, 1, 0]
-    """
-    given = units.identifiers if isinstance(units, Units) else units
-    if hasattr(given, "detach"):
-        given = given.detach().cpu().numpy()
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biufMmUS" and given.ndim == 1:
-        if given.dtype.kind in "fMm" and bool(np.any(given != given)):
-            raise _unknown(name)
-        codes = np.unique(given, return_inverse=True)[1].astype(np.int64).ravel()
-    else:
-        seen: dict[Hashable, int] = {}
-        items = identifiers_of(given, name)
-        codes = np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
-    if codes.size != rows:
-        raise ValueError(
-            f"{name} must hold one identifier for each row, got {codes.size} for {rows} rows"
-        )
-    return codes
-
-
-def identifiers_of(given: Any, name: str = "units") -> list[Hashable]:
-    """Return identifiers as keys of a dictionary; refuse missing ones."""
-    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} must be a sequence with one identifier for each row")
-    if getattr(given, "ndim", 1) != 1:
-        raise ValueError(f"{name} must be one-dimensional")
-    items: list[Hashable] = given.tolist() if hasattr(given, "tolist") else list(given)
-    try:
-        missing = any(map(_missing, items))
-        dict.fromkeys(items)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must hold identifiers that can be keys of a dictionary (numbers, strings, "
-            "tuples of them, ...)"
-        ) from None
-    if missing:
-        raise _unknown(name)
-    return items
-
-
-def _unknown(name: str) -> ValueError:
-    return ValueError(
-        f"{name} has missing identifiers: whose rows those are is unknown, so nobody's can be "
-        "bounded. Drop these rows, or give each an identifier of its own."
-    )
-
-
-def _missing(item: Any) -> bool:
-    if item is None or type(item).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(item, tuple):
-        return any(map(_missing, item))
-    return bool(item != item)
 
 
 def _part(value: IntArray, times: IntArray, divisor: IntArray, nearest: bool = False) -> IntArray:
