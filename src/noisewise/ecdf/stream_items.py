@@ -15,8 +15,8 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.privacy import _validate
-from noisewise.release.stream import UNIT
 from noisewise.privacy.units import identifiers_of
+from noisewise.release.stream import UNIT
 
 __all__ = ["FirstOfUnit", "checked_items"]
 

@@ -144,9 +144,11 @@ def _identifier(value: Any) -> Hashable:
         value = value.item()
     if value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value):
         raise _MissingError
-    if type(value).__hash__ is object.__hash__:
+    kind: Any = type(value)
+    if kind.__hash__ is object.__hash__:
         raise TypeError
-    return value
+    known: Hashable = value
+    return known
 
 
 def _warn_of_twins(known: dict[Hashable, int]) -> None:
