@@ -42,7 +42,8 @@ RULES = ("weights", "rows")
 
 
 def bounding(limit: int, rule: str, parties: int = 1) -> PerUnit:
-    found = per_unit(Units([], rule=rule, parties=parties), limit, resolve(0))
+    units = Units([[]] * parties, rule=rule, parties=parties if parties > 1 else None)
+    found = per_unit(units, limit, resolve(0), several=parties > 1)
     assert found is not None
     return found
 
@@ -157,6 +158,8 @@ def test_a_unit_known_to_several_parties_costs_as_many_times() -> None:
     )
     assert six.noise[0].scale == 6 * one.noise[0].scale
     assert six.epsilon == one.epsilon
+    with pytest.raises(ValueError, match="several parties"):
+        ecdf.dp_ecdf(X, bounds=(0, 1), epsilon=1.0, units=Units(IDS, parties=3))
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -493,10 +496,10 @@ def test_parties_bound_their_own_rows() -> None:
     labels = np.array_split(Y, 3)
     roc = ecdf.private_roc(
         labels, parts[0], epsilon=20.0, aggregator=LocalAggregator(), relation="replace-one",
-        units=parts[1], max_per_unit=1, seed=1, bins=32,
+        units=Units(parts[1], parties=1), max_per_unit=1, seed=1, bins=32,
     )  # fmt: skip
     assert roc.release.records == pairs
-    with pytest.raises(ValueError, match="one entry for each of 3 parties"):
+    with pytest.raises(ValueError, match="one entry for each party: here 3"):
         ecdf.dp_ecdf(parts[0], bounds=(0, 1), epsilon=1.0, aggregator=LocalAggregator(), units=IDS)
 
 

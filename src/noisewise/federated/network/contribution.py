@@ -94,6 +94,17 @@ def check_records(settings: ClientSettings, records: Records) -> None:
     study = settings.study
     if study.labelled and records.positive is None:
         raise ValueError(f"study {study.name!r} needs labels: say which column holds them")
+    unit = study.protects
+    if unit.kind == "identifier" and records.codes is None:
+        raise ValueError(
+            f"study {study.name!r} protects {unit.name}: say which column holds its identifiers "
+            "(noisewise contribute --unit COLUMN)"
+        )
+    if unit.kind != "identifier" and records.codes is not None:
+        raise ValueError(
+            f"study {study.name!r} protects {unit.name}, whoever the rows belong to: leave out "
+            "--unit"
+        )
     if len(records) == 0 and study.relation.count_is_public:
         raise ValueError("there are no records to contribute")
     if "hosmer-lemeshow" in study.curves and np.any((records.values < 0) | (records.values > 1)):

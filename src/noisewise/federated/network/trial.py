@@ -18,6 +18,7 @@ from noisewise.federated.network.certificates import TrialAuthority
 from noisewise.federated.network.identity import write_new_key
 from noisewise.federated.network.study import TEST_PREFIX, Member, Server, Study
 from noisewise.federated.network.templates import ROUTES, member_text, server_text, study_text
+from noisewise.federated.protected import RECORD, Protected
 from noisewise.privacy.relation import Relation
 
 __all__ = ["Trial", "free_port", "make_trial"]
@@ -65,6 +66,7 @@ def make_trial(
     colluding: int = 0,
     stage_seconds: float = 600.0,
     wait: float = 3600.0,
+    protects: Protected = RECORD,
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -74,7 +76,7 @@ def make_trial(
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
     curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
-    stage_seconds
+    stage_seconds, protects
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
@@ -112,6 +114,7 @@ def make_trial(
         noiseless_test=noiseless_test,
         colluding=colluding,
         stage_seconds=stage_seconds,
+        protects=protects,
     )
     (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):
