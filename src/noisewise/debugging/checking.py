@@ -3,8 +3,9 @@
 Order matters. The preflight learns what the training can do. Then contributions of single
 records (E2), their sum (E3) and the noise (E1, E5, E6) are measured, the batches are solved
 for (E4), the second step is replayed (E7), data-dependent decisions are provoked (E11)
-and late steps read (E10), the claim recomputed (E8), broken records tried (E9), and the tests of
-the paper (T1 to T4) complete the picture with its figures.
+and late steps read (E10), the claim recomputed (E8), broken records tried (E9), units looked at
+as a whole where there are any (E12), and the tests of the paper (T1 to T4) complete the picture
+with its figures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from noisewise.debugging import freshness, late, noise, paper, path, replay, sampling, sensitivity
 from noisewise.debugging.bench import DEFAULT, QUICK, THOROUGH, Bench
 from noisewise.debugging.findings import Findings, TestResult
+from noisewise.debugging.grouping import takes_units, whole_units
 from noisewise.debugging.preflight import preflight
 from noisewise.debugging.replacement import separation_by_replacement
 from noisewise.debugging.replay import Claim
@@ -117,6 +119,7 @@ REGISTRY = (
     ),
     Test("E8", replay.claim, reads_noise=True, takes_random=True, optional=True),
     Test("E9", lambda bench, _: sensitivity.broken_records(bench), takes_random=True),
+    Test("E12", lambda bench, _: whole_units(bench), "whether units are kept together"),
     Test("T1", lambda bench, _: paper.clipping_exists(bench), takes_random=True),
     Test("T2", lambda bench, _: paper.clipping_per_record(bench)),
     Test("T3", lambda bench, _: paper.noise_calibration(bench), reads_noise=True),
@@ -164,7 +167,9 @@ def check(
         ``train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr)`` runs
         `steps` steps of DP-SGD on `data`, a pair of tensors, from the state dict `init` and
         returns a state dict. `noise_multiplier`, `seed`, `steps` and `lr` may be missing from
-        its signature; the tests that need them are then skipped, with the reason.
+        its signature; the tests that need them are then skipped, with the reason. If it takes
+        `units`, one number for each record, records of one unit must be bounded as one, and
+        `batch_size` counts units.
     model_fn
         Builds the model, without arguments.
     loss_fn
@@ -268,7 +273,7 @@ def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[T
     if bench.known.hopeless:
         return tuple(results)
     for test in REGISTRY:
-        if test.name not in tests:
+        if test.name not in tests or (test.name == "E12" and not takes_units(bench)):
             continue
         why = _why_not(bench, test)
         try:

