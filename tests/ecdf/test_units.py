@@ -29,7 +29,8 @@ from noisewise.errors import RelationError, UnsoundError
 from noisewise.privacy import Ledger, verify
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import Relation
-from noisewise.release import MemoryAccount, PerUnit, Units, as_codes, per_unit
+from noisewise.privacy.units import unit_codes
+from noisewise.release import MemoryAccount, PerUnit, Units, per_unit
 from noisewise.release import noise as noising
 from noisewise.release.units import GRAIN
 
@@ -41,7 +42,8 @@ RULES = ("weights", "rows")
 
 
 def bounding(limit: int, rule: str, parties: int = 1) -> PerUnit:
-    found = per_unit(Units([], rule=rule, parties=parties), limit, resolve(0))
+    units = Units([[]] * parties, rule=rule, parties=parties if parties > 1 else None)
+    found = per_unit(units, limit, resolve(0), several=parties > 1)
     assert found is not None
     return found
 
@@ -156,6 +158,8 @@ def test_a_unit_known_to_several_parties_costs_as_many_times() -> None:
     )
     assert six.noise[0].scale == 6 * one.noise[0].scale
     assert six.epsilon == one.epsilon
+    with pytest.raises(ValueError, match="several parties"):
+        ecdf.dp_ecdf(X, bounds=(0, 1), epsilon=1.0, units=Units(IDS, parties=3))
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -246,7 +250,7 @@ def test_no_unit_moves_the_root_of_the_statistic_by_more_than_stated(relation: s
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_weights_are_what_a_random_choice_gives_on_average(limit: int) -> None:
-    codes, place = as_codes(IDS, 500), Grid.of((0, 1), 8).place(X)
+    codes, place = unit_codes(IDS, 500), Grid.of((0, 1), 8).place(X)
     sizes = np.bincount(codes)
     expected = np.bincount(place, np.minimum(1, limit / sizes[codes]), 8)
     by_weight = bounding(limit, "weights").count(codes, place, 8)
@@ -261,7 +265,7 @@ def test_weights_are_what_a_random_choice_gives_on_average(limit: int) -> None:
 
 
 def test_counts_do_not_depend_on_the_order_of_rows() -> None:
-    codes, place = as_codes(IDS, 500), Grid.of((0, 1), 8).place(X)
+    codes, place = unit_codes(IDS, 500), Grid.of((0, 1), 8).place(X)
     order = np.random.default_rng(1).permutation(500)
     bounded = bounding(2, "weights")
     assert np.array_equal(
@@ -273,7 +277,7 @@ def test_units_that_have_no_more_rows_than_count_are_counted_as_they_are() -> No
     bounded = bounding(500, "weights")
     place = Grid.of((0, 1), 8).place(X)
     assert np.array_equal(
-        bounded.count(as_codes(IDS, 500), place, 8), GRAIN * np.bincount(place, minlength=8)
+        bounded.count(unit_codes(IDS, 500), place, 8), GRAIN * np.bincount(place, minlength=8)
     )
 
 
@@ -318,7 +322,7 @@ def test_products_beyond_64_bits_are_exact() -> None:
     ids=repr,
 )
 def test_identifiers_may_be_of_any_hashable_type(ids: Any) -> None:
-    first, second, third = as_codes(ids, 3).tolist()
+    first, second, third = unit_codes(ids, 3).tolist()
     assert first == third != second
 
 
@@ -342,7 +346,7 @@ SECRET = "patient-4711"
         SECRET,
         {SECRET: 1},
         4711,
-        np.full((3, 1), 4711),
+        np.full((3, 2), 4711),
     ],
     ids=repr,
 )
@@ -492,10 +496,10 @@ def test_parties_bound_their_own_rows() -> None:
     labels = np.array_split(Y, 3)
     roc = ecdf.private_roc(
         labels, parts[0], epsilon=20.0, aggregator=LocalAggregator(), relation="replace-one",
-        units=parts[1], max_per_unit=1, seed=1, bins=32,
+        units=Units(parts[1], parties=1), max_per_unit=1, seed=1, bins=32,
     )  # fmt: skip
     assert roc.release.records == pairs
-    with pytest.raises(ValueError, match="one entry for each of 3 parties"):
+    with pytest.raises(ValueError, match="one entry for each party: here 3"):
         ecdf.dp_ecdf(parts[0], bounds=(0, 1), epsilon=1.0, aggregator=LocalAggregator(), units=IDS)
 
 

@@ -15,7 +15,7 @@ import noisewise as nw
 from noisewise.errors import RelationError, UnsoundError
 from noisewise.privacy import Ledger, PoissonGaussian, PoissonRows, Randomness, verify
 from noisewise.privacy.units import unit_codes
-from noisewise.training import StepError
+from noisewise.training import StepError, Streamed
 from noisewise.training.units import UnitTable
 
 LOSS = nn.CrossEntropyLoss()
@@ -148,6 +148,13 @@ def test_plans_that_cannot_be_true_are_refused():
         private(plan(records=60), None, [1, 2])
     again = nw.Plan.from_json(plan(unit_rule="rows", unit_rows=3, rows=9).to_json())
     assert (again.unit_rule, again.unit_rows, again.rows) == ("rows", 3, 9)
+
+
+def test_a_stream_whose_order_may_change_has_no_units():
+    x, y, ids = table()
+    stream = Streamed([(a, b) for a, b in zip(x, y, strict=True)], len(x))
+    with pytest.raises(UnsoundError, match="another order"):
+        private(plan(), stream, ids)
 
 
 def test_no_row_can_be_bounded_by_itself_by_mistake():

@@ -118,7 +118,9 @@ def _ask(
             relation=study.relation,
         )  # fmt: skip
     kinds = {"ecdf": EcdfQuestion, "histogram": HistogramQuestion, "roc": RocQuestion}
-    question = kinds[curve](curve_domain(study, curve), epsilon, delta, study.relation)
+    question = kinds[curve](
+        curve_domain(study, curve), epsilon, delta, study.relation, protects=study.protects
+    )
     return question.answer(aggregator.ask(question, (), resolve(None)))
 
 

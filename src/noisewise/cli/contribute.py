@@ -38,6 +38,13 @@ def contribute(
     schema: Annotated[
         Path | None, typer.Option(help="How the file is written, and its public classes.")
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says whose row it is, in a study that protects patients or the "
+            "like. Never shown or sent."
+        ),
+    ] = None,
     replace: Annotated[
         bool,
         typer.Option(
@@ -54,13 +61,18 @@ def contribute(
 
     Example: noisewise contribute --data mine.parquet --column score --label y --config north.toml
 
+    Example: noisewise contribute --data mine.parquet --column score --label y --unit patient_nbr
+    --config north.toml
+
     Example: noisewise contribute --data duckdb:///scores.db --table visits --column age
     """
     from noisewise.federated.network import contribution
     from noisewise.federated.network.settings import ClientSettings
 
     settings = ClientSettings.read(config)
-    records = read_records(data, column, label, pos_label, schema, query=query, table=table)
+    records = read_records(
+        data, column, label, pos_label, schema, query=query, table=table, unit=unit
+    )
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "
@@ -77,15 +89,22 @@ def read_records(
     *,
     query: str | None = None,
     table: str | None = None,
+    unit: str | None = None,
 ) -> Records:
     """Return the records of a file or table; missing values and wrong types are refused.
 
     Of a table, only these columns are read; shares are made of every record, on this machine.
     """
-    from noisewise.cli.evaluate import is_engine, positive_of, read_predictions
+    from noisewise.cli.evaluate import is_engine, positive_of, read_predictions, read_units
     from noisewise.federated.domain import Records
+    from noisewise.privacy.units import unit_codes
 
     if is_engine(str(where), query, table):
+        if unit is not None:
+            raise ValueError(
+                "--unit needs a .csv or .parquet file: rows of a database come in no order, so "
+                "that identifiers read beside them would not be theirs"
+            )
         from noisewise.ecdf.sources import column_of, open_source, open_table
 
         source = open_source(open_table(where, query=query, table=table))
@@ -94,7 +113,9 @@ def read_records(
     labels, values, positive = read_predictions(
         Path(where), label or column, column, pos_label if label else None, schema
     )
-    if label is None:
-        return Records.of(values)
     pair: tuple[Any, Any] = (labels, values)
-    return Records.of(pair, positive)
+    records = Records.of(values) if label is None else Records.of(pair, positive)
+    if unit is None:
+        return records
+    codes = unit_codes(read_units(Path(where), unit, schema), len(records))
+    return Records(records.values, records.positive, codes)

@@ -71,6 +71,20 @@ def new(
     most_records: Annotated[
         int | None, typer.Option(help="With functions: of one party. [default: any number]")
     ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            help="What is protected: 'party', 'device', or a word for what identifiers stand for, "
+            "'one patient'. [default: one record]"
+        ),
+    ] = None,
+    unit_rows: Annotated[
+        int, typer.Option(help="Rows of a unit that count at a party, at most.")
+    ] = 1,
+    unit_parties: Annotated[
+        int | None,
+        typer.Option(help="How many parties may hold rows of one unit. [default: all]"),
+    ] = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -128,6 +142,7 @@ def new(
             colluding=colluding_parties or 0,
             checked=chosen == "functions" if checked is None else checked,
             most_records=most_records,
+            protects=_protects(unit, unit_rows, unit_parties, len(parties)),
         )
         written = write_study(folder, made, trial=trial, keys=place)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")
@@ -212,6 +227,21 @@ def check(
         raise typer.Exit(1)
 
 
+def _protects(unit: str | None, rows: int, held_by: int | None, parties: int) -> Any:
+    from noisewise.federated.network.errors import ConfigurationError
+    from noisewise.federated.protected import RECORD, Protected
+
+    if unit is None:
+        if rows != 1 or held_by is not None:
+            raise ConfigurationError("--unit-rows and --unit-parties need --unit")
+        return RECORD
+    if unit in ("party", "device"):
+        if held_by is not None:
+            raise ConfigurationError(f"--unit-parties says nothing of a {unit}: leave it out")
+        return Protected(cast(Any, unit), rows=rows)
+    return Protected("identifier", unit, rows, parties if held_by is None else held_by)
+
+
 def _rehearse(console: Console, study: Study) -> None:
     from noisewise.federated.network.rehearsal import sights, sizes
 
@@ -224,6 +254,8 @@ def _rehearse(console: Console, study: Study) -> None:
         f"epsilon {study.epsilon:g}, delta {study.delta:g} ({study.relation.name}); no answer "
         f"about fewer than {study.minimum_parties} parties"
     )
+    said = study.protects.contribution.sentences
+    console.print(f"protected: {study.protects.name}" + "".join(f"; {text}" for text in said))
     sent = sizes(study, RECORDS)
     if sent is not None:
         told = ", ".join(f"{name} {size:,} bytes" for name, size in sent.items())

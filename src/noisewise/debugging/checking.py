@@ -3,7 +3,8 @@
 Order matters. The preflight learns what the training can do. Then contributions of single
 records, their sum and the noise are measured, the batches are solved for, the second step is
 replayed, data-dependent decisions are provoked and late steps read, the claim recomputed, broken
-records tried, and the tests of the paper (T1 to T4) complete the picture with its figures.
+records tried, units looked at as a whole where there are any, and the tests of the paper (T1 to
+T4) complete the picture with its figures.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from noisewise.debugging import freshness, late, noise, paper, path, replay, sampling, sensitivity
 from noisewise.debugging.bench import DEFAULT, QUICK, THOROUGH, Bench
 from noisewise.debugging.findings import Findings, TestResult
+from noisewise.debugging.grouping import takes_units, whole_units
 from noisewise.debugging.preflight import preflight
 from noisewise.debugging.replacement import separation_by_replacement
 from noisewise.debugging.replay import Claim
@@ -123,6 +125,11 @@ REGISTRY = (
     Test("claim", replay.claim, reads_noise=True, takes_random=True, optional=True),
     Test("broken-records", lambda bench, _: sensitivity.broken_records(bench), takes_random=True),
     Test(
+        "whole-units",
+        lambda bench, _: whole_units(bench),
+        "whether units are kept together",
+    ),
+    Test(
         "loss-and-clip",
         lambda bench, _: paper.clipping_exists(bench),
         takes_random=True,
@@ -204,7 +211,9 @@ def check(
         ``train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr)`` runs
         `steps` steps of DP-SGD on `data`, a pair of tensors, from the state dict `init` and
         returns a state dict. `noise_multiplier`, `seed`, `steps` and `lr` may be missing from
-        its signature; the tests that need them are then skipped, with the reason.
+        its signature; the tests that need them are then skipped, with the reason. If it takes
+        `units`, one number for each record, records of one unit must be bounded as one, and
+        `batch_size` counts units.
     model_fn
         Builds the model, without arguments.
     loss_fn
@@ -313,7 +322,7 @@ def _run(bench: Bench, tests: tuple[str, ...], claimed: Claim | None) -> tuple[T
     if bench.known.hopeless and not bench.known.obstacle:
         return tuple(results)
     for test in REGISTRY:
-        if test.name not in tests:
+        if test.name not in tests or (test.name == "whole-units" and not takes_units(bench)):
             continue
         why = _why_not(bench, test)
         try:

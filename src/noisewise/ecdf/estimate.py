@@ -159,7 +159,7 @@ def dp_ecdf(
         _validate.choice("smooth", smooth, SMOOTHINGS)
     _validate.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
     adaptive = mechanism == "adaptive"
-    bounded = per_unit(units, max_per_unit, source)
+    bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     if adaptive:
         _check_adaptive(budget, aggregator, objective, base, units is not None)
@@ -174,7 +174,7 @@ def dp_ecdf(
         x = counted(data, x, grid, aggregator, units)
     held = x if aggregator is not None or isinstance(x, Counted) else as_records(x)
     if bounded is not None:
-        held = with_codes(held, units, parties=aggregator is not None)
+        held = with_codes(held, units, bounded, parties=aggregator is not None)
     parties = parties_of(aggregator, held)
     records = public_total(parties, relation, bounded)
     if records == 0:

@@ -43,6 +43,7 @@ from noisewise.privacy.discrete import exact_scale
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
+from noisewise.privacy.units import unit_codes
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -52,7 +53,6 @@ from noisewise.release import (
     PerUnit,
     Promise,
     ThisProcess,
-    as_codes,
     release,
 )
 
@@ -128,7 +128,7 @@ class Held:
     @classmethod
     def of(cls, bounded: PerUnit | None, units: Any, rows: int) -> Held | None:
         """Return None if every row is a unit."""
-        return None if bounded is None else cls(bounded, as_codes(units, rows))
+        return None if bounded is None else cls(bounded, unit_codes(units, rows))
 
     @property
     def contribution(self) -> Contribution:

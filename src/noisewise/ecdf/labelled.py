@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.release import Units, as_codes
+from noisewise.privacy.units import unit_codes
+from noisewise.release.units import EACH_PARTY, PerUnit, as_units, chosen_among_all
 
 __all__ = ["as_labelled", "as_parties", "as_positive", "with_codes"]
 
@@ -80,7 +81,9 @@ def as_parties(y: Any, score: Any, pos_label: Any = None) -> list[FloatArray]:
     return [as_labelled(a, b, pos_label) for a, b in zip(y, score, strict=True)]
 
 
-def with_codes(records: Any, units: Any, *, parties: bool = False) -> Any:
+def with_codes(
+    records: Any, units: Any, bounded: PerUnit | None = None, *, parties: bool = False
+) -> Any:
     """Return records with a last column that says which rows are one unit's.
 
     Parameters
@@ -88,15 +91,23 @@ def with_codes(records: Any, units: Any, *, parties: bool = False) -> Any:
     records : array, or list with one array for each party
     units : sequence or Units
         One identifier for each row; a list of such for parties.
+    bounded : PerUnit, optional
+        Chooses rows of units that several parties know under one identifier.
     parties : bool
-        Whether there are several. Rows of a unit at two of them are not brought together.
+        Whether there are several. Without a common identifier, rows of a unit at two of them are
+        not brought together.
     """
     if not parties:
-        return np.column_stack([records, as_codes(units, len(records))])
-    each = units.identifiers if isinstance(units, Units) else units
-    if not hasattr(each, "__len__") or len(each) != len(records):
-        raise ValueError(
-            "with an aggregator, units is a list with the identifiers of each party's rows, one "
-            f"entry for each of {len(records)} parties"
-        )
+        return np.column_stack([records, unit_codes(units, len(records))])
+    given = as_units(units)
+    each = given.identifiers
+    if isinstance(each, (str, bytes)) or not hasattr(each, "__len__") or len(each) != len(records):
+        raise ValueError(f"{EACH_PARTY}: here {len(records)}")
+    if given.common:
+        assert bounded is not None
+        for part, mine in zip(records, each, strict=True):
+            unit_codes(mine, len(part))  # before anything is done with them
+        rows, codes = chosen_among_all(given, bounded)
+        chosen = [np.asarray(part)[own] for part, own in zip(records, rows, strict=True)]
+        return [np.column_stack([part, own]) for part, own in zip(chosen, codes, strict=True)]
     return [with_codes(part, mine) for part, mine in zip(records, each, strict=True)]

@@ -136,7 +136,7 @@ def dp_quantile(
     _validate.choice("mechanism", mechanism, MECHANISMS)
     level = None if interval is None else _validate.fraction("interval", interval)
     grid = Grid.of(bounds, 2)
-    bounded = per_unit(units, max_per_unit, source)
+    bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
     elsewhere = aggregator is not None or data is not None

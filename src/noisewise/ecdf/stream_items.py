@@ -15,9 +15,8 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.privacy import _validate
-from noisewise.release import Units
+from noisewise.privacy.units import identifiers_of
 from noisewise.release.stream import UNIT
-from noisewise.release.units import identifiers_of
 
 __all__ = ["FirstOfUnit", "checked_items"]
 
@@ -88,7 +87,7 @@ class FirstOfUnit:
             return items
         if units is None:
             raise ValueError("this counter has max_per_unit=: give one identifier for each item")
-        names = identifiers_of(units.identifiers if isinstance(units, Units) else units)
+        names = identifiers_of(units)
         if len(names) != items.size:
             raise ValueError(
                 f"units must hold one identifier for each item, got {len(names)} for {items.size}"

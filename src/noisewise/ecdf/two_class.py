@@ -279,7 +279,7 @@ def count_two_classes(
     """Release both class distributions of the scores. All arguments as in `private_roc`."""
     relation, source = Relation.of(relation), resolve(seed)
     budget = Budget(epsilon, delta)
-    bounded = per_unit(units, max_per_unit, source)
+    bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     grid = mirrored_grid(bounds, bins)
     if smooth is not None:
@@ -296,7 +296,7 @@ def count_two_classes(
         raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
     held = _held(y, score, pos_label, aggregator, data, grid, units)
     if bounded is not None:
-        held = with_codes(held, units, parties=aggregator is not None)
+        held = with_codes(held, units, bounded, parties=aggregator is not None)
     parties = parties_of(aggregator, held)
     records = public_total(parties, relation, bounded)
     if records == 0:

@@ -13,6 +13,7 @@ from noisewise.federated.flower import FlowerAggregator
 from noisewise.federated.function_sharing import FunctionSharing
 from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.noise import SharedNoise
+from noisewise.federated.protected import Protected
 from noisewise.federated.questions import (
     EcdfQuestion,
     HistogramQuestion,
@@ -34,6 +35,7 @@ __all__ = [
     "HistogramQuestion",
     "LocalAggregator",
     "MaskedAggregator",
+    "Protected",
     "Question",
     "Records",
     "RocQuestion",

@@ -26,6 +26,7 @@ from noisewise.ecdf.group_sums import (
     to_units,
 )
 from noisewise.ecdf.hosmer_lemeshow import WHAT
+from noisewise.ecdf.mechanisms.calibrating import for_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.federated.domain import Records
 from noisewise.federated.measuring import check_plausible
@@ -94,7 +95,7 @@ class GroupSumsQuestion(Question):
     def planned(self) -> Mechanism:
         """The sums with the noise scales of one machine."""
         families = FAMILIES[self.method]
-        return group_mechanism(
+        planned = group_mechanism(
             len(self.cuts) + 1,
             [len(names) for names, _, _ in families],
             [bound for _, bound, _ in families],
@@ -102,9 +103,9 @@ class GroupSumsQuestion(Question):
             self.epsilon,
             self.relation,
         )
+        return for_units(planned, self.protects.contribution)
 
-    def statistic(self, records: Records) -> IntArray:
-        """Sums of a party's own records."""
+    def _statistic(self, records: Records) -> IntArray:
         if records.positive is None:
             raise ValueError("this question is about labelled records: give pairs (labels, values)")
         if np.any((records.values < 0) | (records.values > 1)):

@@ -30,6 +30,7 @@ from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
+from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
@@ -65,6 +66,8 @@ def ecdf(
     relation: Relation | str = "add-remove",
     bins: int = 2**10,
     thresholds: Any = None,
+    units: Any = None,
+    max_per_unit: int = 1,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
     **options: Unpack[CurveOptions],
@@ -79,6 +82,14 @@ def ecdf(
         Who adds up and adds noise.
     bounds, epsilon, delta, relation, bins, thresholds
         See :func:`noisewise.ecdf.dp_ecdf`.
+    units : sequence, Units, "party" or "device", optional
+        What is protected. A list with the identifiers of each party's rows: all rows of a patient.
+        By default a patient may be known to every party, and its rows count at each;
+        ``Units(..., parties=1)`` promises that nobody is known to two, and ``Units(...,
+        common=True)`` says that identifiers are common to all. "party", "device": all that one
+        party or device holds. By default one record; of servers elsewhere, what the study says.
+    max_per_unit : int
+        Rows of a unit that count at a party, at most; a public number.
     ledger : Ledger or path, optional
         Of the analyst, charged before anybody is asked.
     seed : None, int or Randomness
@@ -95,8 +106,12 @@ def ecdf(
     True
     """
     domain = Domain(*_pair(bounds), bins, thresholds=_points(thresholds))
-    question = EcdfQuestion(domain, epsilon, delta, Relation.of(relation), **options)
-    found: PrivateECDF = _release(question, aggregator, _records(parties, aggregator), ledger, seed)
+    source = resolve(seed)
+    records, protects = _records(parties, aggregator, units, max_per_unit, source)
+    question = EcdfQuestion(
+        domain, epsilon, delta, Relation.of(relation), protects=protects, **options
+    )
+    found: PrivateECDF = _release(question, aggregator, records, ledger, source)
     return found
 
 
@@ -126,6 +141,8 @@ def roc(
     bounds: tuple[float, float] = (0.0, 1.0),
     bins: int = 2**10,
     pos_label: Any = None,
+    units: Any = None,
+    max_per_unit: int = 1,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
     **options: Unpack[CurveOptions],
@@ -139,12 +156,16 @@ def roc(
     aggregator : Aggregator
     epsilon, delta, relation, bounds, bins, pos_label, ledger, seed, **options
         See :func:`noisewise.ecdf.private_roc`.
+    units, max_per_unit
+        See :func:`ecdf`.
     """
     domain = Domain(*_pair(bounds), bins, labelled=True, closed="below")
-    question = RocQuestion(domain, epsilon, delta, Relation.of(relation), **options)
-    found: PrivateROC = _release(
-        question, aggregator, _records(parties, aggregator, pos_label), ledger, seed
+    source = resolve(seed)
+    records, protects = _records(parties, aggregator, units, max_per_unit, source, pos_label)
+    question = RocQuestion(
+        domain, epsilon, delta, Relation.of(relation), protects=protects, **options
     )
+    found: PrivateROC = _release(question, aggregator, records, ledger, source)
     return found
 
 
@@ -158,11 +179,16 @@ def histogram(
     range: tuple[float, float] | None = None,
     delta: float = 0.0,
     relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
     **options: Unpack[CountOptions],
 ) -> PrivateHistogram:
-    """Release a histogram of all parties' records; see :func:`noisewise.ecdf.private_histogram`."""
+    """Release a histogram of all parties' records; see :func:`noisewise.ecdf.private_histogram`.
+
+    `units` and `max_per_unit` are those of :func:`ecdf`.
+    """
     if np.ndim(bins) == 0:
         domain = Domain(*_pair(range), bins, closed="below")
     else:
@@ -176,10 +202,12 @@ def histogram(
             closed="below",
             thresholds=tuple(edges[1:].tolist()),
         )
-    question = HistogramQuestion(domain, epsilon, delta, Relation.of(relation), **options)
-    found: PrivateHistogram = _release(
-        question, aggregator, _records(parties, aggregator), ledger, seed
+    source = resolve(seed)
+    records, protects = _records(parties, aggregator, units, max_per_unit, source)
+    question = HistogramQuestion(
+        domain, epsilon, delta, Relation.of(relation), protects=protects, **options
     )
+    found: PrivateHistogram = _release(question, aggregator, records, ledger, source)
     return found
 
 
@@ -197,6 +225,8 @@ def hosmer_lemeshow(
     fitted: bool = False,
     pos_label: Any = None,
     relation: Relation | str = "add-remove",
+    units: Any = None,
+    max_per_unit: int = 1,
     ledger: LedgerOrPath = None,
     seed: Randomness | int | None = None,
     draws: int = 10_000,
@@ -217,6 +247,8 @@ def hosmer_lemeshow(
     draws, simulation_seed
         See :func:`noisewise.ecdf.dp_hosmer_lemeshow`; "statistic" is not a sum over records
         and cannot be asked across parties.
+    units, max_per_unit
+        See :func:`ecdf`.
     """
     if method not in ("residual", "thesis"):
         raise ValueError(
@@ -226,7 +258,7 @@ def hosmer_lemeshow(
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
     draws = _validate.integer("draws", draws, minimum=1)
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
-    records = _records(parties, aggregator, pos_label)
+    records, protects = _records(parties, aggregator, units, max_per_unit, source, pos_label)
     for party in records:
         if np.any((party.values < 0) | (party.values > 1)):
             raise ValueError("predictions must be probabilities in [0, 1]")
@@ -239,12 +271,18 @@ def hosmer_lemeshow(
 
     def sums_over(cuts: FloatArray) -> GroupSumsQuestion:
         return GroupSumsQuestion(
-            domain, rest, relation=relation, cuts=tuple(cuts.tolist()), method=method
+            domain,
+            rest,
+            relation=relation,
+            cuts=tuple(cuts.tolist()),
+            method=method,
+            protects=protects,
         )
 
-    with account_of(ledger, relation, budget) as account:
+    with account_of(ledger, relation, budget, protects.contribution) as account:
         if points is None or method == "residual":
-            asked = EcdfQuestion(domain, budget.epsilon * share, delta, relation, mechanism=kind)
+            part = budget.epsilon * share
+            asked = EcdfQuestion(domain, part, delta, relation, mechanism=kind, protects=protects)
             rest = budget.epsilon * (1 - share)
             if not aggregator.noiseless:
                 # What the sums cost does not depend on the groups.
@@ -275,10 +313,11 @@ def _release(
     aggregator: Aggregator,
     records: Sequence[Records],
     ledger: LedgerOrPath,
-    seed: Randomness | int | None,
+    source: Randomness,
 ) -> Any:
-    with account_of(ledger, question.relation, Budget(question.epsilon, question.delta)) as account:
-        return answered(question, aggregator, records, account, resolve(seed))
+    most = question.protects.contribution
+    with account_of(ledger, question.relation, question.budget, most) as account:
+        return answered(question, aggregator, records, account, source)
 
 
 def _pair(bounds: Any) -> tuple[float, float]:
@@ -294,15 +333,26 @@ def _points(thresholds: Any) -> tuple[float, ...] | None:
 
 
 def _records(
-    parties: Sequence[Any] | None, aggregator: Aggregator, pos_label: Any = None
-) -> list[Records]:
+    parties: Sequence[Any] | None,
+    aggregator: Aggregator,
+    units: Any,
+    max_per_unit: int,
+    source: Randomness,
+    pos_label: Any = None,
+) -> tuple[list[Records], Protected]:
+    """Return what counts of each party's rows, and what is protected."""
     if getattr(aggregator, "elsewhere", False):
-        if parties is not None:
+        if parties is not None or units is not None or max_per_unit != 1:
             raise ValueError(
                 "the parties' records are where they are, and this aggregator asks for them there: "
-                "give None in their place"
+                "give None in their place, and no units: what is protected stands in the study"
             )
-        return []
+        return [], getattr(aggregator, "protects", RECORD)
     if parties is None or len(parties) == 0:
         raise ValueError("there are no parties: give a list with one entry for each")
-    return [Records.of(party, pos_label) for party in parties]
+    held = [Records.of(party, pos_label) for party in parties]
+    protects = Protected.of(units, max_per_unit, len(held))
+    if protects == RECORD:
+        return held, RECORD
+    (own,) = source.spawn(1)
+    return protects.at_parties(held, units, own), protects

@@ -33,10 +33,16 @@ class Records:
     ----------
     values : array of float
     positive : array of bool, optional
+    codes : array of int, optional
+        Which rows are one unit's; they are chosen from before anything is counted.
+    bounded_by : object, optional
+        For what these rows were chosen; see :class:`noisewise.federated.Protected`.
     """
 
     values: FloatArray
     positive: NDArray[np.bool_] | None = None
+    codes: IntArray | None = None
+    bounded_by: Any = None
 
     @classmethod
     def of(cls, data: Any, pos_label: Any = None) -> Records:
@@ -50,6 +56,11 @@ class Records:
 
     def __len__(self) -> int:
         return int(self.values.size)
+
+    def only(self, rows: IntArray, bounded_by: Any) -> Records:
+        """Return some of the rows, and for what they were chosen."""
+        positive = None if self.positive is None else self.positive[rows]
+        return Records(self.values[rows], positive, bounded_by=bounded_by)
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,8 @@ class FunctionSharing(AcrossParties):
     def ask(self, question: Question, parties: Sequence[Records], rng: Randomness) -> Sums:
         """Run the whole protocol in this process, message by message."""
         with_noise(question, self.noise)  # refuses before anything is sent
+        for party in parties:
+            question.protects.require(party)
         source, *own = rng.spawn(self.servers + 1)
         domain = question.domain
         if self.keys == "comparison":

@@ -13,7 +13,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -22,15 +22,20 @@ import numpy as np
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import PUBLIC_GRID
 from noisewise.ecdf.curve import PrivateECDF
-from noisewise.ecdf.estimate import SMOOTHINGS, _check_smoothing, smooth_counts
+from noisewise.ecdf.estimate import (
+    SMOOTHINGS,
+    _check_smoothing,
+    curve_mechanism,
+    smooth_counts,
+)
 from noisewise.ecdf.histogram_release import PrivateHistogram
-from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
 from noisewise.ecdf.roc import PrivateROC
 from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.measuring import check_plausible, measure_in_field, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
+from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import ADD_REMOVE, Relation
@@ -58,6 +63,8 @@ class Question(ABC):
         What the release may cost.
     relation : Relation
         Which datasets are neighbours.
+    protects : Protected
+        The unit: one record, all rows of a patient, a whole party or device.
     """
 
     kind: ClassVar[str]
@@ -66,10 +73,12 @@ class Question(ABC):
     epsilon: float
     delta: float = 0.0
     relation: Relation = ADD_REMOVE
+    protects: Protected = field(default=RECORD, kw_only=True)
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
         object.__setattr__(self, "relation", Relation.of(self.relation))
+        self.protects.check(self.relation)
         self._check()
 
     @abstractmethod
@@ -86,9 +95,14 @@ class Question(ABC):
     def planned(self) -> Mechanism:
         """The mechanism with the noise that must survive; aggregators may add more."""
 
-    @abstractmethod
     def statistic(self, records: Records) -> IntArray:
         """Return the sums of some records: what a party computes from its own."""
+        self.protects.require(records)
+        return self._statistic(records)
+
+    @abstractmethod
+    def _statistic(self, records: Records) -> IntArray:
+        """Return the sums of rows of which no unit has too many."""
 
     @abstractmethod
     def measure(self, histogram: IntArray) -> IntArray:
@@ -105,8 +119,15 @@ class Question(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        written = {"domain": self.domain.to_dict(), "relation": self.relation.name}
-        return {"kind": self.kind, **asdict(self), **written}
+        written: dict[str, Any] = {
+            "domain": self.domain.to_dict(),
+            "relation": self.relation.name,
+            "protects": self.protects.to_dict(),
+        }
+        fields = {"kind": self.kind, **asdict(self), **written}
+        if self.protects == RECORD:
+            del fields["protects"]  # as questions were before there were units
+        return fields
 
     @property
     def digest(self) -> bytes:
@@ -135,7 +156,14 @@ class Question(ABC):
         return reach(self.planned.strategy)
 
     def _asking(self, measure: Callable[[Any], IntArray]) -> Query:
-        return Query.of(measure, self.planned.sensitivity, self.what, assumptions=(self.public,))
+        most = self.protects.contribution
+        return Query.of(
+            measure,
+            self.planned.sensitivity,
+            self.what,
+            unit=most.unit,
+            assumptions=(self.public, *most.sentences),
+        )
 
     def _promise(self, sums: Sums) -> Promise:
         """Return what is promised: what was asked, its noise, and the protocol."""
@@ -144,8 +172,14 @@ class Question(ABC):
             delta=self.delta,
             mechanism=f"{self.what}: {sums.mechanism.description}",
             relation=self.relation,
+            unit=self.protects.name,
             randomness=sums.randomness,
-            assumptions=(self.public, *sums.mechanism.assumptions, *sums.threat.sentences),
+            assumptions=(
+                self.public,
+                *self.protects.contribution.sentences,
+                *sums.mechanism.assumptions,
+                *sums.threat.sentences,
+            ),
         )
 
     def _expected(self, sums: Sums) -> Mechanism:
@@ -198,18 +232,18 @@ class EcdfQuestion(Question):
     @cached_property
     def planned(self) -> Mechanism:
         """The mechanism that one machine would use."""
-        planned = plan(
+        planned = curve_mechanism(
             self.domain.bins,
             self.relation,
             self.budget,
+            self.protects.contribution,
             mechanism=self.mechanism,
             objective=self.objective,
         )
         _check_smoothing(planned, self.smooth)
         return planned
 
-    def statistic(self, records: Records) -> IntArray:
-        """Measurements of some records."""
+    def _statistic(self, records: Records) -> IntArray:
         return self.measure(self.domain.count(records))
 
     def measure(self, histogram: IntArray) -> IntArray:
@@ -269,13 +303,13 @@ class RocQuestion(Question):
             self.budget,
             mechanism=self.mechanism,
             objective=self.objective,
+            contribution=self.protects.contribution,
         )
         if self.smooth == "l1" and planned.name != "thesis":
             raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
         return planned
 
-    def statistic(self, records: Records) -> IntArray:
-        """Measurements of some records."""
+    def _statistic(self, records: Records) -> IntArray:
         return self.measure(self.domain.count(records))
 
     def measure(self, histogram: IntArray) -> IntArray:
@@ -332,16 +366,16 @@ class HistogramQuestion(Question):
     @cached_property
     def planned(self) -> Mechanism:
         """The mechanism that one machine would use."""
-        return plan(
+        return curve_mechanism(
             self.domain.bins,
             self.relation,
             self.budget,
+            self.protects.contribution,
             mechanism="histogram" if self.noise == "independent" else self.mechanism,
             objective="mean",
         )
 
-    def statistic(self, records: Records) -> IntArray:
-        """Measurements of some records."""
+    def _statistic(self, records: Records) -> IntArray:
         return self.measure(self.domain.count(records))
 
     def measure(self, histogram: IntArray) -> IntArray:
@@ -385,6 +419,8 @@ def question_from_dict(fields: Mapping[str, Any]) -> Question:
     if not isinstance(values.get("domain"), Mapping):
         raise ValueError("a question needs a domain")
     values["domain"] = Domain.from_dict(values["domain"])
+    if "protects" in values:
+        values["protects"] = Protected.from_dict(values["protects"])
     if "cuts" in values:
         values["cuts"] = tuple(_validate.finite("cuts", cut) for cut in values["cuts"])
     try:

@@ -3,17 +3,28 @@
 A unit is what is protected: a patient with all visits, a customer with all transactions. Its
 identifiers may be anything hashable. Here they become numbers without meaning, in the order in
 which they come; beyond this file nobody sees an identifier, and no error here quotes one.
+
+Rows that are taken for two units though they are one person's make every epsilon about people
+false, so what looks equal and is not equal is refused (objects that are compared by their place in
+memory) or warned about (17 and "17", "Ada" and "ada ").
 """
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["unit_codes"]
+__all__ = ["identifiers_of", "unit_codes"]
+
+#: What a missing value becomes when a column is turned into text.
+_MISSING_TEXT = frozenset({"nan", "NaN", "None", "<NA>", "NaT"})
+#: From here on neighbouring whole numbers are the same float64.
+_WHOLE = 2.0**53
 
 
 def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
@@ -22,15 +33,15 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
     Parameters
     ----------
     units : sequence
-        One identifier per row: a list, an array, a tensor, a pandas column.
+        One identifier per row: a list, an array, a tensor, a column of pandas, Polars or Arrow.
     rows : int, optional
         How many there must be.
 
     Raises
     ------
     ValueError
-        If there are too few or too many, or one is missing (None or not a number). No identifier
-        is shown.
+        If there are too few or too many, or one is missing (None, not a number, empty text). No
+        identifier is shown.
     TypeError
         If they cannot be told apart: not hashable, or more than one column.
 
@@ -44,43 +55,29 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
         raise ValueError(
             f"units needs one identifier for each of the {rows} rows, got {len(values)}"
         )
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iub":
+    if isinstance(values, np.ndarray):
         return _in_order(values)
-    known: dict[Any, int] = {}
-    codes = np.empty(len(values), dtype=np.int64)
-    trouble = ""
-    for row, value in enumerate(values):
-        try:
-            # A value that differs from itself is not a number, not a time, or pandas' missing.
-            if value is None or bool(value != value):
-                trouble = "missing"
-                break
-            codes[row] = known.setdefault(value, len(known))
-        except (TypeError, ValueError) as error:
-            # The error would quote the identifier; it ends here.
-            trouble = "missing" if "ambiguous" in str(error) else "unhashable"
-            break
-    if len({isinstance(value, (str, bytes)) for value in known}) > 1:
-        warnings.warn(
-            "units holds text and numbers: 17 and '17' are two units. If they are one, as in a "
-            "column that was read in parts, convert all of them to text first.",
-            stacklevel=3,
-        )
-    if trouble == "missing":
-        raise ValueError(
-            "an identifier in units is missing (None, NaN or NaT). A row of an unknown unit cannot "
-            "be protected together with the unit's other rows: leave such rows out, or give each "
-            "of them a unit of its own if you know that it is one."
-        )
-    if trouble:
-        raise TypeError(
-            "the identifiers in units must be hashable (numbers, strings, tuples, ...), one per "
-            "row in one column"
-        )
+    known: dict[Hashable, int] = {}
+    numbered = (known.setdefault(item, len(known)) for item in _checked(values))
+    codes = np.fromiter(numbered, np.int64, len(values))
+    _warn_of_twins(known)
     return codes
 
 
+def identifiers_of(units: Any) -> list[Hashable]:
+    """Return identifiers as keys of a dictionary, for whoever must know a unit again.
+
+    Examples
+    --------
+    >>> identifiers_of(("a", 2))
+    ['a', 2]
+    """
+    values = _column(getattr(units, "identifiers", units))
+    return _checked(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
 def _column(units: Any) -> Any:
+    """Return whole numbers as an array, everything else as a list."""
     if hasattr(units, "detach"):  # a tensor, without importing torch here
         units = units.detach().cpu().numpy()
     if isinstance(units, (str, bytes)) or not hasattr(units, "__len__"):
@@ -88,17 +85,96 @@ def _column(units: Any) -> Any:
             f"units must hold one identifier per row (a list, an array, a column), got a "
             f"{type(units).__name__}"
         )
-    if hasattr(units, "to_numpy"):
-        units = units.to_numpy(dtype=object)
+    if isinstance(units, (dict, set, frozenset)):
+        raise TypeError("units must be in the order of the rows, which a dict or set has not")
+    if hasattr(units, "to_pylist"):  # Arrow
+        return units.to_pylist()
+    if hasattr(units, "to_list"):  # a series of pandas or Polars
+        return units.to_list()
+    if hasattr(units, "to_numpy"):  # a table of one column
+        units = units.to_numpy()
     if isinstance(units, np.ndarray):
         if units.ndim == 2 and units.shape[1] == 1:
             units = units[:, 0]
         if units.ndim != 1:
             raise TypeError(f"units must be one column, got an array of {units.ndim} axes")
-        return units if units.dtype.kind in "iub" else units.tolist()
-    if isinstance(units, (dict, set, frozenset)):
-        raise TypeError("units must be in the order of the rows, which a dict or set has not")
+        whole = units.dtype.kind in "iub" and not isinstance(units, np.ma.MaskedArray)
+        return units if whole else units.tolist()
     return list(units)
+
+
+def _checked(values: list[Any]) -> list[Hashable]:
+    """Return identifiers that can be told apart; errors quote none of them."""
+    trouble: Exception | None = None
+    found: list[Hashable] = []
+    try:
+        found = [_identifier(value) for value in values]
+        dict.fromkeys(found)
+    except _MissingError:
+        trouble = ValueError(
+            "units has missing identifiers (None, NaN, NaT or empty text). A row of an unknown "
+            "unit cannot be protected together with the unit's other rows: leave such rows out, or "
+            "give each of them a unit of its own if you know that it is one."
+        )
+    except Exception:  # whatever it says would quote the identifier; it ends here
+        trouble = TypeError(
+            "the identifiers in units must be hashable and equal where units are (numbers, text, "
+            "tuples, ...), one per row in one column"
+        )
+    if trouble is not None:
+        raise trouble
+    return found
+
+
+class _MissingError(Exception):
+    pass
+
+
+def _identifier(value: Any) -> Hashable:
+    """Return one identifier, or raise: missing, or equal to nothing but itself."""
+    if isinstance(value, (int, np.integer)):
+        return value
+    if isinstance(value, str):
+        if value in _MISSING_TEXT or not value.strip():
+            raise _MissingError
+        return value
+    if isinstance(value, (tuple, frozenset)):
+        return (tuple if isinstance(value, tuple) else frozenset)(map(_identifier, value))
+    if hasattr(value, "detach"):  # a tensor has the hash of its place in memory
+        value = value.item()
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value):
+        raise _MissingError
+    kind: Any = type(value)
+    if kind.__hash__ is object.__hash__:
+        raise TypeError
+    known: Hashable = value
+    return known
+
+
+def _warn_of_twins(known: dict[Hashable, int]) -> None:
+    """Say if identifiers look as if they were meant to be the same."""
+    texts = [name for name in known if isinstance(name, str)]
+    if 0 < len(texts) < len(known) and any(isinstance(n, (int, float, bytes)) for n in known):
+        warnings.warn(
+            "units holds text and numbers: 17 and '17' are two units. If they are one, as in a "
+            "column that was read in parts, convert all of them to text first.",
+            stacklevel=4,
+        )
+    alike = {unicodedata.normalize("NFKC", text).casefold().strip() for text in texts}
+    if len(alike) < len(texts):
+        warnings.warn(
+            "identifiers in units differ from others in nothing but capitals, spaces around them "
+            "or the spelling of their characters, and are taken for different units. If they are "
+            "the same, write them alike first.",
+            stacklevel=4,
+        )
+    if any(isinstance(name, float) and abs(name) >= _WHOLE for name in known):
+        warnings.warn(
+            "identifiers in units are floating-point numbers so large that neighbours are the same "
+            "number: different units may have become one. Read the column as whole numbers or as "
+            "text.",
+            stacklevel=4,
+        )
 
 
 def _in_order(values: NDArray[Any]) -> NDArray[np.int64]:

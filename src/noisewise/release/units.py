@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,16 +27,21 @@ from numpy.typing import NDArray
 from noisewise.privacy import _validate
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.units import identifiers_of, unit_codes
 
 __all__ = [
+    "EACH_PARTY",
     "ONE_ROW",
     "Contribution",
     "PerUnit",
     "Units",
-    "as_codes",
     "as_rows",
+    "as_units",
+    "bound_of",
+    "chosen_among_all",
     "name_of_unit",
     "per_unit",
+    "rows_at_most",
 ]
 
 IntArray = NDArray[np.int64]
@@ -46,6 +50,10 @@ IntArray = NDArray[np.int64]
 GRAIN = 1 << 16
 NAME = "one unit (all rows with one identifier)"
 RULES = ("auto", "weights", "rows")
+EACH_PARTY = (
+    "with several parties, units is a list with the identifiers of each party's rows, one entry "
+    "for each party"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +70,13 @@ class Units:
     rule : {"auto", "weights", "rows"}
         How a unit with more rows than may count is bounded. "auto": by weights, whose error is
         never the larger one, except where whole rows are needed.
-    parties : int
-        How many of the parties may hold rows of one unit, if they have no common pseudonym for
-        it: each bounds what it holds, so the bound is that many times as large.
+    parties : int, optional
+        Of several parties: how many may hold rows of one unit. Each bounds what it holds, so the
+        bound is that many times as large. Default: all of them; 1 promises that nobody is known
+        to two.
+    common : bool
+        Whether a unit has the same identifier at every party, and parties may compare them. The
+        rows that count are then chosen among those of all parties, and the bound is that of one.
 
     Examples
     --------
@@ -75,17 +87,26 @@ class Units:
     identifiers: Any
     name: str = NAME
     rule: Literal["auto", "weights", "rows"] = "auto"
-    parties: int = 1
+    parties: int | None = None
+    common: bool = False
 
     def __post_init__(self) -> None:
         _validate.choice("rule", self.rule, RULES)
-        object.__setattr__(self, "parties", _validate.integer("parties", self.parties, minimum=1))
+        if self.parties is not None:
+            parties = _validate.integer("parties", self.parties, minimum=1)
+            object.__setattr__(self, "parties", parties)
+        if self.common and (self.parties is not None or self.rule == "weights"):
+            raise ValueError(
+                "common=True bounds a unit once for all parties, by choosing whole rows: leave out "
+                "parties= and rule='weights'"
+            )
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError("name must say what one identifier stands for: 'one patient'")
 
     def __repr__(self) -> str:
         said = f"Units(name={self.name!r}, rule={self.rule!r}"
-        return said + (f", parties={self.parties})" if self.parties > 1 else ")")
+        said += "" if self.parties is None else f", parties={self.parties}"
+        return said + (", common=True)" if self.common else ")")
 
 
 @dataclass(frozen=True)
@@ -224,6 +245,7 @@ def per_unit(
     rng: Randomness,
     *,
     whole: bool = False,
+    several: bool = False,
 ) -> PerUnit | None:
     """Return how units are bounded, or None if every row is a unit of its own.
 
@@ -237,38 +259,102 @@ def per_unit(
         Of the release; a choice of rows gets a stream of its own.
     whole : bool
         Whether only whole rows will do.
+    several : bool
+        Whether the identifiers are those of several parties, one list for each.
     """
-    limit = _validate.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
+    limit = rows_at_most(units, max_per_unit)
     if units is None:
-        if limit != 1:
-            raise ValueError(
-                f"max_per_unit={limit} bounds the rows of a unit, but no units= were given: give "
-                "one identifier for each row, or leave it out, and every row is a unit"
-            )
         return None
-    given = units if isinstance(units, Units) else Units(units)
-    rule: Literal["weights", "rows"] = "rows" if whole or given.rule == "rows" else "weights"
+    given = as_units(units)
+    if not several and (given.common or (given.parties or 1) > 1):
+        raise ValueError(
+            "parties= and common= speak of rows that several parties hold; here is one table, "
+            "whose rows are bounded together: leave them out"
+        )
+    weighted = given.rule != "rows" and not (whole or (several and given.common))
     if whole and given.rule == "weights":
         raise ValueError("rule='weights' cannot be had here, where whole rows are needed: 'rows'")
-    rows = limit * given.parties
+    contribution = bound_of(given, limit, parties_of_units(given) if several else None, weighted)
+    (own,) = rng.spawn(1)
+    return PerUnit(limit, contribution, "weights" if weighted else "rows", own)
+
+
+def rows_at_most(units: Any, max_per_unit: int) -> int:
+    """Return the bound on the rows of a unit, which makes no sense without units."""
+    limit = _validate.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
+    if units is None and limit != 1:
+        raise ValueError(
+            f"max_per_unit={limit} bounds the rows of a unit, but no units= were given: give "
+            "one identifier for each row, or leave it out, and every row is a unit"
+        )
+    return limit
+
+
+def parties_of_units(units: Units) -> int:
+    """Return how many parties gave identifiers."""
+    each = units.identifiers
+    if isinstance(each, (str, bytes)) or not hasattr(each, "__len__"):
+        raise ValueError(EACH_PARTY)
+    return max(1, len(each))
+
+
+def bound_of(units: Units, limit: int, held_by: int | None, weighted: bool = False) -> Contribution:
+    """Return what one unit may add if at most `limit` rows of it count where they are held.
+
+    Parameters
+    ----------
+    units : Units
+        Its name, and who may hold rows of one.
+    limit : int
+    held_by : int or None
+        How many parties there are; None if one process holds all rows.
+    weighted : bool
+        Whether rows beyond the limit count less, instead of not being chosen.
+    """
     how = (
         f"each row of a unit with c rows counts min(1, {limit} / c)"
-        if rule == "weights"
-        else f"of a unit with more, {limit} are chosen at random"
+        if weighted
+        else f"of a unit with more, {limit} {'is' if limit == 1 else 'are'} chosen at random"
     )
     said = [
         f"at most {limit} {'row' if limit == 1 else 'rows'} of a unit count: {how}",
         "all rows of a unit carry its identifier",
     ]
-    if given.parties > 1:
+    parties = 1
+    if held_by is not None and units.common:
         said.append(
-            f"at most {given.parties} parties hold rows of one unit; each bounds what it holds, so "
-            f"one unit counts up to {rows} rows"
+            "a unit has the same identifier at every party, and the rows that count were chosen "
+            "among those of all parties"
         )
-    weighted = rule == "weights"
-    contribution = Contribution(rows, GRAIN if weighted else 1, weighted, given.name, tuple(said))
-    (own,) = rng.spawn(1)
-    return PerUnit(limit, contribution, rule, own)
+    elif held_by is not None:
+        parties = held_by if units.parties is None else min(held_by, units.parties)
+        said.append(
+            "no unit has rows at more than one party"
+            if parties == 1
+            else f"at most {parties} parties hold rows of one unit; each bounds what it holds, so "
+            f"one unit counts up to {limit * parties} rows"
+        )
+    grain = GRAIN if weighted else 1
+    return Contribution(limit * parties, grain, weighted, units.name, tuple(said))
+
+
+def as_units(units: Any) -> Units:
+    """Return identifiers with all that is said of them."""
+    return units if isinstance(units, Units) else Units(units)
+
+
+def chosen_among_all(units: Units, bounded: PerUnit) -> tuple[list[IntArray], list[IntArray]]:
+    """Choose rows of units that several parties hold under one identifier.
+
+    Returns, for each party, which of its rows count and whose they are.
+    """
+    sizes = [len(each) for each in units.identifiers]
+    codes = unit_codes([name for each in units.identifiers for name in identifiers_of(each)])
+    kept = bounded.chosen(codes)
+    ends = np.cumsum(sizes)
+    parts = np.split(kept, np.searchsorted(kept, ends[:-1]))
+    rows = [part - (end - size) for part, end, size in zip(parts, ends, sizes, strict=True)]
+    return rows, [codes[part] for part in parts]
 
 
 def name_of_unit(ledger: Any, column: str | None = None) -> str:
@@ -295,69 +381,7 @@ def name_of_unit(ledger: Any, column: str | None = None) -> str:
 
 def as_rows(units: Any) -> Units:
     """Return units of which rows are chosen, whatever the rule was to be."""
-    given = units if isinstance(units, Units) else Units(units)
-    return replace(given, rule="rows")
-
-
-def as_codes(units: Any, rows: int, name: str = "units") -> IntArray:
-    """Return a number for each row, equal where identifiers are; refuse missing ones.
-
-    Examples
-    --------
-    >>> as_codes([("a", 1), ("b", 2), ("a", 1)], 3).tolist()
-    [0, 1, 0]
-    """
-    given = units.identifiers if isinstance(units, Units) else units
-    if hasattr(given, "detach"):
-        given = given.detach().cpu().numpy()
-    if isinstance(given, np.ndarray) and given.dtype.kind in "biufMmUS" and given.ndim == 1:
-        if given.dtype.kind in "fMm" and bool(np.any(given != given)):
-            raise _unknown(name)
-        codes = np.unique(given, return_inverse=True)[1].astype(np.int64).ravel()
-    else:
-        seen: dict[Hashable, int] = {}
-        items = identifiers_of(given, name)
-        codes = np.array([seen.setdefault(item, len(seen)) for item in items], np.int64)
-    if codes.size != rows:
-        raise ValueError(
-            f"{name} must hold one identifier for each row, got {codes.size} for {rows} rows"
-        )
-    return codes
-
-
-def identifiers_of(given: Any, name: str = "units") -> list[Hashable]:
-    """Return identifiers as keys of a dictionary; refuse missing ones."""
-    if isinstance(given, (str, bytes, dict)) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} must be a sequence with one identifier for each row")
-    if getattr(given, "ndim", 1) != 1:
-        raise ValueError(f"{name} must be one-dimensional")
-    items: list[Hashable] = given.tolist() if hasattr(given, "tolist") else list(given)
-    try:
-        missing = any(map(_missing, items))
-        dict.fromkeys(items)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name} must hold identifiers that can be keys of a dictionary (numbers, strings, "
-            "tuples of them, ...)"
-        ) from None
-    if missing:
-        raise _unknown(name)
-    return items
-
-
-def _unknown(name: str) -> ValueError:
-    return ValueError(
-        f"{name} has missing identifiers: whose rows those are is unknown, so nobody's can be "
-        "bounded. Drop these rows, or give each an identifier of its own."
-    )
-
-
-def _missing(item: Any) -> bool:
-    if item is None or type(item).__name__ in ("NAType", "NaTType"):
-        return True
-    if isinstance(item, tuple):
-        return any(map(_missing, item))
-    return bool(item != item)
+    return replace(as_units(units), rule="rows")
 
 
 def _part(value: IntArray, times: IntArray, divisor: IntArray, nearest: bool = False) -> IntArray:

@@ -124,6 +124,11 @@ def make_private(
             "a stream is read by one process: what several of them read cannot be compared, so a "
             "record might be drawn by two. Give a map-style dataset, or train in one process."
         )
+    if isinstance(data, Streamed) and units is not None:
+        raise UnsoundError(
+            "a stream may come in another order in every pass, and units say by position whose row "
+            "it is: a row would be bounded with somebody else's. Give a map-style dataset."
+        )
     held = (
         None
         if data is None

@@ -33,6 +33,7 @@ from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.federated.network.study import Study
 from noisewise.federated.noise import SharedNoise
+from noisewise.federated.protected import Protected
 from noisewise.federated.questions import Question
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
@@ -102,6 +103,11 @@ class RemoteAggregator:
         if study.route == "masks":
             return MaskedRound(study).aggregator.noise
         return SharedNoise(contributors=len(study.servers), honest=1)
+
+    @property
+    def protects(self) -> Protected:
+        """The unit, as the study says."""
+        return self.settings.study.protects
 
     @property
     def threat(self) -> ThreatModel:

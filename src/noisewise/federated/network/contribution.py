@@ -99,6 +99,17 @@ def check_records(settings: ClientSettings, records: Records) -> None:
             f"study {study.name!r} takes at most {study.most_records} records of a party, got "
             f"{len(records)}"
         )
+    unit = study.protects
+    if unit.kind == "identifier" and records.codes is None:
+        raise ValueError(
+            f"study {study.name!r} protects {unit.name}: say which column holds its identifiers "
+            "(noisewise contribute --unit COLUMN)"
+        )
+    if unit.kind != "identifier" and records.codes is not None:
+        raise ValueError(
+            f"study {study.name!r} protects {unit.name}, whoever the rows belong to: leave out "
+            "--unit"
+        )
     if len(records) == 0 and study.relation.count_is_public:
         raise ValueError("there are no records to contribute")
     if "hosmer-lemeshow" in study.curves and np.any((records.values < 0) | (records.values > 1)):

@@ -105,6 +105,12 @@ class Measurement:
             raise RefusedError(
                 f"this study counts under {self.study.relation}", 422, "other-relation"
             )
+        if self.question.protects != self.study.protects:
+            raise RefusedError(
+                f"this study protects {self.study.protects.name}, and its noise is made for that",
+                422,
+                "other-unit",
+            )
 
     @cached_property
     def encoded(self) -> bytes:

@@ -26,7 +26,9 @@ from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
+from noisewise.federated.protected import canonical
 from noisewise.privacy._durable import private_folder, replace_file, sync_folder, write_anew
+from noisewise.privacy.randomness import Randomness
 
 __all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 
@@ -88,6 +90,7 @@ class Outbox:
                     "sent in part. Send it on with the same data, or give it up with --replace."
                 )
             return found
+        records = self.study.protects.bounded(records, Randomness.secure())
         route, count = route_of(self.study), self._count(records)
         shares = route.make(records)
         names = [server.name for server in self.study.servers]
@@ -160,6 +163,13 @@ class Outbox:
 
 def digest_of(records: Records) -> str:
     """Return the SHA-256 of records in any order, to know them again: a query has none."""
+    if records.codes is not None:
+        records = canonical(records)
+        state = hashlib.sha256(np.ascontiguousarray(records.codes, "<i8").tobytes())
+        state.update(np.ascontiguousarray(records.values, "<f8").tobytes())
+        if records.positive is not None:
+            state.update(np.packbits(records.positive).tobytes())
+        return state.hexdigest()
     values, positive = records.values, records.positive
     order = np.lexsort((values,) if positive is None else (values, positive))
     state = hashlib.sha256(np.ascontiguousarray(values[order], "<f8").tobytes())

@@ -63,17 +63,23 @@ def _open_ledger(folder: Path, study: Study, *, begun: bool) -> Ledger | None:
             )
         else:
             ledger = Ledger.create(
-                path, epsilon=study.epsilon, delta=study.delta, relation=study.relation
+                path,
+                epsilon=study.epsilon,
+                delta=study.delta,
+                relation=study.relation,
+                unit=study.protects.name,
             )
         for each in folder.glob("budget.ledger*"):
             private_file(each)
     except LedgerError as error:
         raise ConfigurationError(f"the server's ledger cannot be used: {error}") from error
     expected = (study.epsilon, study.delta)
-    if ledger.budget != expected or ledger.relation != study.relation:
+    accounted = (ledger.budget, ledger.relation, ledger.unit)
+    if accounted != (expected, study.relation, study.protects.name):
         ledger.close()
         raise ConfigurationError(
-            f"{str(path)!r} has the budget {ledger.budget} under {ledger.relation}, the study "
-            f"{expected} under {study.relation}: it is the ledger of another round"
+            f"{str(path)!r} has the budget {ledger.budget} under {ledger.relation} for "
+            f"{ledger.unit}, the study {expected} under {study.relation} for "
+            f"{study.protects.name}: it is the ledger of another round"
         )
     return ledger

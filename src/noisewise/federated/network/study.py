@@ -22,6 +22,7 @@ from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
+from noisewise.federated.protected import RECORD, Protected
 from noisewise.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class Study:
         keys do not are left out and named.
     most_records : int or None
         Route "functions" only: how many records a party may contribute, at most. None: any number.
+    protects : Protected
+        The unit: one record, all rows of a patient, a whole party or device. Each party bounds what
+        it holds of a unit before anything leaves it, and all noise is made for that.
     """
 
     name: str
@@ -117,9 +121,24 @@ class Study:
     stage_seconds: float = 600.0
     checked: bool = False
     most_records: int | None = None
+    protects: Protected = RECORD
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.of(self.relation))
+        try:
+            self.protects.check(self.relation)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+        if self.protects.parties > len(self.parties):
+            raise ConfigurationError(
+                f"{self.protects.parties} parties may hold rows of one unit, but there are "
+                f"{len(self.parties)}"
+            )
+        if self.protects.common:
+            raise ConfigurationError(
+                "parties of a study do not compare identifiers: leave out common. If somebody else "
+                "has given each unit to one of them, parties = 1 says so"
+            )
         self._check_names()
         unknown = [curve for curve in self.curves if curve not in CURVES]
         if unknown or not self.curves or len(set(self.curves)) < len(self.curves):
@@ -197,6 +216,7 @@ class Study:
             most_records=file.whole("most_records", minimum=1)
             if file.has("most_records")
             else None,
+            protects=_protects(file),
         )
         budget.done()
         file.done()
@@ -227,6 +247,8 @@ class Study:
             "noiseless_test": self.noiseless_test,
             "masks": [self.colluding, self.stage_seconds.hex()],
         }
+        if self.protects != RECORD:
+            meaning["protects"] = self.protects.to_dict()
         if self.route == "masks":  # with the confirmed list of survivors
             meaning["protocol"] = 2
         if self.checked:
@@ -311,6 +333,22 @@ def _relation(file: Section) -> Relation:
             'relation = "add-remove"'
         )
     return Relation(file.choice("relation", ("add-remove", "replace-one"), "add-remove"))
+
+
+def _protects(file: Section) -> Protected:
+    if not file.has("unit"):
+        return RECORD
+    section = file.section("unit")
+    kind = section.choice("kind", ("identifier", "party", "device"))
+    several = section.whole("parties", minimum=1) if kind == "identifier" else 1
+    try:
+        found = Protected(
+            cast(Any, kind), section.text("name"), section.whole("rows", minimum=1), several
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{section.where}: {error}") from error
+    section.done()
+    return found
 
 
 def _servers(file: Section) -> list[Server]:

@@ -46,6 +46,12 @@ def study_text(study: Study) -> str:
         lines.append("noiseless_test = true")
     lines += ["", "[budget]                     # of all releases of this round together"]
     lines += [f"epsilon = {study.epsilon}", f"delta = {study.delta}"]
+    unit = study.protects
+    if unit.kind != "record":
+        lines += ["", "[unit]                       # what is protected", f'kind = "{unit.kind}"']
+        lines += [f'name = "{unit.name}"', f"rows = {unit.rows}         # of a unit, at a party"]
+    if unit.kind == "identifier":
+        lines.append(f"parties = {unit.parties}      # that may hold rows of one unit")
     for server in study.servers:
         lines += ["", "[[servers]]", f'name = "{server.name}"', f'url = "{server.url}"']
     for kind, members in (("parties", study.parties), ("analysts", study.analysts)):

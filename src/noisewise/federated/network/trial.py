@@ -18,6 +18,7 @@ from noisewise.federated.network.certificates import TrialAuthority
 from noisewise.federated.network.identity import write_new_key
 from noisewise.federated.network.study import TEST_PREFIX, Member, Server, Study
 from noisewise.federated.network.templates import ROUTES, member_text, server_text, study_text
+from noisewise.federated.protected import RECORD, Protected
 from noisewise.privacy.relation import Relation
 
 __all__ = ["Trial", "free_port", "make_trial"]
@@ -67,6 +68,7 @@ def make_trial(
     wait: float = 3600.0,
     checked: bool = False,
     most_records: int | None = None,
+    protects: Protected = RECORD,
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -76,7 +78,7 @@ def make_trial(
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
     curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
-    stage_seconds, checked, most_records
+    stage_seconds, checked, most_records, protects
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
@@ -116,6 +118,7 @@ def make_trial(
         stage_seconds=stage_seconds,
         checked=checked,
         most_records=most_records,
+        protects=protects,
     )
     (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):

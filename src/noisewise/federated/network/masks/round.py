@@ -54,7 +54,9 @@ class MaskedRound:
         (curve,) = study.curves
         kinds = {"ecdf": EcdfQuestion, "histogram": HistogramQuestion, "roc": RocQuestion}
         domain = curve_domain(study, curve)
-        question = kinds[curve](domain, study.epsilon, study.delta, study.relation.name)
+        question = kinds[curve](
+            domain, study.epsilon, study.delta, study.relation, protects=study.protects
+        )
         return Measurement.of(study, question)
 
     @property
@@ -113,6 +115,7 @@ class MaskedRound:
         That number travels under the same masks, so that only the total is seen; 0 if the
         number of records is private.
         """
+        records = self.study.protects.bounded(records, rng)
         if self.study.noiseless_test:
             sums = self.question.statistic(records)
         else:

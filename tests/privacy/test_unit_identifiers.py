@@ -1,0 +1,121 @@
+"""Rows of one person are never taken for those of two because of how identifiers are written."""
+
+import traceback
+import warnings
+from collections import namedtuple
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from noisewise.privacy.units import identifiers_of, unit_codes
+
+SECRET = "patient-4711"
+Key = namedtuple("Key", "ward number")
+
+
+def codes(units):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return unit_codes(units).tolist()
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        # Tensors are equal by value and have the hash of their place in memory.
+        [torch.tensor(1), torch.tensor(1), torch.tensor(2)],
+        [("a", torch.tensor(1)), ("a", torch.tensor(1)), ("a", torch.tensor(2))],
+        [Key("a", torch.tensor(1)), Key("a", 1), Key("a", 2)],
+        [1, True, 2],
+        [1, 1.0, 2],
+        [np.int64(3), np.float32(3), 4],
+        [np.str_("a"), "a", "b"],
+        [Decimal(1), 1, 2],
+        pd.Categorical(["a", "a", "b"]),
+        pd.Index([7, 7, 8]),
+        pd.DataFrame({"i": [7, 7, 8]}),
+        np.array([2**63, 2**63, 2**63 + 1], np.uint64),
+        np.array([(1, 2), (1, 2), (1, 3)], [("a", int), ("b", int)]),
+    ],
+    ids=lambda ids: type(ids).__name__ + repr(ids[0] if isinstance(ids, list) else "")[:20],
+)
+def test_equal_identifiers_are_one_unit_whatever_their_type(ids):
+    assert codes(ids) == [0, 0, 1]
+
+
+def test_columns_of_polars_and_arrow():
+    polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    assert codes(polars.Series(["a", "b", "a"])) == [0, 1, 0]
+    assert codes(arrow.chunked_array([["a", "b"], ["a"]])) == [0, 1, 0]
+    with pytest.raises(ValueError, match="missing"):
+        unit_codes(polars.Series(["a", None, "a"]))
+
+
+class ByPlace:
+    """An identifier that is equal to nothing but itself, so that no two rows were one unit's."""
+
+    def __repr__(self):
+        return SECRET
+
+
+class Loud:
+    """Whose comparison and hash tell everything."""
+
+    def __eq__(self, other):
+        raise ValueError(SECRET)
+
+    def __hash__(self):
+        raise TypeError(SECRET)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [ByPlace(), ByPlace()],
+        [("ward", ByPlace()), SECRET],
+        [Loud(), SECRET],
+        [Decimal("sNaN"), SECRET],
+        [torch.tensor([1, 2]), SECRET],
+        [np.array([1]), SECRET],
+        [SECRET, ""],
+        [SECRET, "  "],
+        [SECRET, "nan"],
+        [SECRET, "<NA>"],
+        [SECRET, float("nan")],
+        [SECRET, ("ward", None)],
+        [SECRET, pd.NaT],
+        [SECRET, pd.NA],
+        np.ma.array([4711, 4711], mask=[0, 1]),
+        np.array(["2020-01-01", "NaT"], "M8[ns]"),
+    ],
+    ids=lambda ids: repr(type(ids[-1])),
+)
+def test_what_cannot_be_told_apart_is_refused_and_no_traceback_quotes_it(ids):
+    for reader in (unit_codes, identifiers_of):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            reader(ids)
+        lines = traceback.format_exception(caught.value)
+        said = "".join(line for line in lines if not line.lstrip().startswith("File"))
+        assert "4711" not in said
+        assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["17", 17], "text and numbers"),
+        ([b"17", "17"], "text and numbers"),
+        (["Ada", "ada "], "capitals"),
+        (["Sofía", "Sofi\N{COMBINING ACUTE ACCENT}a"], "spelling"),
+        ([1e17, 2e17], "neighbours are the same"),
+    ],
+    ids=repr,
+)
+def test_what_may_be_one_unit_in_two_spellings_is_said_without_showing_it(ids, said):
+    with pytest.warns(UserWarning, match=said) as caught:
+        assert unit_codes(ids).tolist() == [0, 1]
+    assert not any("17'" in str(w.message).replace("'17'", "") for w in caught)
+    assert not any(w in str(caught[0].message).lower() for w in ("ada", "sof", "1e"))
