@@ -11,7 +11,9 @@ from noisewise import auditing, debugging, ecdf
 from noisewise.auditing.auditor import ATTACKS, AttackOptions
 from noisewise.debugging.checking import CheckOptions
 from noisewise.ecdf import options as curves
+from noisewise.nn.models import RenewedNet
 from noisewise.nn.models.options import ModelOptions, Options
+from noisewise.nn.models.renewed import RenewedOptions
 from noisewise.training.options import RunOptions
 
 PACKAGES = (
@@ -25,7 +27,7 @@ PACKAGES = (
 
 #: Names that somebody else decides about: the caller, the fields of a class, a drawing library.
 OPEN = {
-    "Plan.with_", "PrivateRun.save", "PrivateRun.resume",
+    "Plan.with_", "RenewedNet.recommended_plan", "PrivateRun.save", "PrivateRun.resume",
     "PrivateCalibration.plot", "PrivateECDF.plot", "PrivateHistogram.plot", "PrivateROC.plot",
 }  # fmt: skip
 
@@ -77,6 +79,7 @@ def keywords(function, *, without=()):
     [
         (RunOptions, nw.make_private, {"resume"}),
         (CheckOptions, debugging.check, set()),
+        (RenewedOptions, RenewedNet, set()),
         (curves.CalibrationOptions, ecdf.private_calibration, {"epsilon", "n_bins"}),
         (curves.HistogramOptions, ecdf.private_histogram, {"epsilon"}),
         (curves.QuantileOptions, ecdf.dp_quantile, {"bounds"}),

@@ -20,8 +20,9 @@ NAMED = {
 
 def found(mistake, **options):
     train = train_units(lambda: nn.Linear(5, 3), nn.functional.cross_entropy, mistake)
+    tests = ("preflight", "contribution", "separation", "whole-units")
     return check(train, lambda: nn.Linear(5, 3), nn.functional.cross_entropy, example=EXAMPLE,
-                 effort="quick", tests=("preflight", "contribution", "separation", "whole-units"), **options)  # fmt: skip
+                 effort="quick", tests=tests, **options)  # fmt: skip
 
 
 def test_right_training_on_units_is_not_accused():

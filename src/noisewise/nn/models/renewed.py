@@ -12,7 +12,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from torch import nn
@@ -26,6 +26,8 @@ from noisewise.nn.residual import LipschitzResidual
 from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from noisewise.training import Plan
 
 __all__ = ["Recipe", "RenewedNet", "renewed_cifar", "renewed_fashion", "renewed_mnist"]
@@ -246,16 +248,25 @@ def _start_with_cosines(first: nn.Conv2d) -> None:
         first.weight[:count] = filters[:count, None] * each
 
 
-def renewed_mnist(**options: Any) -> RenewedNet:
+class RenewedOptions(TypedDict, total=False):
+    """What may be asked of a ready network of this kind."""
+
+    residual: bool
+    activation: Literal["relu", "tanh"]
+    pooling: Literal["average", "max"]
+    recipe: Recipe | None
+
+
+def renewed_mnist(**options: Unpack[RenewedOptions]) -> RenewedNet:
     """Return 16 and 32 filters and 64 hidden, for MNIST."""
     return RenewedNet((1, 28, 28), 10, (16, 32), (64,), **options)
 
 
-def renewed_fashion(**options: Any) -> RenewedNet:
+def renewed_fashion(**options: Unpack[RenewedOptions]) -> RenewedNet:
     """Return the layout of `convnet_fashion` (16, 32, 64 and 128 filters, 256 hidden)."""
     return RenewedNet((1, 28, 28), 10, (16, 32, 64, 128), (256,), **options)
 
 
-def renewed_cifar(**options: Any) -> RenewedNet:
+def renewed_cifar(**options: Unpack[RenewedOptions]) -> RenewedNet:
     """Return 32, 64 and 128 filters and 128 hidden, for CIFAR-10."""
     return RenewedNet((3, 32, 32), 10, (32, 64, 128), (128,), **options)
