@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import noisewise as nw
 from noisewise.gradients import FallbackWarning
+from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.contractions.convolution import Convolution, ConvolutionContraction
 
 RECORDS = 5
 
@@ -193,3 +195,78 @@ def test_an_axis_of_one_entry_that_stands_for_many_falls_back_and_is_exact():
         result = nw.bounded_sum(model, squared, x, y, nw.Clipped(1e6))
     expected = record_gradients(model, squared, x, y)["w"].sum(0)
     torch.testing.assert_close(result.gradients["w"], expected)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "stride", "dilation"), [(1, 1, 1), (4, 1, 1), (8, 1, 1), (1, 2, 1), (2, 1, 2)]
+)
+def test_large_images_by_groups_are_the_same_gradients(groups, stride, dilation, views):
+    # Records as groups of torch's kernel, beside the product with windows.
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Conv2d(8, 16, 3, stride, dilation, dilation, groups)
+    pixels = 32 * stride
+    x = torch.randn(3 * views, 8, pixels, pixels, generator=generator)
+    output = model(x)
+    cotangent = torch.randn(output.shape, generator=generator)
+    settings = Convolution(
+        (3, 3), (stride, stride), (dilation, dilation), (dilation, dilation), groups
+    )
+    weight = Target("weight", tuple(model.weight.shape))
+    for format in (torch.contiguous_format, torch.channels_last):
+        inputs, arrived = (t.contiguous(memory_format=format) for t in (x, cotangent))
+        use = ConvolutionContraction(inputs, arrived, settings, views, weight, None)
+        assert use._by_groups()
+        found = torch.cat([part for _, _, part in use.gradients_once(0, 3)])
+        torch.testing.assert_close(found, use._gradients(0, 3), rtol=1e-4, atol=1e-3)
+        for record, gradient in enumerate(found):
+            model.zero_grad()
+            rows = slice(record * views, (record + 1) * views)
+            model(x[rows]).backward(cotangent[rows])
+            expected = model.weight.grad.flatten()
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("per", ["model", "layer"])
+def test_large_images_are_bounded_exactly(per):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(8, 3)),
+    )
+    x, y = torch.randn(RECORDS, 8, 32, 32), torch.randint(3, (RECORDS,))
+    clip = 0.02
+    gradients = record_gradients(model, functional.cross_entropy, x, y)
+    result = strictly(model, functional.cross_entropy, x, y, nw.Clipped(clip, per=per))
+    expected = bounded_reference(
+        gradients,
+        [g.names for g in result.groups],
+        lambda n: (clip / n.clamp_min(1e-12)).clamp_max(1.0),
+    )
+    for key, value in expected.items():
+        torch.testing.assert_close(result.gradients[key], value, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("value", [1e30, float("inf"), float("nan")])
+def test_no_record_beside_another_reaches_its_gradient(groups, value):
+    # Blocked kernels fill lanes up with neighbours: to the bit, nothing of one may be in another.
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 8, 32, 32, generator=generator)
+    cotangent = torch.randn(5, 8, 32, 32, generator=generator)
+    settings = Convolution((3, 3), (1, 1), (1, 1), (1, 1), groups)
+    weight = Target("weight", (8, 8 // groups, 3, 3))
+
+    def gradients(x, cotangent):
+        use = ConvolutionContraction(x, cotangent, settings, 1, weight, None)
+        assert use._by_groups()
+        return torch.cat([part for _, _, part in use.gradients_once(0, 5)])
+
+    before = gradients(x, cotangent)
+    strange = x.clone(), cotangent.clone()
+    for tensor in strange:
+        tensor[2] = value
+    after = gradients(*strange)
+    others = [0, 1, 3, 4]
+    assert torch.equal(before[others], after[others])
+    assert not torch.equal(before[2], after[2])

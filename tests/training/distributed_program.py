@@ -135,6 +135,9 @@ def parallel(folder):
     plain = small_model()
     plain.load_state_dict(whole)
     x = table()[0]
+    forward = None
+    if 6 % dist.get_world_size() == 0:  # torch's own parallel forward pass takes even parts only
+        forward = model(x).detach(), plain(x).detach()
     return {
         "weights": whole,
         "local": {n: tuple(v.to_local().shape) for n, v in state.items() if "weight" in n},
@@ -142,8 +145,7 @@ def parallel(folder):
         "moments": tuple(run.optimizer.state_dict()["state"][0]["exp_avg"].to_local().shape),
         "gradients": tuple(model[0].weight.grad.to_local().shape),
         "hooks": (hooks, after),
-        # The parallel forward pass of torch, on the trained parts, beside whole weights.
-        "forward": (model(x).detach(), plain(x).detach()),
+        "forward": forward,
     }
 
 

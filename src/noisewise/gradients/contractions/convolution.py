@@ -8,7 +8,7 @@ convolution has the same gradient with the roles of input and cotangent exchange
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from noisewise.gradients.contractions.base import (
+    CHUNK_BYTES,
     Contraction,
     Target,
     chunks,
@@ -25,9 +26,13 @@ from noisewise.gradients.contractions.base import (
     working,
 )
 from noisewise.gradients.contractions.pair import PairContraction, over_positions
-from noisewise.gradients.contractions.rounding import BLOCK, row_norms
+from noisewise.gradients.contractions.rounding import BLOCK, RECORDS, row_norms
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
+
+# From here on torch's kernel beats the product with windows: measured, and only steers a choice.
+_LARGE = 1024
+_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -235,6 +240,37 @@ class ConvolutionContraction(_Convolved):
         """Windows of the input."""
         rows = self._rows(self.x, start, stop)
         return self.settings.windows(rows, tuple(self.cotangent.shape[2:]), self.views)
+
+    def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Large images by torch's kernel for groups, one record each: no windows are copied."""
+        if not self._by_groups():
+            yield from super().gradients_once(start, stop)
+            return
+        m, n, _ = self.sizes
+        step = max(1, min(RECORDS, CHUNK_BYTES // (4 * self.groups * m * n)))
+        for a, b in chunks(stop - start, step):
+            x, cotangent = (
+                self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent)
+            )
+            template = x.new_empty(()).expand(
+                cotangent.shape[1], x.shape[1] // ((b - a) * self.groups), *self.settings.kernel
+            )
+            beside = replace(self.settings, groups=(b - a) * self.groups)
+            _, found = beside.backward(cotangent, x, template, (False, True))
+            assert found is not None
+            yield a, b, found.reshape(b - a, -1)
+
+    def _by_groups(self) -> bool:
+        """Where windows would be many times larger than gradients; measured on processors only."""
+        pixels = math.prod(self.cotangent.shape[2:])
+        plain = self.x.device.type == "cpu" and working(self.x[:0]).dtype == torch.float32
+        return plain and pixels >= _LARGE and self.x.shape[1] >= _CHANNELS
+
+    def _side_by_side(self, tensor: Tensor, start: int, stop: int) -> Tensor:
+        """Views as rows, and the channels of all records after each other."""
+        rows = self._rows(tensor, start, stop).contiguous()
+        shaped = rows.reshape(stop - start, self.views, *rows.shape[1:]).transpose(0, 1)
+        return shaped.reshape(self.views, -1, *rows.shape[2:])
 
     def positions_bound(self) -> Tensor:
         """Sum over positions of |cotangent| |window|, groups joined as a root of squares."""

@@ -17,6 +17,7 @@ products are much longer than their sum counts as longer than it is (#spread).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -172,6 +173,15 @@ class PairContraction(Contraction):
             total = total + part if number < PIECES else total.double().add_(part)
         return total.to(kind).flatten(1)
 
+    def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Weight gradients of a few records at a time, to be measured and added as they are.
+
+        They may come of another kernel than those of `_gradients`, which has to give the same
+        numbers again whoever else is in its run.
+        """
+        for a, b in chunks(stop - start, self.step):
+            yield a, b, self._gradients(start + a, start + b)
+
     def _weight_lengths(self) -> Tensor:
         """Lengths of the weight's part."""
         _, _, positions = self.sizes
@@ -258,8 +268,7 @@ class PairContraction(Contraction):
         total: Tensor | None = None
         of_bias = None if self.bias is None else row_norms(self.biases[start:stop])
         scales, found = [], []
-        for a, b in chunks(stop - start, self.step):
-            gradients = self._gradients(start + a, start + b)
+        for a, b, gradients in self.gradients_once(start, stop):
             norm = row_norms(gradients)
             if of_bias is not None:
                 norm = torch.hypot(norm, of_bias[a:b])
@@ -288,8 +297,8 @@ class PairContraction(Contraction):
         if self.records == 0:
             return self
         gradients = self.left(0, 0).new_empty(self.records, self.groups * m * n)
-        for a, b in chunks(self.records, self.step):
-            gradients[a:b] = self._gradients(a, b)
+        for a, b, part in self.gradients_once(0, self.records):
+            gradients[a:b] = part
         given = {self.weight: gradients}
         if self.bias is not None:
             given[self.bias] = self.biases
