@@ -202,3 +202,10 @@ def test_budget_answers_what_privacy_of_patients_costs():
     assert row["group_bound"] is None
     told = epsilon(noise_multiplier=2.0, steps=500, sample_rate=0.01, delta=1e-6, unit_rows=8)
     assert patient["epsilon"] == pytest.approx(told)
+
+
+def test_group_privacy_of_many_steps_does_not_stop_at_a_delta_that_rounding_forbids():
+    # The printed example of `noisewise budget --unit-rows 8`; it raised an error.
+    single = PoissonGaussian(4.05, 0.00512, 3907)
+    bound = group_privacy_of(single, size=8, delta=1e-6)
+    assert epsilon_of(PoissonRows(4.05, 0.00512, 8, 3907), delta=1e-6) < bound < math.inf

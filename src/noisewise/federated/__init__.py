@@ -19,8 +19,8 @@ from noisewise.federated.questions import (
     HistogramQuestion,
     Question,
     RocQuestion,
-    question_from_dict,
 )
+from noisewise.federated.reading_questions import question_from_dict
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -46,7 +46,6 @@ __all__ = [
     "HistogramQuestion",
     "Question",
     "RocQuestion",
-    "question_from_dict",
     "with_noise",
 ]
 
@@ -401,33 +400,6 @@ class HistogramQuestion(Question):
 def with_noise(question: Question, noise: SharedNoise) -> SharedMechanism:
     """Return a question's mechanism with shared noise, refused now if it has no accounting."""
     return noise.apply(question.planned)
-
-
-def question_from_dict(fields: Mapping[str, Any]) -> Question:
-    """Return the question that ``to_dict`` described, checked like one made by hand."""
-    from noisewise.federated.calibration_question import GroupSumsQuestion
-
-    kinds: dict[str, type[Any]] = {
-        question.kind: question
-        for question in (EcdfQuestion, RocQuestion, HistogramQuestion, GroupSumsQuestion)
-    }
-    values = dict(fields)
-    kind = _validate.choice("kind", values.pop("kind", None), kinds)
-    unknown = set(values) - set(kinds[kind].__dataclass_fields__)
-    if unknown:
-        raise ValueError(f"a question of kind {kind!r} has no fields {sorted(unknown)}")
-    if not isinstance(values.get("domain"), Mapping):
-        raise ValueError("a question needs a domain")
-    values["domain"] = Domain.from_dict(values["domain"])
-    if "protects" in values:
-        values["protects"] = Protected.from_dict(values["protects"])
-    if "cuts" in values:
-        values["cuts"] = tuple(_validate.finite("cuts", cut) for cut in values["cuts"])
-    try:
-        question: Question = kinds[kind](**values)
-    except TypeError as error:
-        raise ValueError(f"not a question: {error}") from error
-    return question
 
 
 def _require_closed(domain: Domain, side: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from noisewise.privacy import _validate
+from noisewise.privacy.accountants import ACCOUNTANTS
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event, as_history
 from noisewise.privacy.relation import Relation
@@ -112,10 +113,14 @@ def group_privacy_of(
     """
     events, target = as_history(history), _validate.fraction("delta", delta)
     size = _validate.integer("size", size, minimum=1)
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
 
     def cost(log_delta: float) -> Guarantee:
         left = math.exp(log_delta)
-        one = epsilon_of(events, delta=left, relation=relation, accountant=accountant)
+        # Where rounding forbids so small a delta, Renyi orders still give a true bound.
+        refused = ACCOUNTANTS[accountant].refusal(events, left) is not None
+        chosen = "rdp" if refused else accountant
+        one = epsilon_of(events, delta=left, relation=relation, accountant=chosen)
         return group_privacy(one, left, size) if math.isfinite(one) else Guarantee(one, 1.0)
 
     low, high = math.log(max(target * 1e-200, 2e-12)), math.log(target)

@@ -24,8 +24,8 @@ from noisewise.federated.questions import (
     HistogramQuestion,
     Question,
     RocQuestion,
-    question_from_dict,
 )
+from noisewise.federated.reading_questions import question_from_dict
 from noisewise.privacy.events import Event
 
 __all__ = ["Measurement", "curve_domain", "domains_of"]
