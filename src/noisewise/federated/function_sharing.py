@@ -77,7 +77,7 @@ class FunctionSharing(AcrossParties):
         Binary digits of the fine grid of comparison keys.
     checked : bool
         Whether each point key proves that it counts one record; keys that do not are left out.
-        Costs 32 bytes more a key, and about three times the servers' time for one question.
+        Costs 32 bytes more a key, and about four times the servers' time for one question.
 
     Examples
     --------

@@ -297,8 +297,8 @@ def test_a_party_that_withdraws_between_list_and_reservation_is_in_no_share(
     """The moment that made servers disagree: the analyst has the list, one server has changed."""
     original, withdrawals = RemoteAggregator._members, []
 
-    async def members(self, connections, name, complete):
-        found = await original(self, connections, name, complete)
+    async def members(self, connections, name, complete, verdict):
+        found = await original(self, connections, name, complete, verdict)
         if not withdrawals:
             withdrawals.append("west")
             await withdraw_at(federation, "west", "beta")
