@@ -199,6 +199,12 @@ def train(
         typer.echo(json.dumps(finite(content), indent=2, default=str))
         return
     _show(console, rows, local, measured, "R2" if records.regression else "accuracy")
+    if gradients == "auto":
+        console.print(
+            "Each record's gradient was clipped as a whole (--gradients clipped): on tables it was "
+            "the most accurate way at the same epsilon, and quicker than factored "
+            "(docs/which-gradients.md)."
+        )
     if compare and seed is None and len(rows) > 2:
         console.print(
             "Two private models were trained on the same records. Publishing both costs the sum "
