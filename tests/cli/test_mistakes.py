@@ -4,6 +4,8 @@ A message says what is wrong and what to do, shows no cell of a table and never 
 an imputer on the records.
 """
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -274,8 +276,44 @@ def test_whoever_publishes_curves_is_told(case):
     assert "impute" not in str(error.value)
 
 
+PUBLISHING = {
+    "no such statement": (["verify", "gone.json"], "no file at"),
+    "another JSON file": (["verify", "other.json"], "not a noisewise privacy statement"),
+    "half of a statement": (["verify", "cut.json"], "not JSON"),
+    "a smaller epsilon typed in": (["verify", "forged.json"], "the digest does not match"),
+    "a signature without a signer": (
+        ["verify", "statement.json", "--signature", "x.sig"], "belong together"),
+    "a ledger twice": (["ledger", "create", "small.ledger", "--epsilon", 2], "exists"),
+    "a negative budget": (["ledger", "create", "new.ledger", "--epsilon", -1], "epsilon must be"),
+    "a delta of two": (
+        ["ledger", "create", "new.ledger", "--epsilon", 1, "--delta", 2], "delta must lie"),
+    "a relation that is none": (
+        ["ledger", "create", "new.ledger", "--relation", "bounded"], "relation must be one of"),
+    "a ledger into nowhere": (["ledger", "create", "no/where.ledger"], "no folder"),
+    "no such ledger": (["ledger", "show", "gone.ledger"], "no ledger at"),
+    "a statement as a ledger": (["ledger", "show", "statement.json"], "not a noisewise ledger"),
+    "units in a ledger of records": (
+        ["train", "people.csv", "--schema", "people.toml", "--unit", "salary", "--epsilon", 1,
+         "--delta", 1e-6, "--out", "never", "--ledger", "small.ledger"], "create FILE --unit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PUBLISHING)
+def test_whoever_answers_for_what_is_published_is_told(case, folder, monkeypatch):
+    arguments, said = PUBLISHING[case]
+    monkeypatch.chdir(folder)
+    text = ecdf.dp_ecdf(P, bounds=(0, 1), epsilon=1.0).statement().to_json()
+    (folder / "statement.json").write_text(text)
+    (folder / "cut.json").write_text(text[: len(text) // 2])
+    forged = {**json.loads(text), "epsilon": 0.1}
+    (folder / "forged.json").write_text(json.dumps(forged))
+    (folder / "other.json").write_text('{"epsilon": 1}')
+    assert said in told(*arguments)
+    assert not (folder / "new.ledger").exists()
+
+
 @pytest.mark.parametrize(
-    "cases", [TABLE_COMMAND, EVALUATION_COMMAND, IN_PYTHON, WITH_TORCH, CURVES]
+    "cases", [TABLE_COMMAND, EVALUATION_COMMAND, IN_PYTHON, WITH_TORCH, CURVES, PUBLISHING]
 )
 def test_there_are_ten_of_each_kind(cases):
     assert len(cases) >= 10
