@@ -55,7 +55,8 @@ def trained(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     if args.validate:
         x, xt, y, yt = x[:-10000], x[-10000:], y[:-10000], y[-10000:]
     torch.manual_seed(seed)
-    model: RenewedNet = MODELS[args.dataset](recipe=Recipe(**args.recipe), **args.model)
+    chosen = {"recipe": Recipe(**args.recipe)} if args.recipe else {}
+    model: RenewedNet = MODELS[args.dataset](**chosen, **args.model)
     plan = model.recommended_plan(epsilon=args.epsilon, records=len(x), delta=1e-5, seed=seed)
     start = time.process_time()
     fitted = nw.fit(

@@ -532,5 +532,8 @@ EXAMPLES: Examples = {
         convolution(lambda: nw.SpectralConvTranspose3d(1, 1, 2, stride=2), (1, 1, 2, 2))
     ],
     nw.SpectralLinear: [Example(lambda: nw.SpectralLinear(4, 3, limit=1.5), (4,))],
+    nw.InducedLinear: [
+        Example(lambda p=p: nw.InducedLinear(4, 3, limit=0.5, p=p), (4,)) for p in (1, 2, math.inf)
+    ],
     nw.FrobeniusLinear: [Example(lambda: nw.FrobeniusLinear(4, 3, limit=0.5), (4,))],
 }

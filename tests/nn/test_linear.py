@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import noisewise as nw
 from noisewise.bounds.norms import spectral_norm
 from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
 from noisewise.nn.projections import PROJECTIONS
@@ -182,3 +183,30 @@ def test_the_raw_gradient_has_no_bound_which_is_why_it_is_pulled_back() -> None:
     assert float(layer.pull_back(gradient).norm()) > 30.0 * float(gradient.norm())
     with pytest.raises(ValueError, match="shape"):
         layer.pull_back(torch.zeros(9))
+
+
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+def test_induced_norms_stay_within_the_limit_in_private_training(p: float) -> None:
+    torch.manual_seed(0)
+    layers = nw.nn
+    model = nn.Sequential(
+        layers.BoundedInput((5,), 3.0), layers.InducedLinear(5, 6, limit=0.8, p=p), nn.ReLU(),
+        layers.InducedLinear(6, 2, limit=0.8, p=p),
+    )  # fmt: skip
+    x = torch.randn(80, 5)
+    y = (x[:, 0] > 0).long()
+    before = model[1].weight.detach().clone()
+    plan = nw.Plan(
+        gradients=nw.InputScaled(), epsilon=9.0, delta=1e-5, steps=8, batch_size=40, records=80,
+        seed=0,
+    )  # fmt: skip
+    nw.fit(
+        model, (x, y), plan, loss=layers.losses.CrossEntropy(), progress=False, metrics=False,
+        optimizer=lambda p: torch.optim.SGD(p, 1.0),
+    )  # fmt: skip
+    assert not torch.equal(model[1].weight, before)
+    for layer in (model[1], model[3]):
+        assert float(torch.linalg.matrix_norm(layer.weight.detach().double(), ord=p)) <= 0.8
+        assert layer.norm_bound().value <= 0.8
+    with pytest.raises(ValueError, match="p must be"):
+        layers.InducedLinear(3, 2, p=3)

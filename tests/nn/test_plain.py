@@ -51,6 +51,7 @@ EXAMPLES: dict[str, list[tuple[Make, tuple[int, ...]]]] = {
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3)), (4,)),
         (lambda: _TwoInputs(lipschitz.ConvexMix(0.3, learn=True)), (4,)),
     ],
+    "InducedLinear": [(lambda: lipschitz.InducedLinear(5, 3, limit=2.0), (5,))],
     "FrobeniusLinear": [(lambda: lipschitz.FrobeniusLinear(5, 3, limit=2.0), (5,))],
     "GroupSort": [
         (lambda: lipschitz.GroupSort(2), (6,)),

@@ -20,7 +20,7 @@ from noisewise.nn.conv import (
 )
 from noisewise.nn.gradient import AdaptiveClipGradient, ClipGradient, RenewGradient
 from noisewise.nn.input import BoundedInput
-from noisewise.nn.linear import FrobeniusLinear, SpectralLinear
+from noisewise.nn.linear import FrobeniusLinear, InducedLinear, SpectralLinear
 from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm, LipschitzLayerNorm
 from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.patches import PatchFeatures
@@ -50,6 +50,7 @@ __all__ = [
     "FrobeniusLinear",
     "GroupSort",
     "HouseholderActivation",
+    "InducedLinear",
     "LayerCentering",
     "LipschitzGroupNorm",
     "LipschitzLayerNorm",

@@ -6,6 +6,7 @@ reparametrised, so that gradient bounds of a plain linear layer apply to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.bounds.cache import NormCache
-from noisewise.bounds.norms import NormBound
+from noisewise.bounds.norms import NormBound, induced_norm
 from noisewise.nn.projections import (
     PROJECTIONS,
     bjorck_,
+    clip_absolute_sums,
     clip_singular_values,
     clip_weights,
     fix_weights,
 )
 from noisewise.privacy import _validate
 
-__all__ = ["FrobeniusLinear", "SpectralLinear"]
+__all__ = ["FrobeniusLinear", "InducedLinear", "SpectralLinear"]
 
 
 _CHANGES: dict[str, Callable[..., NormBound]] = {
@@ -135,6 +137,62 @@ class FrobeniusLinear(nn.Linear):
     def extra_repr(self) -> str:
         """Options beyond those of the torch layer."""
         return f"{super().extra_repr()}, limit={self.limit:g}, projection={self.projection!r}"
+
+
+class InducedLinear(nn.Linear):
+    """A linear layer with norm at most `limit` between l_p and l_p, p = 1, 2 or infinity.
+
+    For p = infinity absolute row sums are at most the limit, for p = 1 column sums: what the
+    largest entry, or the sum of entries, can grow by. Weights are projected on the nearest such
+    matrix after the step. Privacy is counted in Euclidean norms, so bounds on gradients take the
+    certified spectral norm of the weight, whatever p is.
+
+    Parameters
+    ----------
+    in_features, out_features, bias
+        As of `torch.nn.Linear`.
+    limit : float
+        Largest induced norm after `project_`, and at construction.
+    p : 1, 2 or infinity
+
+    Examples
+    --------
+    >>> layer = InducedLinear(8, 4, p=float("inf"))
+    >>> bool(layer.weight.abs().sum(1).max() <= 1.0)
+    True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        limit: float = 1.0,
+        *,
+        p: float = math.inf,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.limit, self.p = _validate.positive("limit", limit), p
+        if p not in (1, 2, math.inf):
+            raise ValueError(f"p must be 1, 2 or infinity, got {p!r}")
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.project_()
+
+    def norm_bound(self) -> NormBound:
+        """Return a proven upper bound on the induced norm of the stored weight."""
+        return induced_norm(self.weight.detach(), self.p)
+
+    def project_(self) -> NormBound:
+        """Bring the weight back to induced norm <= limit, certified; return its norm."""
+        check_finite(self)
+        if self.p == 2:
+            return clip_singular_values(self.weight, self.limit)
+        return clip_absolute_sums(self.weight, self.limit, self.p)
+
+    def extra_repr(self) -> str:
+        """Options beyond those of the torch layer."""
+        return f"{super().extra_repr()}, limit={self.limit:g}, p={self.p:g}"
 
 
 def check_finite(layer: Any) -> None:

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from noisewise.federated.domain import Records
-from noisewise.federated.function_sharing import CHECKED, UNCHECKED
 from noisewise.federated.network.checking import Verdict, check_contributions
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import ConfigurationError, NetworkError, RefusedError
@@ -29,9 +28,8 @@ from noisewise.federated.network.masks.analyst import fetch
 from noisewise.federated.network.masks.round import RELEASE, MaskedRound
 from noisewise.federated.network.measurement import Measurement
 from noisewise.federated.network.reading import read_json
-from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ClientSettings
-from noisewise.federated.network.study import Study
+from noisewise.federated.network.threat import threat_of
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.protected import Protected
 from noisewise.federated.questions import Question
@@ -115,7 +113,7 @@ class RemoteAggregator:
         study = self.settings.study
         if study.route == "masks":
             return MaskedRound(study).threat()
-        return threat_of(self)
+        return threat_of(self.settings.study, self.noise.sentence)
 
     def count(self, data: Any) -> int:
         """Refuse: records are counted by the servers."""
@@ -379,47 +377,3 @@ def progress_of(settings: ClientSettings) -> dict[str, Any]:
     answers = asyncio.run(ask())
     servers = settings.study.servers
     return {s.name: read_json(answer) for s, answer in zip(servers, answers, strict=True)}
-
-
-def _validity(study: Study) -> tuple[str, ...]:
-    if study.checked:
-        most = study.most_records
-        return (
-            CHECKED + ("" if most is None else f"; a party counts at most {most} of them"),
-            "that a server which departs from the protocol leaves honest parties in",
-        )
-    if study.route == "functions":
-        return (UNCHECKED,)
-    return (
-        "that a party's table counts records: it is not checked, so a party can add any numbers. "
-        "They spoil the curve and say nothing about other parties' records; keys of single records "
-        "(route 'functions') can be checked",
-    )
-
-
-def threat_of(aggregator: RemoteAggregator) -> ThreatModel:
-    """Say who must be trusted for what when servers are real machines."""
-    study = aggregator.settings.study
-    names = ", ".join(server.name for server in study.servers)
-    seen = "which parties contributed and when, the number of complete contributions"
-    if study.relation.count_is_public or study.route == "functions":
-        seen += ", how many records each party has"
-    return ThreatModel(
-        protocol=f"{route_of(study).description}, over TLS with signed requests",
-        adversary="semi-honest",
-        must_not_collude=f"all {len(study.servers)} servers ({names}) together",
-        server_sees=f"{seen}; its shares alone say nothing about the records",
-        result_goes_to="the registered analysts, with all noise in it before it leaves a server",
-        drop_outs=(
-            "a contribution counts if all servers have it whole, and not at all otherwise; "
-            f"no release about fewer than {study.minimum_parties} contributions"
-        ),
-        noise=aggregator.noise.sentence,
-        hardness="AES is a pseudorandom permutation; Ed25519 and TLS keep their promises",
-        not_promised=(
-            *_validity(study),
-            "a server that departs from the protocol can spoil the result",
-            "who takes part is not hidden from servers and analysts",
-        ),
-        noiseless=study.noiseless_test,
-    )

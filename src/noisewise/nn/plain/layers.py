@@ -32,7 +32,7 @@ def _copy_weights(plain: M, source: nn.Module, export: Export, **instead: Tensor
     return plain
 
 
-@register_plain(linear.SpectralLinear, linear.FrobeniusLinear)
+@register_plain(linear.SpectralLinear, linear.FrobeniusLinear, linear.InducedLinear)
 def _linear(layer: nn.Linear, export: Export) -> nn.Module:
     plain = nn.Linear(
         layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta"
