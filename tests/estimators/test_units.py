@@ -130,7 +130,7 @@ def test_the_command_line_protects_the_unit_of_a_column(tmp_path):
     found = CliRunner().invoke(app, [*words, "--unit", "patient_nbr", "--out", str(out)])
     assert found.exit_code == 0, found.output
     statement = json.loads((out / "statement.json").read_text())
-    assert statement["unit"] == UNIT
+    assert statement["unit"] == UNIT.replace("one unit", "one patient_nbr")
     assert "P-0" not in found.output + json.dumps(statement)
     for path in out.rglob("*"):
         assert path.is_dir() or b"P-000" not in path.read_bytes()
