@@ -73,9 +73,10 @@ class Proving:
             check = checks.find(connection, name)
             if check is None:
                 raise RefusedError("these were not challenged here", 404, "unknown")
-            challenges = self.route.challenges(check.seeds, name)
             rows: list[list[Any]] = []
-            data, work, place = [], 0, start
+            shares: list[bytes] = []
+            work, place = 0, start
+            length = self.route.size(self.server, 1)
             cells = sum(1 << domain.levels for domain in self.route.domains)
             while place < len(check.members) and work < _WORK and len(rows) < _ROWS:
                 identifier = check.members[place]
@@ -89,12 +90,17 @@ class Proving:
                     continue
                 share = Intake.data(connection, identifier)
                 if share:
-                    proofs = self.route.proofs(self.server, share, challenges)
-                    data.append(proofs.astype("<u8").tobytes())
-                rows.append([identifier, row[0], len(proofs) if share else 0])
-                work += cells * max(1, rows[-1][2])
+                    shares.append(share)
+                records = len(share) // length
+                rows.append([identifier, row[0], records * len(self.route.domains)])
+                work += cells * max(1, records)
+            published = []
+            if shares:
+                challenges = self.route.challenges(check.seeds, name)
+                published = self.route.proofs(self.server, shares, challenges)
             head = {"rows": rows, "next": place if place < len(check.members) else None}
-            return frame(json.dumps(head).encode(), b"".join(data))
+            data = b"".join(proofs.astype("<u8").tobytes() for proofs in published)
+            return frame(json.dumps(head).encode(), data)
 
         return self.store.read(job)
 

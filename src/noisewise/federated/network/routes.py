@@ -206,13 +206,19 @@ class FunctionRoute(_OfStudy):
             for d in self.domains
         ]
 
-    def proofs(self, server: int, data: bytes, challenges: Sequence[Challenge]) -> Field:
-        """Return what a server publishes about the keys of one share, domain after domain."""
+    def proofs(
+        self, server: int, shares: Sequence[bytes], challenges: Sequence[Challenge]
+    ) -> list[Field]:
+        """Return what a server publishes about each share, domain after domain; none is empty."""
+        columns = zip(*(self._cut(data) for data in shares), strict=True)
+        records = [len(data) // sum(self._lengths) for data in shares]
+        ends = np.cumsum(records)[:-1]
         found = []
-        for domain, part, challenge in zip(self.domains, self._cut(data), challenges, strict=True):
-            keys = CheckedKeys.from_bytes(part, domain.levels, server, self._tag(domain))
-            found.append(keys.proofs(challenge))
-        return np.concatenate(found)
+        for domain, parts, challenge in zip(self.domains, columns, challenges, strict=True):
+            joined = b"".join(parts)
+            keys = CheckedKeys.from_bytes(joined, domain.levels, server, self._tag(domain))
+            found.append(np.split(keys.proofs(challenge), ends))
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
     def _cut(self, data: bytes) -> list[memoryview]:
         records = len(data) // sum(self._lengths)
