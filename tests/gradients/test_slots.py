@@ -9,6 +9,7 @@ from torch import nn
 
 import noisewise as nw
 from noisewise.gradients import GradientEngine, summation
+from noisewise.gradients.engine import _InPlace
 from noisewise.gradients.places import by_chance, by_content, in_order, spread
 
 
@@ -704,7 +705,6 @@ def _scan(output, target):
     [
         _dropped_path,
         _time_of_its_own,
-        _one_time_for_all,
         _written_into_zeros,
         _filled_with_minus_infinity,
         _scattered,
@@ -716,3 +716,45 @@ def test_ordinary_programs_are_shown_to_treat_all_places_alike(loss):
     engine = engine_of(nn.Linear(4, 9), loss, 16)
     engine.sum(torch.randn(16, 4), torch.randint(9, (16,)))
     assert not engine.own_places
+
+
+def _one_sign_by_python(output, target):
+    sign = 1.0 if float(torch.rand(())) < 0.5 else -1.0
+    return nn.functional.cross_entropy(output, target, reduction="none") * sign
+
+
+def _one_matrix_for_all(output, target):
+    mixed = output @ torch.randn(9, 9)
+    return nn.functional.cross_entropy(mixed, target, reduction="none")
+
+
+def _one_signed_time(output, target):
+    return nn.functional.cross_entropy(output, target, reduction="none") * torch.randn(())
+
+
+@pytest.mark.parametrize(
+    "loss", [_one_time_for_all, _one_sign_by_python, _one_matrix_for_all, _one_signed_time]
+)
+def test_a_draw_for_all_records_of_a_piece_does_not_tell_who_is_in_it(loss):
+    """A draw that a piece shares ties its records to each other.
+
+    Without a record others move to other pieces, and to other draws: with three records in pieces
+    of two, two of them have one sign with probability 2/3, or always once the third is gone.
+    """
+    torch.manual_seed(0)
+    x, y = 9 * torch.randn(10, 4), torch.randint(9, (10,))
+    engine = _InPlace(nn.Linear(4, 9), loss, nw.Clipped(1.0), chunk=4)
+    engine.sum(x, y)
+    assert engine.own_places
+    engine.sum(x, y)
+
+    def total(stay):
+        torch.manual_seed(5)
+        return torch.cat(
+            [g.double().flatten() for g in engine.sum(x[stay], y[stay]).gradients.values()]
+        )
+
+    everyone = total(list(range(10)))
+    for gone in range(10):
+        rest = total([i for i in range(10) if i != gone])
+        assert float((everyone - rest).norm()) <= 1.001

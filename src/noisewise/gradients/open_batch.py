@@ -18,6 +18,7 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
 from noisewise.gradients.detours import PlacesMatterError
 from noisewise.gradients.interception import NeedsFallbackError
+from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces
@@ -76,8 +77,10 @@ class OpenBatch:
         """Run the model piece by piece; returns its output, cut off."""
         owner = self.owner
         self.places = owner.placed(self.x, None, self.records, self.codes)
+        chance: Chance | None = None
         for part in owner.parts_of(self.x, None, self.records, self.codes, self.places):
             self.parts.append(part)
+            chance = owner.repeated_chance(chance)
             with owner.buffers.kept_from(part.number):
                 self.pieces.append(self._started(part))
         flat = [pytree.tree_flatten(piece.output) for piece in self.pieces]

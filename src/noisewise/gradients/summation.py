@@ -35,7 +35,7 @@ from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
 from noisewise.gradients.losses import record_losses
-from noisewise.gradients.models import check_modules, undisturbed
+from noisewise.gradients.models import Chance, check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
@@ -220,12 +220,27 @@ class Summation(Runner):
     ) -> BoundedSum:
         """Return the bounded sum of a batch; it has to be made again if places matter."""
         found = self.collection(limits)
+        chance: Chance | None = None
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
+                chance = self.repeated_chance(chance)
                 with self.buffers.kept_from(part.number):
                     found.add(self._run(part, limits, select), part)
         self.buffers.accept_moved()
         return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
+
+    def repeated_chance(self, chance: Chance | None) -> Chance | None:
+        """Let every piece of a batch draw the same, where places may matter.
+
+        Then what is drawn for a record depends on its slot, which is its own, and not on the piece,
+        which depends on the others (docs/proofs/separation.md#places).
+        """
+        if not self.own_places:
+            return None
+        if chance is None:
+            return Chance(self._device())
+        chance.restore()
+        return chance
 
     def collection(self, limits: dict[str, float]) -> Collection:
         """An empty one, for the pieces of a batch."""

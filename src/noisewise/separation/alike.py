@@ -178,9 +178,9 @@ def _entry_by_entry(call: Call, layouts: list[Layout | None]) -> Any:
             labels = labels.expand(result.shape)
             if not drawn:
                 yield layout.agree(labels)
-            elif layout.agree(labels):
-                yield call.shadow.claim(tensor, torch.full((), -1, dtype=PLANE))
             else:
+                # One draw for all records of a piece ties them to each other: who is in which piece
+                # would matter.
                 yield layout.disjoint(labels) and _claimed(call.shadow, tensor, result, layout)
 
 
@@ -219,7 +219,7 @@ def _by_labels(call: Call, operation: Operation, layouts: list[Layout | None], r
                 yield _placed(call, layouts, records)
             continue
         if call.shadow.holds_draws(tensor):
-            yield call.shadow.claim(tensor, torch.full((), -1, dtype=PLANE))
+            yield False  # every record meets all of it
         for axis, size in enumerate(tensor.shape):
             if local is None:
                 numbers = classes(call.shadow, tensor, axis)

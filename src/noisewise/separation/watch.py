@@ -255,15 +255,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._kept.append(kept)
 
     def _claim_draws(self, call: Call, drawn: bool) -> None:
-        """What was drawn is used up by what it becomes, or, if anything else reads it, by all."""
+        """What was drawn is used up by what it becomes; anything else may be there for all."""
         private = any(self.shadow.read(t) is not None for t in call.tensors)
         for tensor in call.tensors:
             if private or not self.shadow.holds_draws(tensor):
                 continue
             # A second thing made of the same draws meets another owner: they are no draws anew.
             self._made = self._made % 10_000 + 1
-            owner = torch.full((), -1 - self._made if drawn else -1, dtype=PLANE)
-            if not self.shadow.claim(tensor, owner):
+            owner = torch.full((), -1 - self._made, dtype=PLANE)
+            if not drawn or not self.shadow.claim(tensor, owner):
                 self.unlike.setdefault(Origin(call.name, place()))
 
     def _uniform(self, call: Call, operation: Operation) -> Planes:
