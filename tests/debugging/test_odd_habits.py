@@ -34,9 +34,14 @@ def test_users_see_names_of_tests():
 
 
 def test_late_steps_of_noise_that_no_seed_repeats_are_judged():
-    """The spread of the weights grows by the same at every step, or noise has stopped."""
+    """The spread of the weights grows by the same at every step, or noise has stopped.
+
+    No seed fixes this noise. That it is absent after step 10 shows by more than ten standard
+    errors at step 70; whether step 12 is accused before, by another name, is left to chance.
+    """
     wrong = seen(("noise", "late-steps"), habit="noise of the operating system", bug="noise-stops")
-    assert wrong.bugs == ["noise-stops"]
+    assert len(wrong.bugs) == 1
+    assert set(wrong.bugs) <= {"noise-stops", "noise-decays"}
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,9 @@ def _grown(bench: Bench, case: Case) -> list[Look]:
         )
         p_value = float(stats.norm.cdf((added - (signal * promised) ** 2) / error))
         case.p_values.append(p_value)
-        looks.append(Look(step, math.sqrt(max(0.0, added)), signal, promised, p_value))
+        # What cannot be told from nothing is nothing.
+        noise = math.sqrt(added) if added > 4 * error else 0.0
+        looks.append(Look(step, noise, signal, promised, p_value))
         start, before = step, now
     return looks
 
