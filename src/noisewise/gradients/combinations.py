@@ -72,7 +72,10 @@ class PerLayer:
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
         """Partition the parameters of every estimator by its own way."""
         found = []
-        for block in partition(self._blocks, parameters):
+        blocks = self._blocks
+        if "" in blocks and all(block_of(name, blocks) for name in parameters):
+            blocks.pop("")  # there are no others
+        for block in partition(blocks, parameters):
             sizes = {name: parameters[name] for name in block.names}
             for group in self.rules[block.name].groups(sizes):
                 # The group of a whole block is called after the block.
