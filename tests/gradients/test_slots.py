@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -732,9 +734,23 @@ def _one_signed_time(output, target):
     return nn.functional.cross_entropy(output, target, reduction="none") * torch.randn(())
 
 
-@pytest.mark.parametrize(
-    "loss", [_one_time_for_all, _one_sign_by_python, _one_matrix_for_all, _one_signed_time]
-)
+def _one_sign_of_python(output, target):
+    sign = random.choice([-1.0, 1.0])
+    return nn.functional.cross_entropy(output, target, reduction="none") * sign
+
+
+def _one_sign_of_numpy(output, target):
+    sign = 1.0 if np.random.rand() < 0.5 else -1.0  # noqa: NPY002
+    return nn.functional.cross_entropy(output, target, reduction="none") * sign
+
+
+SHARED_DRAWS = [
+    _one_time_for_all, _one_sign_by_python, _one_matrix_for_all, _one_signed_time,
+    _one_sign_of_python, _one_sign_of_numpy,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", SHARED_DRAWS)
 def test_a_draw_for_all_records_of_a_piece_does_not_tell_who_is_in_it(loss):
     """A draw that a piece shares ties its records to each other.
 
@@ -750,6 +766,8 @@ def test_a_draw_for_all_records_of_a_piece_does_not_tell_who_is_in_it(loss):
 
     def total(stay):
         torch.manual_seed(5)
+        random.seed(5)
+        np.random.seed(5)  # noqa: NPY002
         return torch.cat(
             [g.double().flatten() for g in engine.sum(x[stay], y[stay]).gradients.values()]
         )
@@ -758,3 +776,17 @@ def test_a_draw_for_all_records_of_a_piece_does_not_tell_who_is_in_it(loss):
     for gone in range(10):
         rest = total([i for i in range(10) if i != gone])
         assert float((everyone - rest).norm()) <= 1.001
+
+
+@pytest.mark.parametrize("loss", SHARED_DRAWS)
+def test_pieces_of_a_loop_by_hand_draw_alike_too(loss):
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 4), torch.zeros(24, dtype=torch.long)
+    plan = nw.Plan(gradients=nw.Clipped(1.0), noise_multiplier=1.0, steps=4, sample_rate=0.9)
+    model = nn.Linear(4, 9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = nw.make_private(model, optimizer, loss, (x, y), plan, chunk=4)
+    for inputs, targets in run.loader:
+        run.loss(run.model(inputs), targets).backward()
+        run.optimizer.step()
+    assert run._engine.own_places

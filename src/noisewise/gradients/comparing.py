@@ -53,8 +53,16 @@ class Comparing:
             self.buffers.restore(held)
             wiring.compared.add(digest)
         if not alike:
-            self.own_places = True
-            raise PlacesMatterError
+            self._give_own_places()
+
+    def _give_own_places(self) -> None:
+        self.own_places = True
+        raise PlacesMatterError
+
+    def compare_chance(self, unseen: bool) -> None:
+        """Give records slots of their own if Python or numpy have drawn: for a whole piece."""
+        if unseen and not (self.own_places or self.looking):
+            self._give_own_places()
 
     def _same_bits(self, trial: int, part: Part, wiring: Wiring, limits: dict[str, float]) -> bool:
         """Whether a made-up record has the same numbers in every slot."""

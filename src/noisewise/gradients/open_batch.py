@@ -71,6 +71,8 @@ class OpenBatch:
         self._autocast = autocast_as_now(owner._device().type)
         self._select: Selection | None = None
         self._limits = limits
+        #: Whether Python or numpy have drawn for a piece.
+        self._unseen = False
         self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
 
     def forward(self) -> Any:
@@ -83,6 +85,7 @@ class OpenBatch:
             chance = owner.repeated_chance(chance)
             with owner.buffers.kept_from(part.number):
                 self.pieces.append(self._started(part))
+            self._unseen |= chance.is_unseen
         flat = [pytree.tree_flatten(piece.output) for piece in self.pieces]
         structure = flat[0][1]
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
@@ -136,12 +139,15 @@ class OpenBatch:
         values = []
         self.y = y
         parts = self.owner.parts_of(self.x, y, self.records, self.codes, self.places)
+        chance: Chance | None = None
         for index, part in enumerate(parts):
+            chance = self.owner.repeated_chance(chance)
             self.parts[index] = part
             piece = self.pieces[index]
             piece.set_targets(part.y)
             with torch.enable_grad():
                 losses = piece.loss(self._select)
+            self._unseen |= chance.is_unseen
             values.append(part.counting(losses.detach(), self.owner.views))
         mean = torch.cat(values).mean()
         anchor = torch.zeros((), device=mean.device, requires_grad=True)
@@ -217,9 +223,12 @@ class OpenBatch:
                 "every record would count twice: do not call backward twice on one batch"
             )
         self.arrived = True
+        chance: Chance | None = None
         for piece in self.pieces:
+            chance = self.owner.repeated_chance(chance)
             with torch.enable_grad():
                 self.owner.finish(piece)
+            self._unseen |= chance.is_unseen
 
     def collect(self) -> BoundedSum:
         """The bounded sum of the batch. A piece off the proven paths is watched from the start."""
@@ -228,6 +237,7 @@ class OpenBatch:
         count = self.records if self.codes is None else int(self.codes.max()) + 1
         try:
             owner.check_leaks(self._before)
+            owner.compare_chance(self._unseen)
             for piece, part in zip(self.pieces, self.parts, strict=True):
                 piece.close()
                 with self._autocast():  # as the forward pass was, should it be run again

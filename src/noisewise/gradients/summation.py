@@ -226,20 +226,20 @@ class Summation(Runner):
                 chance = self.repeated_chance(chance)
                 with self.buffers.kept_from(part.number):
                     found.add(self._run(part, limits, select), part)
+                self.compare_chance(chance.is_unseen)
         self.buffers.accept_moved()
         return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
 
-    def repeated_chance(self, chance: Chance | None) -> Chance | None:
+    def repeated_chance(self, chance: Chance | None) -> Chance:
         """Let every piece of a batch draw the same, where places may matter.
 
         Then what is drawn for a record depends on its slot, which is its own, and not on the piece,
         which depends on the others (docs/proofs/separation.md#places).
         """
-        if not self.own_places:
-            return None
         if chance is None:
             return Chance(self._device())
-        chance.restore()
+        if self.own_places:
+            chance.restore()
         return chance
 
     def collection(self, limits: dict[str, float]) -> Collection:
