@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from noisewise.cli import app
 from noisewise.datasets import Numeric, Schema
-from noisewise.datasets.identifiers import looks_like_unit
+from noisewise.datasets.identifiers import holds_codes_again, looks_like_unit
 from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.privacy import Ledger, PoissonGaussian, verify
 
@@ -143,3 +143,27 @@ def test_a_schema_names_its_unit():
     assert Schema.from_json(named.to_json()) == named
     assert named.units(visits()[0]).iloc[0] == "P-00000"
     assert schema().units(visits()[0]) is None
+
+
+def test_codes_that_come_again_say_that_rows_are_not_people_whatever_their_name():
+    frame, y = visits()
+    renamed = frame.rename(columns={"patient_nbr": "reference"})
+    with pytest.warns(UserWarning, match=r"'reference' holds codes that come again.*not\s+people"):
+        classifier(schema=schema()).fit(renamed, y)
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        ([100_000 + row // 3 for row in range(60)], True),
+        ([float(100_000 + row // 3) for row in range(60)], True),
+        ([f"P-{1000 + row // 3}" for row in range(60)], True),
+        (list(range(1000, 1060)), False),  # one row each
+        ([f"2020-01-{1 + row % 28:02}" for row in range(60)], False),
+        (["north", "south", "west"] * 20, False),
+        ([0.125 * row for row in range(30)] * 2, False),
+        ([100, 200] * 30, False),  # too few to be people
+    ],
+)
+def test_which_values_look_like_numbers_of_people(values, codes):
+    assert holds_codes_again(pd.Series(values)) == codes

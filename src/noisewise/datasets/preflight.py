@@ -21,7 +21,7 @@ import pandas as pd
 
 from noisewise.datasets.cells import SchemaError
 from noisewise.datasets.columns import Drop
-from noisewise.datasets.identifiers import looks_like_unit
+from noisewise.datasets.identifiers import holds_codes_again, looks_like_unit
 from noisewise.datasets.reading import read_cells, read_table
 from noisewise.datasets.schema import Schema
 
@@ -163,6 +163,11 @@ def look_at_rows(frame: pd.DataFrame, schema: Schema | None, of_units: bool = Fa
                         "are not people. The promise then is for one row, not for one person; "
                         f'say unit = "{name}" in the schema'
                     )
+            elif not known and holds_codes_again(frame[name]):
+                found.warnings.append(
+                    f"{name!r} holds codes that come again. If they say whose a row is, rows are "
+                    f'not people: say unit = "{name}" in the schema'
+                )
     try:
         copies = int(frame.duplicated().sum())
     except TypeError:
