@@ -34,8 +34,6 @@ def looks_like_unit(name: Any) -> bool:
 _CODE = re.compile(
     r"^(?:[A-Za-z]{0,4}[-_ ]?[0-9]{3,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
 )
-    r"^(?:[A-Za-z]{0,4}[-_ ]?[0-9]{3,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
-)
 #: Of so many rows on, and of so many different codes to a row, at least.
 _ROWS, _SHARE = 20, 0.05
 
