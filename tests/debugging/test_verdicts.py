@@ -79,8 +79,9 @@ def test_every_test_of_the_registry_has_a_name_of_its_own_and_the_questions_are_
         "freshness",
         "late-steps",
         "decisions",
+        "whole-units",
     }
-    assert len(aspects) == 7
+    assert len(aspects) == 8
 
 
 def test_asserting_privacy_fails_on_what_could_not_be_judged_unless_allowed():

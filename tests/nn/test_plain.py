@@ -174,11 +174,14 @@ def test_plain_layer_gives_identical_outputs_and_gradients(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     expected.square().sum().backward()
     found.square().sum().backward()
-    if not isinstance(model[0], (lipschitz.ClipGradient, lipschitz.RenewGradient)):
+    limited = (lipschitz.AdaptiveClipGradient, lipschitz.ClipGradient, lipschitz.RenewGradient)
+    if not isinstance(model[0], limited):
         torch.testing.assert_close(again.grad, x.grad, rtol=1e-5, atol=1e-5)
-    assert exported.state_dict().keys() == model.state_dict().keys()
+    # A limit on gradients is nothing to a model that only predicts.
+    used = {name for name in model.state_dict() if not name.endswith("log_clip")}
+    assert set(exported.state_dict()) == used
     assert all(part.training is training for part in exported.modules())
-    learnt = {name for name, p in model.named_parameters() if p.requires_grad}
+    learnt = {name for name, p in model.named_parameters() if p.requires_grad} & used
     assert {name for name, p in exported.named_parameters() if p.requires_grad} == learnt
 
 

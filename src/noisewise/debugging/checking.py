@@ -162,6 +162,7 @@ class CheckOptions(TypedDict, total=False):
     sampling: str
     options: Mapping[str, Sequence[Any]] | None
     noise_schedule: Callable[[int], float] | None
+    correlated_noise: bool
     observe: Callable[[Any], Mapping[str, Tensor]] | None
     claimed: Claim | None
     progress: Callable[[int], None] | None

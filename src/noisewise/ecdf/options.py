@@ -55,7 +55,7 @@ class CalibrationOptions(_Common, _OfTables, _OfUnits, total=False):
     pos_label: Any
 
 
-class QuantileOptions(_Common, _OfUnits, total=False):
+class QuantileOptions(_Common, _OfTables, _OfUnits, total=False):
     """Of :func:`noisewise.ecdf.dp_quantile`."""
 
     epsilon: float | None

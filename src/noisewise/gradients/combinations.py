@@ -30,6 +30,7 @@ class PerLayer:
 
     Examples
     --------
+    >>> from noisewise.gradients import Factored, InputScaled
     >>> rules = PerLayer({"conv1": Factored(0.1), "": InputScaled()})
     >>> [group.name for group in rules.groups({"conv1.weight": 9, "head.weight": 4})]
     ['conv1', 'head']
@@ -135,6 +136,7 @@ class Schedule:
 
     Examples
     --------
+    >>> from noisewise.gradients import Clipped
     >>> schedule = Schedule([(0.0, Clipped(1.0)), (0.5, Clipped(1.0, rule="global"))])
     >>> schedule.at(0.7).rule
     'global'

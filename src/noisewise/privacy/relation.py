@@ -69,9 +69,11 @@ class Relation:
             return "one record added or removed"
         return "one record replaced by any other"
 
-    def sentence_of(self, unit: str) -> str:
-        """The relation in words, where it speaks of another unit than one record."""
-        return self.sentence if unit == "one record" else self.sentence.removeprefix("one record ")
+    def sentence_of(self, unit: str, named: bool = False) -> str:
+        """The relation in words; of another unit than one record, what happens to one unit."""
+        if unit == "one record":
+            return self.sentence
+        return self.sentence.replace("one record ", "one unit " if named else "")
 
     def __str__(self) -> str:
         return self.name

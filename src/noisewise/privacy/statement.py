@@ -352,7 +352,7 @@ class Statement:
         most = self.unit_rows
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
-            ("relation", f"{self.relation} ({self.relation.sentence_of(self.unit)})"),
+            ("relation", f"{self.relation} ({self.relation.sentence_of(self.unit, named=True)})"),
             ("unit", self.unit + (f", of at most {most} rows" if most else "")),
             ("mechanism", self.mechanism),
             ("releases", noise),

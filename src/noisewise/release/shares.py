@@ -136,9 +136,8 @@ class OwnShare(Additive):
 
     def applied(self, exact: Any, rng: Randomness) -> Any:
         """Add the share to the exact numbers."""
-        if self.modulus is None:
-            return super().applied(exact, rng)
-        return (np.asarray(exact, np.int64) + self.draw(rng) % self.modulus) % self.modulus
+        noisy = super().applied(exact, rng)
+        return noisy if self.modulus is None else noisy % self.modulus
 
 
 def with_share(
