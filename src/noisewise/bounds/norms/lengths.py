@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK", "row_norms"]
+__all__ = ["BLOCK", "row_norms", "underflow"]
 
 #: Entries whose squares are added in float32: #norms.
 BLOCK = 512
@@ -34,4 +34,9 @@ def row_norms(rows: Tensor) -> Tensor:
             rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, keepdim=True)
             blocks = torch.cat([blocks, rest.double()], 1)
         norms = torch.linalg.vector_norm(blocks, dim=1)
-    return norms + math.sqrt(entries) * _UNDERFLOW[flat.dtype]
+    return norms + underflow(entries, flat.dtype)
+
+
+def underflow(entries: int, dtype: torch.dtype) -> float:
+    """Bound what squares that vanish can take from the norm of so many entries."""
+    return math.sqrt(entries) * _UNDERFLOW[dtype]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from noisewise.bounds.norms.lengths import underflow
 from noisewise.nn import activations, conv, gradient, linear, normalisation, pooling, residual
 from noisewise.nn import input as bounded
 from noisewise.nn.orthogonal import OrthogonalConv2d
@@ -213,6 +214,9 @@ def _bounded_input(layer: bounded.BoundedInput, export: Export) -> nn.Module:
     clip, hsv, flat = layer.mode == "clip", layer.colour == "hsv", (1,) * len(layer.shape)
     target = layer.norm * (1.0 - 16 * export.numbers.eps)
     floor = math.sqrt(export.numbers.tiny)
+    channels = 1 if layer.colour == "grayscale" else layer.shape[0]
+    precise = torch.float64 if export.numbers.bits == 64 else torch.float32
+    lost = underflow(channels * math.prod(layer.shape[1:]), precise)
 
     def bound(x: Tensor, matrix: Tensor | None = None) -> Tensor:
         finite = torch.isfinite(x).flatten(1).all(dim=1).view(-1, *flat)
@@ -221,8 +225,8 @@ def _bounded_input(layer: bounded.BoundedInput, export: Export) -> nn.Module:
             x = torch.einsum("oc,bchw->bohw", matrix.to(x.dtype), x)
         elif hsv:
             x = bounded._hsv(x)
-        length = torch.linalg.vector_norm(x.flatten(1), dim=1)
-        scale = target / length.clamp_min(floor)
+        length = torch.linalg.vector_norm(x.flatten(1), dim=1).double() + lost
+        scale = target / length.to(x.dtype).clamp_min(floor)
         if clip:
             scale = scale.clamp_max(1.0)
         return cast(Tensor, x * scale.view(-1, *flat))
