@@ -790,3 +790,141 @@ def test_pieces_of_a_loop_by_hand_draw_alike_too(loss):
         run.loss(run.model(inputs), targets).backward()
         run.optimizer.step()
     assert run._engine.own_places
+
+
+class Counting(nn.Module):
+    """Every second call has the other sign; what counts is kept in different places."""
+
+    hidden = itertools.count()
+
+    def __init__(self, kept):
+        super().__init__()
+        self.layer, self.kept, self.calls = nn.Linear(4, 9), kept, 0
+        self.own, self.random = random.Random(3), np.random.default_rng(3)
+        self.register_buffer("counted", torch.zeros(()))
+
+    def sign(self):
+        if self.kept == "attribute":
+            self.calls += 1
+            return 1.0 if self.calls % 2 else -1.0
+        if self.kept == "buffer":
+            self.counted += 1
+            return 1 - 2 * (self.counted % 2)
+        if self.kept == "new attribute":
+            self.since = getattr(self, "since", 0) + 1
+            return 1.0 if self.since % 2 else -1.0
+        if self.kept == "generator":
+            return 1.0 if self.own.random() < 0.5 else -1.0
+        if self.kept == "numpy":
+            return self.random.choice([-1.0, 1.0]).item()
+        return 1.0 if next(self.hidden) % 2 else -1.0
+
+    def forward(self, x):
+        h = self.layer(x)
+        if self.kept == "hook":
+            return _Turned.apply(h, self)
+        return h * self.sign()
+
+
+class _Turned(torch.autograd.Function):
+    """Code of its own in the backward pass, which hands on another tensor by turns."""
+
+    turns = 0
+
+    @staticmethod
+    def forward(ctx, h, owner):
+        ctx.owner = owner
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        _Turned.turns += 1
+        there = (g * 1.0, g * -1.0)
+        return there[_Turned.turns % 2], None
+
+
+def _summed(engine, by_hand, x, y):
+    if not by_hand:
+        return engine.sum(x, y).gradients
+    engine.losses(engine.forward(x), y).backward()
+    found = engine.collect().gradients
+    for parameter in engine.model.parameters():
+        parameter.grad = None
+    return found
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("kept", ["attribute", "buffer", "new attribute", "generator", "numpy"])
+def test_state_moves_once_a_step_and_all_pieces_see_the_same(kept, by_hand):
+    """With a sign by the parity of calls, a record that is left out moved a sum by 3.5."""
+    torch.manual_seed(0)
+    x, y = 9 * torch.randn(33, 4), torch.zeros(33, dtype=torch.long)
+    sums = {}
+    for gone in (None, 0, 7, 8, 20, 32):
+        model = Counting(kept)
+        torch.manual_seed(1)
+        nn.init.normal_(model.layer.weight)
+        nn.init.zeros_(model.layer.bias)
+        engine = _InPlace(model, nn.CrossEntropyLoss(), nw.Clipped(1.0), chunk=4)
+        stay = [i for i in range(33) if i != gone]
+        for _ in range(3):  # the first finds out what moves
+            found = _summed(engine, by_hand, x[stay], y[stay])
+            sums.setdefault(gone, []).append(
+                torch.cat([g.double().flatten() for g in found.values()])
+            )
+        if kept == "attribute":
+            assert model.calls == 3
+        if kept == "buffer":
+            assert float(model.counted) == 3
+        engine.detach()
+    for gone in (0, 7, 8, 20, 32):
+        for everyone, rest in zip(sums[None], sums[gone], strict=True):
+            assert float((everyone - rest).norm()) <= 1.001
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("kept", ["hidden", "hook"])
+@pytest.mark.parametrize("chunk", [4, 64])
+@pytest.mark.filterwarnings("ignore:every step of this model is watched")
+def test_a_program_that_counts_its_calls_out_of_sight_is_refused(kept, by_hand, chunk):
+    torch.manual_seed(0)
+    x, y = torch.randn(33, 4), torch.zeros(33, dtype=torch.long)
+    engine = _InPlace(Counting(kept), nn.CrossEntropyLoss(), nw.Clipped(1.0), chunk=chunk)
+    with pytest.raises(nw.UnsupportedModelError, match="counts its calls"):
+        _summed(engine, by_hand, x, y)
+    engine.detach()
+
+
+def test_what_is_made_once_and_kept_is_no_difference_between_pieces():
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.cached = nn.Linear(4, 9), None
+
+        def forward(self, x):
+            if self.cached is None:
+                self.cached = torch.arange(4.0)
+            return self.layer(x + self.cached)
+
+    engine = _InPlace(Caching(), nn.CrossEntropyLoss(), nw.Clipped(1.0), chunk=4)
+    engine.sum(torch.randn(33, 4), torch.zeros(33, dtype=torch.long))
+    assert not engine.own_places
+
+
+def test_a_schedule_that_is_set_between_steps_is_no_difference_between_pieces():
+    class Annealed(nn.Module):
+        share = 0.0
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 9)
+
+        def forward(self, x):
+            return self.layer(x) * self.share
+
+    model = Annealed()
+    engine = _InPlace(model, nn.CrossEntropyLoss(), nw.Clipped(1.0), chunk=4)
+    for step in range(4):
+        model.share = step / 4
+        engine.sum(torch.randn(33, 4), torch.zeros(33, dtype=torch.long))
+    assert not engine.own_places

@@ -15,6 +15,7 @@ from noisewise.separation import same_bits
 
 __all__ = [
     "Part",
+    "augmented",
     "autocast_as_now",
     "count_records",
     "finite_records",
@@ -79,6 +80,8 @@ class Part(NamedTuple):
         Rows of one long unit, which fills several pieces: how many of these are left.
     owners : Tensor or None
         The unit in each run of `each` slots, -1 for none; None: every record is a unit.
+    barred : Tensor or None
+        Slots of records on which the program fails: they count nothing.
     """
 
     x: Any
@@ -90,6 +93,7 @@ class Part(NamedTuple):
     weights: Tensor | None = None
     gathered: int | None = None
     owners: Tensor | None = None
+    barred: Tensor | None = None
 
     @classmethod
     def of(
@@ -176,6 +180,17 @@ def is_autocasting(tensor: Tensor) -> bool:
     """Whether operations on a tensor's device choose their type by themselves."""
     kind = tensor.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def augmented(augmentation: Callable[[Any], Any], views: int, x: Any) -> Any:
+    """Change x, `views` times beside each other."""
+    if views == 1:
+        return augmentation(x)
+    copies = [augmentation(x) for _ in range(views)]
+    return pytree.tree_map(
+        lambda *parts: torch.stack(parts, 1) if isinstance(parts[0], Tensor) else parts[0],
+        *copies,
+    )
 
 
 def fold_views(values: Any, views: int) -> Any:

@@ -1,4 +1,4 @@
-"""A model's buffers through the pieces of a step: they move once a step, however many there are.
+"""A model's state through the pieces of a step: it moves once a step, however many there are.
 
 How many pieces a batch has depends on how many records were drawn. A counter or a running average
 of weights that moved with every piece would tell; so it moves with the first piece of a step
@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.attributes import Attributes, HeldAttributes
 from noisewise.separation import Content
 
-__all__ = ["Buffers"]
+__all__ = ["Buffers", "Stage"]
 
 
-_Held = tuple[nn.Module, str, Tensor, int, Tensor]
+class _Held(NamedTuple):
+    """State as it was."""
+
+    buffers: list[tuple[nn.Module, str, Tensor, int, Tensor]]
+    attributes: HeldAttributes
+    whole: bool = False
 
 
 class Buffers:
-    """Those of one model.
+    """Those of one model, and the plain attributes that it, a loss or an augmentation keep.
 
     Attributes
     ----------
@@ -31,11 +38,17 @@ class Buffers:
         Buffers that a run changes, as far as runs were watched.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *others: Any) -> None:
         self.model = model
+        self.attributes = Attributes(model, *others)
         self.moving: set[tuple[nn.Module, str]] = set()
         self._held: dict[tuple[nn.Module, str], Content] = {}
         self.accept()
+
+    @property
+    def count(self) -> int:
+        """How many buffers and attributes a run changes, as far as runs were watched."""
+        return len(self.moving) + len(self.attributes.moving)
 
     def accept(self) -> None:
         """Take the buffers as they are now for public."""
@@ -68,37 +81,67 @@ class Buffers:
                 if buffer is not None:
                     yield module, name, buffer
 
-    def remember(self) -> list[_Held]:
-        """All buffers as they are."""
-        return [(m, n, b, b._version, b.detach().clone()) for m, n, b in self._all()]
+    def remember(self, known: bool = False) -> _Held:
+        """All state as it is; of attributes those that move, if these are `known`."""
+        held = [(m, n, b, b._version, b.detach().clone()) for m, n, b in self._all()]
+        return _Held(held, self.attributes.remember(moving_only=known), not known)
 
-    def learn(self, before: list[_Held]) -> None:
-        """Note which buffers have changed since."""
-        for module, name, buffer, version, _ in before:
+    def learn(self, before: _Held) -> bool:
+        """Note what has changed since; whether more moves than was known."""
+        count = self.count
+        if before.whole:
+            self.attributes.learn(before.attributes)
+        for module, name, buffer, version, _ in before.buffers:
             now = module._buffers.get(name)
             if now is not buffer or buffer._version != version:
                 self.moving.add((module, name))
+        return self.count > count
 
-    def restore(self, before: list[_Held]) -> None:
-        """Give buffers the values that they had."""
+    def restore(self, before: _Held) -> None:
+        """Give everything the value that it had."""
+        self.attributes.restore(before.attributes, before.whole)
         with torch.no_grad():
-            for module, name, buffer, version, value in before:
+            for module, name, buffer, version, value in before.buffers:
                 if buffer._version != version:
                     buffer.copy_(value)
                 module._buffers[name] = buffer
 
-    @contextlib.contextmanager
-    def kept_from(self, index: int) -> Iterator[None]:
-        """Undo what a piece of a step does to buffers, unless it is the first."""
-        if not index or not self.moving:
-            yield
-            return
+    def moved(self) -> _Held:
+        """All that moves, as it is."""
         held = [
             (module, name, buffer, buffer._version, buffer.detach().clone())
             for module, name in self.moving
             if (buffer := module._buffers.get(name)) is not None
         ]
+        return _Held(held, self.attributes.remember(moving_only=True))
+
+    def stage(self) -> Stage:
+        """All pieces of a batch, one after the other, begin here."""
+        return Stage(self)
+
+
+class Stage:
+    """Every piece begins with the state of the first; it moves with the first alone."""
+
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers, self._start, self._first = buffers, buffers.moved(), True
+        self._count = buffers.count
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether more turned out to move than was known when the first piece began."""
+        return self._buffers.count > self._count
+
+    @contextlib.contextmanager
+    def piece(self) -> Iterator[None]:
+        """One piece."""
+        if self._first or not self._buffers.count:
+            self._first = False
+            yield
+            return
+        after = self._buffers.moved()
+        self._buffers.restore(self._start)
         try:
             yield
         finally:
-            self.restore(held)
+            self._buffers.restore(after)

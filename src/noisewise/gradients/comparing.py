@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
-from noisewise.gradients.batches import Part
-from noisewise.gradients.buffers import Buffers
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.batches import Part, signature
+from noisewise.gradients.buffers import Buffers, Stage
 from noisewise.gradients.calm import Calm
-from noisewise.gradients.detours import PlacesMatterError
+from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError
 from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, Wiring
+from noisewise.separation import Proof
 
 __all__ = ["Comparing"]
+
+_Result = TypeVar("_Result")
+
+_UNSTEADY = (
+    "the model, the loss or the augmentation does not do the same every time it is called, though "
+    "torch, Python and numpy drew the same: it counts its calls, or draws from a generator of its "
+    "own. A batch is computed in pieces, so how a record is treated would depend on who else is in "
+    "the batch, and no sensitivity holds. Keep counters and generators in attributes of the model, "
+    "the loss or the augmentation (they move once a step), set schedules between the steps, or "
+    "draw with torch."
+)
 
 
 class Comparing:
@@ -26,6 +40,13 @@ class Comparing:
     own_places: bool
     _piece: Any
     _through: Any
+    #: Whether a batch was summed, so that it is known which attributes move.
+    knows_state = False
+
+    @property
+    def assumed(self) -> Proof | None:
+        """What was not proven and is trained on the user's word, if anything is."""
+        raise NotImplementedError
 
     def _device(self) -> torch.device:
         raise NotImplementedError
@@ -47,10 +68,7 @@ class Comparing:
         digest = (piece.path.digest, part.each)
         alike = piece.watch is None or not piece.watch.unlike
         if alike and digest not in wiring.compared:
-            chance, held = Chance(self._device()), self.buffers.remember()
-            alike = all(self._same_bits(trial, part, wiring, limits) for trial in range(TRIALS))
-            chance.restore()
-            self.buffers.restore(held)
+            alike = self._all_same_bits(part, wiring, limits, piece.path.followed)
             wiring.compared.add(digest)
         if not alike:
             self._give_own_places()
@@ -59,17 +77,82 @@ class Comparing:
         self.own_places = True
         raise PlacesMatterError
 
+    def compare_pieces(
+        self, seen: dict[Any, Any], part: Part, piece: Piece, *stages: Stage
+    ) -> None:
+        """Notice a program that does not do the same to every piece of a batch.
+
+        It counts its calls, say, or draws from a generator of its own. Which records share a piece
+        depends on who else was drawn. What was assumed may do as it likes.
+        """
+        if self.looking or self.assumed is not None:
+            return
+        key = (signature(part.x), signature(part.y))
+        alike = seen.setdefault(key, piece.trace) == piece.trace
+        if not alike or (part.number and any(stage.outgrown for stage in stages)):
+            raise PiecesDifferError
+
+    def steadily(self, run: Callable[[], _Result]) -> _Result:
+        """Make a run again until all its pieces are treated alike, in slots that allow it.
+
+        Once more as it was: what is made once and kept makes the first piece differ. Then with
+        slots of the records' own, where shared chance is the same for all pieces.
+        """
+        held, chance = self.buffers.remember(known=self.knows_state), Chance(self._device())
+        again = False
+        while True:
+            try:
+                result = run()
+                self.knows_state = True
+                return result
+            except PlacesMatterError:
+                again = False
+            except PiecesDifferError:
+                if not self.buffers.learn(held):
+                    if again and self.own_places:
+                        raise UnsupportedModelError(_UNSTEADY) from None
+                    self.own_places, again = self.own_places or again, not again
+                chance.restore()
+            self.buffers.restore(held)
+            held = self.buffers.remember()
+
     def compare_chance(self, unseen: bool) -> None:
         """Give records slots of their own if Python or numpy have drawn: for a whole piece."""
         if unseen and not (self.own_places or self.looking):
             self._give_own_places()
 
-    def _same_bits(self, trial: int, part: Part, wiring: Wiring, limits: dict[str, float]) -> bool:
+    def _all_same_bits(
+        self, part: Part, wiring: Wiring, limits: dict[str, float], followed: bool
+    ) -> bool:
+        """Whether made-up records have the same numbers in every slot."""
+        chance, held = Chance(self._device()), self.buffers.remember()
+        seen: dict[Any, Any] = {}
+        try:
+            for trial in range(TRIALS):
+                chance.restore()
+                self.buffers.restore(held)
+                if not self._same_bits(trial, part, wiring, limits, followed, seen):
+                    return False
+            return True
+        finally:
+            chance.restore()
+            self.buffers.restore(held)
+
+    def _same_bits(
+        self,
+        trial: int,
+        part: Part,
+        wiring: Wiring,
+        limits: dict[str, float],
+        followed: bool,
+        seen: dict[Any, Any],
+    ) -> bool:
         """Whether a made-up record has the same numbers in every slot."""
         for kind in KINDS:
             x, y = one_record_everywhere(part.x, part.y, trial, kind)
             everywhere = Part(x, y, part.places, None, part.number, part.each)
-            for watched in (False, True):  # whatever path it takes, this time
+            # Whatever path it takes, this time; and only a watch tells what backward code did.
+            for watched in (False, True) if followed else (True,):
                 found = Difference(len(part.places))
                 piece = self._piece(everywhere, wiring, limits, watched=watched)
                 piece.tape.observe = found.look
@@ -81,5 +164,6 @@ class Comparing:
                 except Exception:
                     break  # numbers that the program does not take
                 found.compare(piece.tape.norms.values(), len(part.places) // part.each)
+                self.compare_pieces(seen, everywhere, piece)
                 return not found.found and (piece.watch is None or not piece.watch.unlike)
         return False

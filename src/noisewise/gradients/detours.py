@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Detour", "PlacesMatterError"]
+__all__ = ["Detour", "PiecesDifferError", "PlacesMatterError", "RecordsFailError"]
 
 
 class Detour(Exception):  # noqa: N818
@@ -11,3 +11,15 @@ class Detour(Exception):  # noqa: N818
 
 class PlacesMatterError(Detour):
     """Slots are not shown to be treated alike: from now on, records have slots of their own."""
+
+
+class PiecesDifferError(Detour):
+    """The program did something else to one piece of a batch than to another."""
+
+
+class RecordsFailError(Detour):
+    """The program raised, on records alone perhaps; `shown` is what the user may see of it."""
+
+    def __init__(self, shown: Exception) -> None:
+        super().__init__(str(shown))
+        self.shown = shown

@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
-from noisewise.gradients.detours import PlacesMatterError
+from noisewise.gradients.buffers import Stage
+from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError, RecordsFailError
 from noisewise.gradients.interception import NeedsFallbackError
 from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
@@ -73,6 +74,10 @@ class OpenBatch:
         self._limits = limits
         #: Whether Python or numpy have drawn for a piece.
         self._unseen = False
+        self._stages: list[Stage] = []
+        #: Pieces with a record on which the program fails.
+        self._failed: list[Piece] = []
+        self._held = owner.buffers.remember(known=owner.knows_state)
         self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
 
     def forward(self) -> Any:
@@ -80,11 +85,13 @@ class OpenBatch:
         owner = self.owner
         self.places = owner.placed(self.x, None, self.records, self.codes)
         chance: Chance | None = None
+        stage = self._stage()
         for part in owner.parts_of(self.x, None, self.records, self.codes, self.places):
-            self.parts.append(part)
             chance = owner.repeated_chance(chance)
-            with owner.buffers.kept_from(part.number):
-                self.pieces.append(self._started(part))
+            with stage.piece():
+                piece, started = self._started(part)
+            self.pieces.append(piece)
+            self.parts.append(started)
             self._unseen |= chance.is_unseen
         flat = [pytree.tree_flatten(piece.output) for piece in self.pieces]
         structure = flat[0][1]
@@ -92,21 +99,28 @@ class OpenBatch:
         self.leaves = [self._joined(column) for column in columns]
         return pytree.tree_unflatten(self.leaves, structure)
 
-    def _started(self, part: Part) -> Piece:
+    def _started(self, part: Part) -> tuple[Piece, Part]:
         """A piece whose forward pass has run: bound if such pieces are known, else watched."""
         owner = self.owner
+        held = owner.buffers.moved()
         while True:
             piece = owner.piece_of(part, self._limits)
             try:
                 with torch.enable_grad():
                     piece.forward()
-                return piece
+                return piece, part
+            except RecordsFailError as failure:
+                piece.close()
+                if part.barred is not None:
+                    raise failure.shown from None
+                part = owner.without_failing(part, self._limits, failure.shown)
             except OffPathError:
                 owner.wiring_of(part).paths.clear()
             except RelayoutError:
                 pass
             except NeedsFallbackError as need:
                 owner.fall_back(need)
+            owner.buffers.restore(held)
 
     def _joined(self, column: Sequence[Any]) -> Any:
         """One leaf of the output for the whole batch."""
@@ -140,13 +154,22 @@ class OpenBatch:
         self.y = y
         parts = self.owner.parts_of(self.x, y, self.records, self.codes, self.places)
         chance: Chance | None = None
+        stage = self._stage()
+        device = self.owner._device()
         for index, part in enumerate(parts):
             chance = self.owner.repeated_chance(chance)
-            self.parts[index] = part
+            started, self.parts[index] = self.parts[index], part
             piece = self.pieces[index]
             piece.set_targets(part.y)
-            with torch.enable_grad():
-                losses = piece.loss(self._select)
+            try:
+                if started.barred is not None:
+                    raise RecordsFailError(ValueError("a record failed in the model"))
+                with torch.enable_grad(), stage.piece():
+                    losses = piece.loss(self._select)
+            except RecordsFailError:
+                # Which record it is, is found out when the batch is collected.
+                self._failed.append(piece)
+                losses = torch.zeros(len(part.places) * self.owner.views, device=device)
             self._unseen |= chance.is_unseen
             values.append(part.counting(losses.detach(), self.owner.views))
         mean = torch.cat(values).mean()
@@ -224,9 +247,13 @@ class OpenBatch:
             )
         self.arrived = True
         chance: Chance | None = None
+        stage = self._stage()
         for piece in self.pieces:
             chance = self.owner.repeated_chance(chance)
-            with torch.enable_grad():
+            if any(piece is failed for failed in self._failed):
+                piece.path.digest = -1
+                continue
+            with torch.enable_grad(), stage.piece():
                 self.owner.finish(piece)
             self._unseen |= chance.is_unseen
 
@@ -238,19 +265,30 @@ class OpenBatch:
         try:
             owner.check_leaks(self._before)
             owner.compare_chance(self._unseen)
+            if not owner.knows_state:
+                owner.buffers.learn(self._held)
+            seen: dict[Any, Any] = {}
             for piece, part in zip(self.pieces, self.parts, strict=True):
                 piece.close()
                 with self._autocast():  # as the forward pass was, should it be run again
                     checked = owner.checked(piece, part, self._limits, self._select)
+                owner.compare_pieces(seen, part, checked, *self._stages)
                 found.add(checked, part)
             owner.buffers.accept_moved()
             return owner.result(found, self._limits, count)
-        except PlacesMatterError:
-            return owner.summed(
-                self.x, self.y, self.records, self._limits, self._select, self.codes
+        except (PlacesMatterError, PiecesDifferError):
+            owner.buffers.restore(self._held)
+            return owner.steadily(
+                lambda: owner.summed(
+                    self.x, self.y, self.records, self._limits, self._select, self.codes
+                )
             )
         finally:
             self.close()
+
+    def _stage(self) -> Stage:
+        self._stages.append(self.owner.buffers.stage())
+        return self._stages[-1]
 
     def close(self) -> None:
         """Let go of all pieces."""

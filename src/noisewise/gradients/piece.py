@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
-from noisewise.gradients.batches import finite_records, fold_views, signature
+from noisewise.gradients.batches import augmented, finite_records, fold_views, signature
 from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
 from noisewise.gradients.foreign import require_known
@@ -74,6 +74,8 @@ class Piece:
         Memory from before any record was met; looked at closely if it is given.
     each, weights, gathers
         How records are one unit, as of `Tape`.
+    barred : Tensor, optional
+        Slots of records that count nothing.
     """
 
     def __init__(
@@ -98,8 +100,9 @@ class Piece:
         each: int = 1,
         weights: Tensor | None = None,
         gathers: bool = False,
+        barred: Tensor | None = None,
     ) -> None:
-        self.each, self.weights = each, weights
+        self.each, self.weights, self.barred = each, weights, barred
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
         self.x, self.y = constant(x), constant(y)
         self.valid, self.views = valid, views
@@ -165,7 +168,7 @@ class Piece:
         rows = self.records * self.views
         bounded = self.bounded
         with self._following():
-            with self._noted():
+            with Following(self.path):
                 chosen = self.output if select is None else select(self.output)
             self.path.hand_over(pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
@@ -241,6 +244,13 @@ class Piece:
         """Whether a watched piece read memory that no operation made and that is not known."""
         return self.watch is not None and self.watch.strangers
 
+    @property
+    def trace(self) -> tuple[Any, ...]:
+        """What the program did; equal for pieces that it treats alike."""
+        path, watch = self.path, self.watch
+        computed = None if path.followed or watch is None else watch.trace.digest
+        return path.digest, path.floats, path.followed, computed
+
     def bad(self) -> Tensor:
         """How many records counted zero because they were not finite."""
         each = self.each if self.bounded is None else 1
@@ -306,8 +316,9 @@ class Piece:
         x = self.x
         self._name(x)
         if self.augmentation is not None:
-            with self._noted():
-                x = without_values(self._augmented, x, what="the augmentation")
+            with Following(self.path):
+                change = partial(augmented, self.augmentation, self.views)
+                x = without_values(change, x, what="the augmentation")
             self.path.hand_over(pytree.tree_leaves(x))
         x = fold_views(x, self.views)
         with self.unwatched():
@@ -316,6 +327,9 @@ class Piece:
             self._carry(x, cleaned)
             if self.valid is not None:
                 self.kept = self.kept & self.valid.repeat_interleave(self.views)
+            if self.barred is not None:
+                barred = self.barred.to(self.kept.device)
+                self.kept = self.kept & ~barred.repeat_interleave(self.views)
             self.shares = self.kept.double()
             if self.weights is not None:
                 self.shares = self.shares * self.weights.repeat_interleave(self.views)
@@ -333,19 +347,6 @@ class Piece:
         """Let the path know tensors that the library itself has made."""
         for tensor in tensors(values):
             self.path.name(tensor)
-
-    def _noted(self) -> contextlib.AbstractContextManager[Any]:
-        return Following(self.path)
-
-    def _augmented(self, x: Any) -> Any:
-        assert self.augmentation is not None
-        if self.views == 1:
-            return self.augmentation(x)
-        copies = [self.augmentation(x) for _ in range(self.views)]
-        return pytree.tree_map(
-            lambda *parts: torch.stack(parts, 1) if isinstance(parts[0], Tensor) else parts[0],
-            *copies,
-        )
 
     def _carry(self, before: Any, after: Any) -> None:
         """Give cleaned rows the shadow that they had."""

@@ -22,7 +22,9 @@ from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import PiecesDifferError, RecordsFailError
 from noisewise.gradients.estimators import Estimator
+from noisewise.gradients.failing import without_failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
@@ -120,7 +122,7 @@ class Runner(Comparing):
         """The backward pass of a piece that was run step by step."""
         try:
             piece.backward()
-        except (RelayoutError, OffPathError, NeedsFallbackError):
+        except (RelayoutError, OffPathError, NeedsFallbackError, RecordsFailError):
             piece.path.digest = -1  # watched from the start when it is collected
 
     def checked(
@@ -135,7 +137,9 @@ class Runner(Comparing):
             self._judge(piece, wiring)
             self._compare_slots(piece, part, wiring, limits)
             return piece
-        return self._watched(part, limits, select)
+        if self.buffers.count:
+            raise PiecesDifferError  # its state has moved with it: all from the start
+        return self._run(part, limits, select)
 
     def fall_back(self, need: NeedsFallbackError) -> None:
         """Differentiate the module that is not understood record by record, from now on."""
@@ -146,12 +150,58 @@ class Runner(Comparing):
         self.attach()
 
     def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
-        """Forward, loss and backward of a piece: bound to a path that was proven, else watched."""
+        """Forward, loss and backward of a piece, without the records on which these fail."""
+        chance, held = Chance(self._device()), self.buffers.moved()
+        try:
+            return self._run_all(part, limits, select)
+        except RecordsFailError as failure:
+            shown = failure.shown
+        chance.restore()
+        self.buffers.restore(held)
+        part = self.without_failing(part, limits, shown, select)
+        try:
+            return self._run_all(part, limits, select)
+        except RecordsFailError as failure:
+            raise failure.shown from None
+
+    def without_failing(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        shown: Exception,
+        select: Selection | None = None,
+    ) -> Part:
+        """A piece without the records on which the program fails; `shown` if it always does."""
+        chance, held = Chance(self._device()), self.buffers.moved()
+
+        def fails(some: Part) -> bool:
+            try:
+                for watched in (False, True):
+                    piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
+                    try:
+                        self._through(piece, select, forward_only=part.y is None)
+                    except RecordsFailError:
+                        return True
+                    except (OffPathError, RelayoutError, NeedsFallbackError):
+                        continue
+                    return False
+                return False
+            finally:
+                chance.restore()
+                self.buffers.restore(held)
+
+        return without_failing(part, shown, fails)
+
+    def _run_all(
+        self, part: Part, limits: dict[str, float], select: Selection | None = None
+    ) -> Piece:
+        """All records of a piece: bound to a path that was proven, else watched."""
         wiring = self.wiring_of(part)
         if wiring.paths and self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
         chance = Chance(self._device())
         if wiring.paths:
+            held = self.buffers.moved()
             try:
                 piece = self._through(self._piece(part, wiring, limits), select)
                 if wiring.proves(piece.path):
@@ -160,6 +210,7 @@ class Runner(Comparing):
             except OffPathError:
                 pass
             chance.restore()
+            self.buffers.restore(held)
         return self._watched(part, limits, select)
 
     def _watched(
@@ -251,13 +302,18 @@ class Runner(Comparing):
             each=part.each,
             weights=part.weights,
             gathers=part.gathered is not None,
+            barred=part.barred,
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
         return piece
 
     def _through(
-        self, piece: Piece, select: Selection | None = None, observe: Difference | None = None
+        self,
+        piece: Piece,
+        select: Selection | None = None,
+        observe: Difference | None = None,
+        forward_only: bool = False,
     ) -> Piece:
         if (bounded := propagating(self.estimator)) is not None:
             check_full_precision(self._device().type, type(bounded).__name__)
@@ -267,7 +323,9 @@ class Runner(Comparing):
             parameter.grad = None
         try:
             with torch.enable_grad():
-                if observe is None:
+                if forward_only:
+                    piece.forward()
+                elif observe is None:
                     with piece.together():
                         piece.forward()
                         piece.loss(select)

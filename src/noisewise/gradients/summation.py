@@ -29,7 +29,6 @@ from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.detours import PlacesMatterError
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
@@ -118,7 +117,7 @@ class Summation(Runner):
         self._wirings: dict[Any, Wiring] = {}
         self.interception = Interception(model, Wiring(targets, constants))
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
-        self.buffers = Buffers(model)
+        self.buffers = Buffers(model, loss, augmentation)
         self.progress = 0.0
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
@@ -202,12 +201,7 @@ class Summation(Runner):
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
         self.batch = [t for t in leaves if isinstance(t, Tensor)]
-        held = self.buffers.remember()
-        try:
-            return self.summed(x, y, records, limits, codes=codes)
-        except PlacesMatterError:
-            self.buffers.restore(held)
-            return self.summed(x, y, records, limits, codes=codes)
+        return self.steadily(lambda: self.summed(x, y, records, limits, codes=codes))
 
     def summed(
         self,
@@ -221,12 +215,16 @@ class Summation(Runner):
         """Return the bounded sum of a batch; it has to be made again if places matter."""
         found = self.collection(limits)
         chance: Chance | None = None
+        seen: dict[Any, Any] = {}
+        stage = self.buffers.stage()
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
                 chance = self.repeated_chance(chance)
-                with self.buffers.kept_from(part.number):
-                    found.add(self._run(part, limits, select), part)
+                with stage.piece():
+                    piece = self._run(part, limits, select)
                 self.compare_chance(chance.is_unseen)
+                self.compare_pieces(seen, part, piece, stage)
+                found.add(piece, part)
         self.buffers.accept_moved()
         return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
 
@@ -263,15 +261,13 @@ class Summation(Runner):
 
     def _idle(self, x: Any, y: Any) -> None:
         """Let state that moves with every step move for an empty batch, too."""
-        if not self.buffers.moving or self._size is None:
+        if not self.buffers.count or self._size is None:
             return
-        zeros = pytree.tree_map(
+        inputs, targets = pytree.tree_map(
             lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
         )
-        limits = self.prepared(zeros[0])
-        with self._attachment():
-            self._run(next(self.parts_of(zeros[0], zeros[1], 1)), limits)
-        self.buffers.accept_moved()
+        limits = self.prepared(inputs)
+        self.steadily(lambda: self.summed(inputs, targets, 1, limits))
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""

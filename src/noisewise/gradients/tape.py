@@ -234,8 +234,6 @@ class Tape:
         windows = self.rows > 1 and len(shape) > 2 and leading % self.rows == 0
         return leading // self.rows if windows or leading == self.rows else 0
 
-    # -- forward ------------------------------------------------------------------------
-
     def target(self, tensor: Any) -> Target | None:
         """Return what a tensor is to the tape, if it is a parameter or computed from some."""
         if not isinstance(tensor, Tensor):
@@ -292,10 +290,10 @@ class Tape:
         with torch._C.DisableTorchFunction(), full_precision(self.device):
             if self.watch is None:
                 self._arrive(contraction)
-            else:
-                with self.watch.pause():
-                    self._inspect(contraction)
-                    self._arrive(contraction)
+                return
+            with self.watch.pause():
+                self._inspect(contraction)
+                self._arrive(contraction)
 
     def _inspect(self, contraction: Contraction) -> None:
         """Every factor of a record holds that record alone: the condition of a sensitivity."""
@@ -303,6 +301,8 @@ class Tape:
         for name, factor in contraction.ingredients():
             cell = self.watch.shadow.cell(factor)
             planes = self.watch.shadow.read(factor)
+            if cell is not None:
+                self.watch.trace.add(name, contraction.names, factor)
             # What was read from memory of before is dealt with where it is read.
             known = cell is not None or name in ("x", "tokens")
             if known and not is_foreign(planes, self.records):

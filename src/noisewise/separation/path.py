@@ -97,12 +97,23 @@ class Path:
 
     Attributes
     ----------
+    floats : int
+        The same of the floats that the digest leaves out.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
     """
 
-    __slots__ = ("_count", "_known", "_learning", "_numbers", "_outside", "digest", "unfollowed")
+    __slots__ = (
+        "_count",
+        "_known",
+        "_learning",
+        "_numbers",
+        "_outside",
+        "digest",
+        "floats",
+        "unfollowed",
+    )
 
     def __init__(
         self,
@@ -111,6 +122,7 @@ class Path:
         learning: bool = False,
     ) -> None:
         self.digest = 0
+        self.floats = 0
         self.unfollowed = ""
         self._known = known
         self._outside = Outside() if outside is None else outside
@@ -201,7 +213,11 @@ class Path:
                 small = 2 * value if value >= 0 else -2 * value + 1
                 seen.append(small if small < 2**60 else str(value))
             elif isinstance(value, float):
-                seen.append(value.hex() if exact else "float")
+                if exact:
+                    seen.append(value.hex())
+                else:
+                    seen.append("float")
+                    self.floats = hash((self.floats, value.hex()))
             elif isinstance(value, (tuple, list)):
                 seen.append(len(value))
                 self._describe(value, seen, True)

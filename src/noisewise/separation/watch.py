@@ -34,6 +34,7 @@ from noisewise.separation.shadow import (
     is_mixed,
     storage_key,
 )
+from noisewise.separation.trace import Trace
 
 __all__ = ["Storages", "Watch", "storages"]
 
@@ -62,6 +63,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Whether memory was met that no operation made and that is not known.
     random : bool
         Whether anything was drawn.
+    trace : Trace
+        What was computed.
     unknown : dict of Origin
         Operations on records that no rule speaks for.
     escapes : dict of Origin
@@ -78,6 +81,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.shadow = Shadow()
+        self.trace = Trace(self.shadow)
         self.paused = False
         self.unknown: dict[Origin, None] = {}
         self.escapes: dict[Origin, None] = {}
@@ -157,7 +161,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.escapes.setdefault(Origin(f"{_name(func)} (it raises)", place()))
                 raise
             if not self.paused:
+                self.trace.add(func, args, kwargs)
                 self._follow(func, args, kwargs, result)
+                self.trace.add("result", result)
         return result
 
     def left_behind(self) -> set[int]:

@@ -1,0 +1,51 @@
+"""What torch was asked to compute in one run, operation by operation, as one number.
+
+The path notes what a program calls. Code of one's own in the backward pass can do otherwise without
+calling anything, by handing one tensor on instead of another; the operations that follow tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from noisewise.separation.shadow import Cell, Shadow, storage_key
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """Follows one watched run; `digest` is equal for runs that computed the same.
+
+    Memory is known by the order in which the run meets it, and memory from outside by where it is.
+    """
+
+    def __init__(self, shadow: Shadow) -> None:
+        self.digest = 0
+        self._shadow = shadow
+        self._numbers: dict[Cell, int] = {}
+
+    def add(self, what: Any, *values: Any) -> None:
+        """One operation with its operands, or something that takes tensors."""
+        seen: list[Any] = [self.digest, what]
+        for value in pytree.tree_leaves(values):
+            if isinstance(value, Tensor):
+                seen.extend(self._place(value))
+            elif isinstance(value, (torch.Generator, torch.dtype, torch.device, torch.layout)):
+                seen.append(type(value))
+            else:
+                seen.append(repr(value))
+        self.digest = hash(tuple(seen))
+
+    def _place(self, tensor: Tensor) -> tuple[Any, ...]:
+        if tensor.layout != torch.strided:
+            return (tensor.layout, tensor.shape)
+        cell = self._shadow.cell(tensor)
+        if cell is None:
+            memory: Any = ("outside", storage_key(tensor))
+        else:
+            memory = self._numbers.setdefault(cell, len(self._numbers))
+        return memory, tensor.shape, tensor.stride(), tensor.storage_offset()
