@@ -16,6 +16,19 @@ from noisewise.separation.shadow import Cell, Shadow, storage_key
 
 __all__ = ["Trace"]
 
+_NAMED_BY_VALUE = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
 
 class Trace:
     """Follows one watched run; `digest` is equal for runs that computed the same.
@@ -34,10 +47,10 @@ class Trace:
         for value in pytree.tree_leaves(values):
             if isinstance(value, Tensor):
                 seen.extend(self._place(value))
-            elif isinstance(value, (torch.Generator, torch.dtype, torch.device, torch.layout)):
-                seen.append(type(value))
-            else:
+            elif isinstance(value, _NAMED_BY_VALUE):
                 seen.append(repr(value))
+            else:  # generators, process groups: shown with their address, which says nothing
+                seen.append(type(value))
         self.digest = hash(tuple(seen))
 
     def _place(self, tensor: Tensor) -> tuple[Any, ...]:
