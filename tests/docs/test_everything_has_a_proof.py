@@ -12,7 +12,7 @@ ROOT = Path(noisewise.__file__).parent
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "proofs"
 #: Modules of these folders that hold tools and no bound of their own.
 TOOLS = {"__init__", "refusals", "vectors", "windows", "selection", "profile", "resolution"}
-TOOLS |= {"tree_estimate"}  # read-out: post-processing
+TOOLS |= {"tree_estimate", "registry"}  # read-out is post-processing
 
 
 @pytest.mark.parametrize(

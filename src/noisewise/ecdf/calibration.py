@@ -35,6 +35,7 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column
 from noisewise.privacy import _validate
 from noisewise.privacy.events import Event
@@ -232,6 +233,10 @@ class PrivateCalibration:
         return compose([self.curve.statement(), self.sums.statement()], self.budget.delta)
 
 
+@curve(
+    answers="Whether predicted probabilities are the observed shares, group by group.",
+    proof="proofs/curves.md#groups",
+)
 @one_vocabulary
 def private_calibration(
     y: Any,
@@ -376,6 +381,7 @@ class CalibrationCurve(StatedTuple, _Curve):
     """As of ``sklearn.calibration.calibration_curve``, with ``statement()``."""
 
 
+@curve(answers="The same, as `sklearn.calibration` returns it.", proof="proofs/curves.md#groups")
 @one_vocabulary
 def dp_calibration_curve(
     y: Any, p: Any, *, epsilon: float, n_bins: int = 5, **options: Unpack[CalibrationOptions]
@@ -399,6 +405,7 @@ def dp_calibration_curve(
     return CalibrationCurve.stated((found.prob_true[keep], found.prob_pred[keep]), found.statement)
 
 
+@curve(answers="How far the two are apart on average.", proof="proofs/curves.md#groups")
 @one_vocabulary
 def dp_expected_calibration_error(
     y: Any, p: Any, *, epsilon: float, n_bins: int = 10, **options: Unpack[CalibrationOptions]

@@ -32,6 +32,7 @@ from noisewise.ecdf.mechanisms.protocol import (
 )
 from noisewise.ecdf.mechanisms.thesis import ThesisTree
 from noisewise.ecdf.mechanisms.tree_estimate import subtree_variances
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
 from noisewise.ecdf.sources.tables import counted
 from noisewise.privacy import _validate
@@ -55,6 +56,10 @@ __all__ = ["curve_mechanism", "dp_ecdf", "smooth_counts"]
 SMOOTHINGS = ("auto", "l2", "l1", "pava", "shrink")
 
 
+@curve(
+    answers="How values are distributed: the whole curve, its quantiles and a band.",
+    proof="proofs/curves.md#shift",
+)
 @one_vocabulary
 def dp_ecdf(
     x: Any,

@@ -21,6 +21,7 @@ from noisewise.ecdf.group_sums import Held, separate
 from noisewise.ecdf.hosmer_lemeshow_null import Groups, NullResult, p_values, statistic_of
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc import PrivateROC, private_roc
 from noisewise.ecdf.sources.tables import Column, column_of, without_others
 from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
@@ -134,6 +135,7 @@ class Evaluation:
         return compose(parts, self.budget.delta)
 
 
+@curve(answers="All of the above for one model, in one release.", proof="proofs/curves.md#shift")
 @one_vocabulary
 def private_evaluation(
     y: Any,

@@ -20,6 +20,7 @@ from noisewise.ecdf.grid import Grid, as_records
 from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import Mechanism
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import column_of, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
@@ -105,6 +106,10 @@ class PrivateHistogram:
         return self.promise.state()
 
 
+@curve(
+    answers="How many values lie in each bin, with deviations and intervals.",
+    proof="proofs/curves.md#trees",
+)
 @one_vocabulary
 def private_histogram(
     x: Any,
@@ -205,6 +210,7 @@ class Histogram(StatedTuple, _Histogram):
     """``(counts, edges)`` as of ``numpy.histogram``, with ``statement()``."""
 
 
+@curve(answers="The same, as `numpy.histogram` returns it.", proof="proofs/curves.md#trees")
 @one_vocabulary
 def dp_histogram(
     x: Any,

@@ -56,6 +56,7 @@ from noisewise.ecdf.hosmer_lemeshow_root import (
 from noisewise.ecdf.hosmer_lemeshow_sums import SUMMED, _families, _residual_family, _thesis
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column
 from noisewise.privacy import _validate
 from noisewise.privacy.events import Event
@@ -153,6 +154,10 @@ class HosmerLemeshow:
         )
 
 
+@curve(
+    answers="Whether the difference is more than chance: a test.",
+    proof="proofs/curves.md#hosmer-lemeshow",
+)
 @one_vocabulary
 def dp_hosmer_lemeshow(
     y: Any,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc import PrivateROC, private_roc
 from noisewise.release import StatedNumber, StatedTuple
 from noisewise.release.words import one_vocabulary
@@ -90,6 +91,10 @@ class DETCurve(StatedTuple, _DET):
     """As of ``sklearn.metrics.det_curve``, with ``statement()``."""
 
 
+@curve(
+    answers="Precision over recall, as `sklearn.metrics` returns it.",
+    proof="proofs/curves.md#two-classes",
+)
 @one_vocabulary
 def dp_precision_recall_curve(
     y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
@@ -109,6 +114,7 @@ def dp_precision_recall_curve(
     return PrecisionRecallCurve.stated(precision_recall(roc), roc.statement)
 
 
+@curve(answers="The area below that.", proof="proofs/curves.md#two-classes")
 @one_vocabulary
 def dp_average_precision_score(
     y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
@@ -118,6 +124,10 @@ def dp_average_precision_score(
     return StatedNumber.stated(average_precision(roc), roc.statement)
 
 
+@curve(
+    answers="False positives over false negatives, as `sklearn.metrics` returns them.",
+    proof="proofs/curves.md#two-classes",
+)
 @one_vocabulary
 def dp_det_curve(
     y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]

@@ -27,6 +27,7 @@ from noisewise.ecdf.group_sums import (
     to_units,
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.registry import curve
 from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -105,6 +106,7 @@ class PrivateConfusion:
         return self.sums.statement()
 
 
+@curve(answers="How often each class was taken for each other one.", proof="proofs/curves.md#trees")
 @one_vocabulary
 def private_confusion(
     y: Any,
@@ -240,6 +242,7 @@ class PrivateRegressionErrors:
         return self.sums.statement()
 
 
+@curve(answers="Mean absolute error and R² of predicted numbers.", proof="proofs/curves.md#groups")
 @one_vocabulary
 def private_regression_errors(
     y: Any,

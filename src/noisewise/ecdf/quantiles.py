@@ -28,6 +28,7 @@ from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
+from noisewise.ecdf.registry import curve
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import tightest
 from noisewise.privacy.events import Event, Pure, ZeroConcentrated
@@ -66,6 +67,10 @@ LIMIT_SHARE = 0.5
 MISSED_BY_CHOICE, MISSED_BY_CURVE, BY_FAR = 1.7, 0.8, 0.7
 
 
+@curve(
+    answers="Below which value a given share lies, for one or few shares.",
+    proof="proofs/curves.md#quantiles",
+)
 @one_vocabulary
 def dp_quantile(
     x: Any,
@@ -175,6 +180,7 @@ def dp_quantile(
     return _result(values.reshape(wanted.shape), found.promise.state, between, choice.description)
 
 
+@curve(answers="The value in the middle.", proof="proofs/curves.md#quantiles")
 @one_vocabulary
 def dp_median(
     x: Any, *, bounds: tuple[float, float] | None = None, **options: Unpack[QuantileOptions]

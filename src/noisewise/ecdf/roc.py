@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from noisewise.ecdf.auc import area_under, fieller_interval
 from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
 from noisewise.privacy import _validate
@@ -220,6 +221,10 @@ def _steps(
     return value[np.maximum(np.searchsorted(at, x, side="right") - 1, 0)]
 
 
+@curve(
+    answers="How well scores tell two classes apart: curve, area, bands, operating points.",
+    proof="proofs/curves.md#two-classes",
+)
 @one_vocabulary
 def private_roc(
     y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]
@@ -267,6 +272,10 @@ class ROCCurve(StatedTuple, _Curve):
     """``(fpr, tpr, thresholds)`` as of ``sklearn.metrics.roc_curve``, with ``statement()``."""
 
 
+@curve(
+    answers="The curve as `sklearn.metrics.roc_curve` returns it.",
+    proof="proofs/curves.md#two-classes",
+)
 @one_vocabulary
 def dp_roc_curve(
     y: Any,
@@ -299,6 +308,7 @@ def dp_roc_curve(
     return ROCCurve.stated(values, roc.statement)
 
 
+@curve(answers="The area below it.", proof="proofs/curves.md#two-classes")
 @one_vocabulary
 def dp_roc_auc_score(
     y: Any, score: Any, *, epsilon: float, **options: Unpack[ScoreOptions]

@@ -26,10 +26,10 @@ Proof: docs/proofs/curves.md#factorisations.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,11 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
+from noisewise.ecdf.mechanisms.registry import Counting, Objective, Wanted, register
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 
 __all__ = ["PinnedCirculant", "circulant_mechanism", "circulant_spectrum", "inverse_column"]
 
-Objective = Literal["mean", "max"]
 # Finer kernels would overflow 64 bits in the exact autocorrelation.
 FINEST = 1 << 27
 
@@ -299,3 +299,26 @@ def circulant_mechanism(
     if math.sqrt(square) < needed:
         strategy = build(setting, objective, power_of_two(needed / math.sqrt(square)))
     return calibrate(strategy, budget, "gaussian", change="interval")
+
+
+def _circulant(setting: Setting, budget: Budget, wanted: Wanted) -> Mechanism:
+    return circulant_mechanism(setting, budget, objective=wanted.objective, change=wanted.change)
+
+
+def _where_it_can(setting: Setting, budget: Budget, wanted: Wanted) -> Iterator[Mechanism]:
+    fits = setting.total_is_public and wanted.change in (None, "interval")
+    if budget.allows_gaussian and fits:
+        yield _circulant(setting, budget, wanted)
+
+
+register(
+    Counting(
+        "circulant",
+        "Stationary noise on a circle, pinned where counts are known to be zero. For replaced "
+        "records only; needs delta > 0 (or rho). Least mean variance from 2^10 bins on, least "
+        "maximum from 2^13 on.",
+        "proofs/curves.md#factorisations",
+        _circulant,
+        _where_it_can,
+    )
+)

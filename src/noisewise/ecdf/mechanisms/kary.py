@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -32,6 +32,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
+from noisewise.ecdf.mechanisms.registry import Counting, Objective, Wanted, register
 from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 from noisewise.ecdf.mechanisms.tree_estimate import (
     estimate_leaves,
@@ -44,7 +45,6 @@ from noisewise.ecdf.mechanisms.tree_estimate import (
 __all__ = ["CountTree", "choose_tree", "histogram_mechanism", "kary_mechanism"]
 
 Kind = Literal["laplace", "gaussian"]
-Objective = Literal["mean", "max"]
 
 
 @dataclass(frozen=True)
@@ -325,3 +325,39 @@ def histogram_mechanism(
 ) -> Mechanism:
     """Return the noisy histogram, summed up: best for few bins."""
     return kary_mechanism(setting, budget, kind=kind, fanouts=(setting.bins,), change=change)
+
+
+def _kary(setting: Setting, budget: Budget, wanted: Wanted) -> Mechanism:
+    return kary_mechanism(setting, budget, objective=wanted.objective, change=wanted.change)
+
+
+def _both_kinds(setting: Setting, budget: Budget, wanted: Wanted) -> Iterator[Mechanism]:
+    kinds: tuple[tuple[Kind, bool], ...] = (
+        ("laplace", budget.allows_laplace),
+        ("gaussian", budget.allows_gaussian),
+    )
+    for kind, allowed in kinds:
+        if allowed:
+            yield kary_mechanism(
+                setting, budget, kind=kind, objective=wanted.objective, change=wanted.change
+            )
+
+
+register(
+    Counting(
+        "kary",
+        "Counts of all nodes of a tree, least squares. Fan-outs and the split of the budget over "
+        "the levels minimise the closed-form variance. Best for pure budgets.",
+        "proofs/curves.md#trees",
+        _kary,
+        _both_kinds,
+    )
+)
+register(
+    Counting(
+        "histogram",
+        "Noise on every bin, summed up. Best for a handful of bins.",
+        "proofs/curves.md#trees",
+        lambda setting, budget, wanted: histogram_mechanism(setting, budget, change=wanted.change),
+    )
+)

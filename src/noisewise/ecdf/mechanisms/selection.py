@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import lru_cache
 
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.mechanisms.circulant import circulant_mechanism
-from noisewise.ecdf.mechanisms.kary import histogram_mechanism, kary_mechanism
+from noisewise.ecdf.mechanisms import circulant, kary, thesis, toeplitz
 from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Setting
-from noisewise.ecdf.mechanisms.thesis import thesis_mechanism
-from noisewise.ecdf.mechanisms.toeplitz import Objective, sqrt_mechanism
+from noisewise.ecdf.mechanisms.registry import COUNTING, Objective, Wanted
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import Relation
 
-__all__ = ["MECHANISMS", "plan"]
+__all__ = ["MECHANISMS", "STRATEGY_FILES", "plan"]
 
-MECHANISMS = ("auto", "kary", "thesis", "sqrt", "circulant", "histogram")
+#: Importing a strategy's file enters it into the registry.
+STRATEGY_FILES = (kary, thesis, toeplitz, circulant)
+MECHANISMS = ("auto", *COUNTING)
 
 
 def plan(
@@ -35,8 +35,8 @@ def plan(
     ----------
     bins : int
         Number of cells of the histogram.
-    relation : {"replace", "add-remove"}
-        Which datasets are neighbours. Under "replace" the number of records is public.
+    relation : {"replace-one", "add-remove"}
+        Which datasets are neighbours. Under "replace-one" the number of records is public.
     budget : Budget
         What one release may cost.
     mechanism : {"auto", "kary", "thesis", "sqrt", "circulant", "histogram"}
@@ -52,55 +52,31 @@ def plan(
 
     Examples
     --------
-    >>> plan(1024, "replace", Budget(1.0)).name
+    >>> plan(1024, "replace-one", Budget(1.0)).name
     'kary'
     """
     _validate.choice("mechanism", mechanism, MECHANISMS)
     _validate.choice("objective", objective, ("mean", "max"))
     setting = Setting.of(bins, relation)
     base = _validate.integer("base", base, minimum=2, maximum=16)
-    if base != 2 and mechanism != "thesis":
+    if base != 2 and (mechanism == "auto" or not COUNTING[mechanism].has_base):
         raise ValueError(
             f"base={base} belongs to mechanism='thesis', got mechanism={mechanism!r}: the other "
             "mechanisms choose their own fan-outs"
         )
     if change == "joint":
         setting = replace(setting, total_is_public=False)
-    return _plan(setting, budget, mechanism, objective, change, base)
+    return _plan(setting, budget, mechanism, Wanted(objective, change, base))
 
 
 @lru_cache(maxsize=64)
-def _plan(
-    setting: Setting,
-    budget: Budget,
-    mechanism: str,
-    objective: Objective,
-    change: Change | None,
-    base: int,
-) -> Mechanism:
-    if mechanism == "thesis":
-        return thesis_mechanism(setting, budget, base=base, change=change)
-    if mechanism == "histogram":
-        return histogram_mechanism(setting, budget, change=change)
-    if mechanism == "sqrt":
-        return sqrt_mechanism(setting, budget, objective=objective, change=change)
-    if mechanism == "circulant":
-        return circulant_mechanism(setting, budget, objective=objective, change=change)
-    if mechanism == "kary":
-        return kary_mechanism(setting, budget, objective=objective, change=change)
-    candidates = []
-    if budget.allows_laplace:
-        candidates += [
-            kary_mechanism(setting, budget, kind="laplace", objective=objective, change=change),
-            thesis_mechanism(setting, budget, kind="laplace", change=change),
-        ]
-    if budget.allows_gaussian:
-        candidates += [
-            kary_mechanism(setting, budget, kind="gaussian", objective=objective, change=change),
-            sqrt_mechanism(setting, budget, objective=objective, change=change),
-        ]
-        if setting.total_is_public and change in (None, "interval"):
-            candidates.append(circulant_mechanism(setting, budget, objective=objective))
+def _plan(setting: Setting, budget: Budget, mechanism: str, wanted: Wanted) -> Mechanism:
+    if mechanism != "auto":
+        return COUNTING[mechanism].make(setting, budget, wanted)
+    objective = wanted.objective
+    candidates = [
+        one for each in COUNTING.values() for one in each.candidates(setting, budget, wanted)
+    ]
 
     def error(candidate: Mechanism) -> float:
         return candidate.mean_variance if objective == "mean" else candidate.max_variance

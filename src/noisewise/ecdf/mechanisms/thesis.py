@@ -15,6 +15,7 @@ Proof: docs/proofs/curves.md#paths.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -33,6 +34,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
+from noisewise.ecdf.mechanisms.registry import Counting, Wanted, register
 from noisewise.ecdf.mechanisms.resolution import check_range, power_of_two
 
 __all__ = ["ThesisTree", "thesis_mechanism"]
@@ -167,3 +169,23 @@ def thesis_mechanism(
         finest = max(1e3 * math.sqrt(nodes), budget.least_deviation(touched) * budget.ratio)
         tree = ThesisTree(setting, base, power_of_two(finest))
     return calibrate(tree, budget, kind, change=change)
+
+
+def _with_laplace(setting: Setting, budget: Budget, wanted: Wanted) -> Iterator[Mechanism]:
+    if budget.allows_laplace:
+        yield thesis_mechanism(setting, budget, kind="laplace", change=wanted.change)
+
+
+register(
+    Counting(
+        "thesis",
+        "Eq. 6.3.1 of Barczewski (2025): a threshold gets the noise of all nodes of a tree above "
+        "it, with the exact sensitivity. `base=` takes other trees than binary ones.",
+        "proofs/curves.md#paths",
+        lambda setting, budget, wanted: thesis_mechanism(
+            setting, budget, base=wanted.base, change=wanted.change
+        ),
+        _with_laplace,
+        has_base=True,
+    )
+)

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +42,11 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
+from noisewise.ecdf.mechanisms.registry import Counting, Objective, Wanted, register
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 
 __all__ = ["ScaledToeplitz", "sqrt_mechanism"]
 
-Objective = Literal["mean", "max"]
 # Beyond this many bins the search for the longest difference of scaled columns takes seconds,
 # and the circulant strategy is better in any case.
 MOST_SCALED = 1 << 12
@@ -294,3 +293,21 @@ def sqrt_mechanism(
         extra = power_of_two(needed / math.sqrt(square))
         strategy = choose_strategy(setting.bins, setting.total_is_public, change, objective, extra)
     return calibrate(strategy, budget, "gaussian", change=change)
+
+
+def _sqrt(setting: Setting, budget: Budget, wanted: Wanted) -> Mechanism:
+    return sqrt_mechanism(setting, budget, objective=wanted.objective, change=wanted.change)
+
+
+register(
+    Counting(
+        "sqrt",
+        "A lower triangular Toeplitz matrix near the square root of the summation matrix, whose "
+        "ends are treated differently. Needs delta > 0 (or rho).",
+        "proofs/curves.md#factorisations",
+        _sqrt,
+        lambda setting, budget, wanted: (
+            [_sqrt(setting, budget, wanted)] if budget.allows_gaussian else []
+        ),
+    )
+)
