@@ -7,7 +7,7 @@ import torch
 from noisewise.training.loader import PrivateLoader
 from noisewise.training.records import Records
 from noisewise.training.resolved import ResolvedPlan
-from noisewise.training.sampling import FullSampler, PoissonSampler, Sampler, Shard
+from noisewise.training.sampling import SAMPLERS, Sampler, Shard
 from noisewise.training.streams import Streams
 from noisewise.training.team import Team
 from noisewise.training.units import UnitTable, sampler_of
@@ -28,9 +28,7 @@ def make_loader(
         return None
 
     def drawing(shard: Shard) -> Sampler:
-        if resolved.plan.sampling == "full":
-            return FullSampler(shard, streams)
-        return PoissonSampler(shard, resolved.sample_rate, streams)
+        return SAMPLERS[resolved.plan.sampling].of(shard, resolved.sample_rate, streams)
 
     return PrivateLoader(
         records,

@@ -23,20 +23,11 @@ from noisewise.release.allocation import ALLOCATIONS
 from noisewise.training import unit_rules
 from noisewise.training.plan_values import from_plain, to_plain
 from noisewise.training.resolved import Constants, ResolvedPlan, calibrated, default_delta
+from noisewise.training.sampling import REFUSED, SAMPLERS
 
 __all__ = ["Plan"]
 
-SAMPLERS = ("poisson", "full")
 RECORD = "one record"
-
-_REFUSED_SAMPLERS = {
-    "shuffle": (
-        "batches of a shuffled dataset have no analysis as tight as Poisson's: one epoch with "
-        "noise multiplier 0.5 that Poisson accounting calls epsilon 3.2 costs at least 10"
-    ),
-    "fixed": "batches of a fixed size drawn without replacement need an analysis of their own",
-    "weighted": "records drawn with unequal probabilities need an analysis for the largest one",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +195,7 @@ class Plan:
     @property
     def needs_size(self) -> bool:
         """Whether a constant of this plan is computed from the number of records."""
-        one_missing = self.batch_size is None or (
-            self.sample_rate is None and self.sampling != "full"
-        )
+        one_missing = self.batch_size is None or (self.sample_rate is None and not self._takes_all)
         return self.delta is None or one_missing
 
     def with_(self, **changes: Any) -> Plan:
@@ -249,13 +238,17 @@ class Plan:
 
     # ---------------------------------------------------------------- checks
 
+    @property
+    def _takes_all(self) -> bool:
+        return SAMPLERS[self.sampling].takes_all
+
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     def _check_sampling(self) -> None:
-        if self.sampling in SAMPLERS:
+        if isinstance(self.sampling, str) and self.sampling in SAMPLERS:
             return
-        reason = _REFUSED_SAMPLERS.get(
+        reason = REFUSED.get(
             str(self.sampling), "no analysis of it is known here, so no epsilon would be true"
         )
         raise UnsoundError(
@@ -306,12 +299,12 @@ class Plan:
             self._set("batch_size", _validate.positive("batch_size", self.batch_size))
         if self.sample_rate is not None:
             self._set("sample_rate", _validate.probability("sample_rate", self.sample_rate))
-        if self.sampling == "full" and self.sample_rate not in (None, 1.0):
+        if self._takes_all and self.sample_rate not in (None, 1.0):
             raise ValueError(
                 f"sampling='full' draws every record, so sample_rate is 1, got {self.sample_rate!r}"
                 "; leave it out, or use sampling='poisson'."
             )
-        if self.sampling == "poisson" and self.batch_size is None and self.sample_rate is None:
+        if not self._takes_all and self.batch_size is None and self.sample_rate is None:
             raise ValueError(
                 "a plan needs the expected batch size or the sample rate, got neither: give e.g. "
                 "batch_size=1024 (large batches suit private training), or sampling='full'."
@@ -327,7 +320,7 @@ class Plan:
                 f"the {size} records there are, got {self.batch_size:g}. Use sampling='full' for "
                 f"full batches, or batch_size={max(1, size // 4)}."
             )
-        rate = 1.0 if self.sampling == "full" else self.sample_rate
+        rate = 1.0 if self._takes_all else self.sample_rate
         if rate is not None and abs(self.batch_size - rate * size) > 1 + 0.01 * self.batch_size:
             raise ValueError(
                 f"batch_size={self.batch_size:g} contradicts sample_rate={rate:g} of {size} "
@@ -339,7 +332,7 @@ class Plan:
     def _rate(self, size: int | None) -> tuple[float, float]:
         """Sample rate and divisor."""
         self._check_against_size(size)
-        rate = 1.0 if self.sampling == "full" else self.sample_rate
+        rate = 1.0 if self._takes_all else self.sample_rate
         if rate is not None and self.batch_size is not None:
             return rate, self.batch_size
         if size is None:

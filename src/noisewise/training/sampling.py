@@ -1,5 +1,9 @@
 """Which records a step takes: exactly what the accountant assumes.
 
+A new sampler is one class here that :func:`register` enters: a plan takes its word, the table of
+``docs/training.md`` is made from the registry, and ``tests/common/test_common_samplers.py`` asks
+for the event that accounts for it.
+
 ``PoissonSampler`` draws each record independently with probability q, by one vectorised draw
 whose probability is exact (:meth:`noisewise.privacy.Randomness.poisson_indices`); the batch may
 be empty. ``FullSampler`` takes all. Batch k is a function of the step k and the run's generators
@@ -13,7 +17,7 @@ others but one in their places, and with them the rounding of their sum
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +26,7 @@ from torch import Tensor
 from noisewise.privacy import Randomness, _validate
 from noisewise.training.streams import Streams
 
-__all__ = ["FullSampler", "PoissonSampler", "Sampler", "Shard"]
+__all__ = ["REFUSED", "SAMPLERS", "FullSampler", "PoissonSampler", "Sampler", "Shard", "register"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,55 @@ class Sampler(Protocol):
         ...
 
 
+class PlannedSampler(Sampler, Protocol):
+    """A sampler that a plan can ask for.
+
+    Attributes
+    ----------
+    word, told : str
+        The word for it in a plan, and what it does, in one sentence.
+    proof : str
+        Where the event that accounts for it is proven: page and anchor of the documentation.
+    takes_all : bool
+        Whether every record takes part in every step, so that the rate is one.
+    """
+
+    word: ClassVar[str]
+    told: ClassVar[str]
+    proof: ClassVar[str]
+    takes_all: ClassVar[bool]
+
+    @classmethod
+    def of(cls, shard: Shard, sample_rate: float, streams: Streams) -> Sampler:
+        """The sampler of a run."""
+        ...
+
+
+_Kind = TypeVar("_Kind", bound=type[PlannedSampler])
+
+#: Every sampler by its word.
+SAMPLERS: dict[str, type[PlannedSampler]] = {}
+
+#: Samplers that people ask for, and why there is no epsilon for them.
+REFUSED = {
+    "shuffle": (
+        "batches of a shuffled dataset have no analysis as tight as Poisson's: one epoch with "
+        "noise multiplier 0.5 that Poisson accounting calls epsilon 3.2 costs at least 10"
+    ),
+    "fixed": "batches of a fixed size drawn without replacement need an analysis of their own",
+    "weighted": "records drawn with unequal probabilities need an analysis for the largest one",
+}
+
+
+def register(kind: _Kind) -> _Kind:
+    """Enter a sampler into the registry."""
+    if kind.word in SAMPLERS or kind.word in REFUSED:
+        raise ValueError(f"there is a sampler called {kind.word!r}")
+    SAMPLERS[kind.word] = kind
+    return kind
+
+
+@register
 @dataclass(frozen=True)
 class PoissonSampler:
     """Each record independently, with probability `sample_rate`.
@@ -63,9 +116,18 @@ class PoissonSampler:
     (True, True)
     """
 
+    word: ClassVar[str] = "poisson"
+    told: ClassVar[str] = "Each record independently, with probability q; a batch may be empty."
+    proof: ClassVar[str] = "proofs/events.md#poisson-gaussian"
+    takes_all: ClassVar[bool] = False
     shard: Shard
     sample_rate: float
     streams: Streams = field(repr=False)
+
+    @classmethod
+    def of(cls, shard: Shard, sample_rate: float, streams: Streams) -> PoissonSampler:
+        """The sampler of a run."""
+        return cls(shard, sample_rate, streams)
 
     def __post_init__(self) -> None:
         _validate.probability("sample_rate", self.sample_rate)
@@ -77,12 +139,24 @@ class PoissonSampler:
         return self.shard.positions(_shuffled(drawn, rng))
 
 
+@register
 @dataclass(frozen=True)
 class FullSampler:
     """All records, every time."""
 
+    word: ClassVar[str] = "full"
+    told: ClassVar[str] = (
+        "Every record in every step, which also bounds any batches of distinct records."
+    )
+    proof: ClassVar[str] = "proofs/events.md#poisson-gaussian"
+    takes_all: ClassVar[bool] = True
     shard: Shard
     streams: Streams | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, shard: Shard, sample_rate: float, streams: Streams) -> FullSampler:
+        """The sampler of a run."""
+        return cls(shard, streams)
 
     def indices(self, step: int) -> Tensor:
         """Positions of all records, in random order if there is a generator."""
