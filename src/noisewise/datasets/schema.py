@@ -94,17 +94,23 @@ class Schema:
 
     def __post_init__(self) -> None:
         columns = dict(self.columns)
-        for name, column in columns.items():
-            if not isinstance(name, str):
-                raise SchemaError(f"column names must be text, got {name!r}")
-            if not isinstance(column, Column) or type(column) is Column:
-                raise SchemaError(
-                    f"column {name!r} must be Numeric(low, high), Categorical([...]), Binary(), "
-                    f"Ordinal([...]), CodeRanges(...) or Drop(), got {column!r}"
-                )
+        _check_columns(columns)
         _validate.choice("scale", self.scale, ("symmetric", "unit"))
-        if not any(column.norm_squared for column in columns.values()):
-            raise SchemaError("a schema needs at least one column that is not dropped")
+        self._check_target(columns)
+        self._check_unit(columns)
+        if not isinstance(self.file, FileFormat):
+            raise SchemaError(f"file must be a FileFormat, got {self.file!r}")
+        if not self.sound and not self.reason:
+            raise SchemaError("a schema that is not sound needs a reason")
+        names = [name for key, column in columns.items() for name in column.features(key)]
+        if len(set(names)) != len(names):
+            raise SchemaError("two encoded features have the same name; rename a column")
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+        object.__setattr__(self, "_names", tuple(names))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", categories(self.classes))
+
+    def _check_target(self, columns: Mapping[str, Column]) -> None:
         if (self.classes is not None or self.target_range is not None) and self.target is None:
             raise SchemaError("classes or target_range need the name of the target column")
         if self.classes is not None and self.target_range is not None:
@@ -121,26 +127,17 @@ class Schema:
             or len(self.classes or ()) != len(class_names(self.target_rule))
         ):
             raise SchemaError("target_rule must be YesNo() or Categorical([...]) of the classes")
-        if not isinstance(self.file, FileFormat):
-            raise SchemaError(f"file must be a FileFormat, got {self.file!r}")
-        if self.unit is not None and not isinstance(self.unit, str):
+
+    def _check_unit(self, columns: Mapping[str, Column]) -> None:
+        if self.unit is None:
+            return
+        if not isinstance(self.unit, str):
             raise SchemaError(f"unit must be the name of a column, got {self.unit!r}")
-        if self.unit is not None and (
-            self.unit == self.target or not isinstance(columns.get(self.unit, Drop()), Drop)
-        ):
+        if self.unit == self.target or not isinstance(columns.get(self.unit, Drop()), Drop):
             raise SchemaError(
                 f"column {self.unit!r} names the unit, so it cannot be learnt from; declare it "
                 "Identifier()"
             )
-        if not self.sound and not self.reason:
-            raise SchemaError("a schema that is not sound needs a reason")
-        names = [name for key, column in columns.items() for name in column.features(key)]
-        if len(set(names)) != len(names):
-            raise SchemaError("two encoded features have the same name; rename a column")
-        object.__setattr__(self, "columns", MappingProxyType(columns))
-        object.__setattr__(self, "_names", tuple(names))
-        if self.classes is not None:
-            object.__setattr__(self, "classes", categories(self.classes))
 
     def __hash__(self) -> int:
         return hash(self.to_json())
@@ -417,3 +414,16 @@ class Schema:
         strange = [name for name in names if name not in self.columns]
         if strange:
             raise SchemaError(f"the schema has no column {strange[0]!r}")
+
+
+def _check_columns(columns: Mapping[str, Column]) -> None:
+    for name, column in columns.items():
+        if not isinstance(name, str):
+            raise SchemaError(f"column names must be text, got {name!r}")
+        if not isinstance(column, Column) or type(column) is Column:
+            raise SchemaError(
+                f"column {name!r} must be Numeric(low, high), Categorical([...]), Binary(), "
+                f"Ordinal([...]), CodeRanges(...) or Drop(), got {column!r}"
+            )
+    if not any(column.norm_squared for column in columns.values()):
+        raise SchemaError("a schema needs at least one column that is not dropped")

@@ -61,32 +61,8 @@ def to_dict(schema: Schema) -> dict[str, Any]:
 
 def from_text(text: str) -> dict[str, Any]:
     """Return the arguments of :class:`Schema`."""
-    try:
-        stored = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SchemaError(f"a schema must be JSON: {error}") from error
-    if not isinstance(stored, dict) or "noisewise_schema" not in stored:
-        raise SchemaError('a schema in JSON has the key "noisewise_schema" with its version')
-    version = stored.pop("noisewise_schema")
-    if version != VERSION:
-        raise SchemaError(
-            f"schema version {version!r} is not known to this release, which reads {VERSION}; "
-            "update noisewise or write the schema again"
-        )
-    if set(stored) - set(_MORE) != set(_KEYS):
-        wrong = ", ".join(sorted((set(stored) - set(_MORE)) ^ set(_KEYS)))
-        raise SchemaError(f"a schema in JSON has the keys {', '.join(_KEYS)}; wrong: {wrong}")
-    if not isinstance(stored["sound"], bool):
-        raise SchemaError('"sound" must be true or false')
-    columns: dict[str, Column] = {}
-    for entry in _list(stored["columns"], "columns"):
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise SchemaError("each column in JSON is an object with a name")
-        name = entry["name"]
-        if name in columns:
-            raise SchemaError(f"column {name!r} occurs twice")
-        columns[name] = _read_column({k: v for k, v in entry.items() if k != "name"}, name)
-    stored["columns"] = columns
+    stored = _read_object(text)
+    stored["columns"] = _read_columns(stored["columns"])
     if stored["classes"] is not None:
         stored["classes"] = tuple(_list(stored["classes"], "classes"))
     if stored["target_range"] is not None:
@@ -104,6 +80,40 @@ def from_text(text: str) -> dict[str, Any]:
         except TypeError as error:
             raise SchemaError(f"file: {error}") from error
     return stored
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    """The keys of a schema, all of them and no others."""
+    try:
+        stored = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"a schema must be JSON: {error}") from error
+    if not isinstance(stored, dict) or "noisewise_schema" not in stored:
+        raise SchemaError('a schema in JSON has the key "noisewise_schema" with its version')
+    version = stored.pop("noisewise_schema")
+    if version != VERSION:
+        raise SchemaError(
+            f"schema version {version!r} is not known to this release, which reads {VERSION}; "
+            "update noisewise or write the schema again"
+        )
+    if set(stored) - set(_MORE) != set(_KEYS):
+        wrong = ", ".join(sorted((set(stored) - set(_MORE)) ^ set(_KEYS)))
+        raise SchemaError(f"a schema in JSON has the keys {', '.join(_KEYS)}; wrong: {wrong}")
+    if not isinstance(stored["sound"], bool):
+        raise SchemaError('"sound" must be true or false')
+    return stored
+
+
+def _read_columns(entries: Any) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for entry in _list(entries, "columns"):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise SchemaError("each column in JSON is an object with a name")
+        name = entry["name"]
+        if name in columns:
+            raise SchemaError(f"column {name!r} occurs twice")
+        columns[name] = _read_column({k: v for k, v in entry.items() if k != "name"}, name)
+    return columns
 
 
 def _column(column: Column) -> dict[str, Any]:

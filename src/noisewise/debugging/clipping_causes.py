@@ -61,34 +61,11 @@ def clipping_mistake(bench: Bench, canaries: list[Canary]) -> tuple[str, str]:
         ratios = np.asarray([f * d.norm / d.clip for d, f in known])
         if np.ptp(ratios) < 0.02 * ratios.mean():
             return "clips-to-multiple", f"gradients are clipped to {ratios.mean():.3g} C."
-        if np.ptp(squares := ratios * np.asarray([d.norm for d, _ in known])) < 0.05 * np.max(
-            squares
-        ):
+        squares = ratios * np.asarray([d.norm for d, _ in known])
+        if np.ptp(squares) < 0.05 * np.max(squares):
             return "squared-norm", "gradients are divided by their squared norm."
-        groups: dict[str, list[slice]] = {}
-        for name, part in slices.items():
-            groups.setdefault(name, []).append(part)
-            groups.setdefault(name.rpartition(".")[0] or name, []).append(part)
-        for name, parts in groups.items():
-            rest = [
-                math.sqrt(
-                    max(
-                        d.norm**2
-                        - sum(
-                            float(np.sum(d.gradient[p] ** 2))
-                            for p in {(q.start, q.stop): q for q in parts}.values()
-                        ),
-                        0.0,
-                    )
-                )
-                for d, _ in known
-            ]
-            if all(
-                abs(f * r / d.clip - 1) < 0.02
-                for (d, f), r in zip(known, rest, strict=True)
-                if r > d.clip
-            ):
-                return "norm-omits-tensor", f"the norm that is clipped leaves out {name}."
+        if (omitted := _omitted(slices, known)) is not None:
+            return "norm-omits-tensor", f"the norm that is clipped leaves out {omitted}."
         # Contributions may be parallel to the gradient although every layer is bounded alone.
         worst = max(strong, key=lambda d: d.ratio)
         lengths = [float(np.linalg.norm(worst.row[part])) / worst.clip for part in slices.values()]
@@ -103,6 +80,27 @@ def clipping_mistake(bench: Bench, canaries: list[Canary]) -> tuple[str, str]:
             return "clipped-per-layer", _per_layer(len(slices))
         return "elements-clamped", "single elements are clamped to C instead of the norm."
     return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."
+
+
+def _omitted(slices: dict[str, slice], known: list[tuple[Canary, float]]) -> str | None:
+    """A tensor or module without which the norm fits every factor."""
+    groups: dict[str, list[slice]] = {}
+    for name, part in slices.items():
+        groups.setdefault(name, []).append(part)
+        groups.setdefault(name.rpartition(".")[0] or name, []).append(part)
+    for name, parts in groups.items():
+        distinct = {(part.start, part.stop): part for part in parts}.values()
+        rest = [
+            math.sqrt(max(d.norm**2 - sum(np.sum(d.gradient[p] ** 2) for p in distinct), 0.0))
+            for d, _ in known
+        ]
+        if all(
+            abs(f * r / d.clip - 1) < 0.02
+            for (d, f), r in zip(known, rest, strict=True)
+            if r > d.clip
+        ):
+            return name
+    return None
 
 
 def _per_layer(tensors: int) -> str:
