@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -476,3 +479,30 @@ def test_too_many_records_for_64_bits_are_refused() -> None:
     counts[3] = 2**45
     with pytest.raises(OverflowError):
         noisy_counts(mechanism, counts, Randomness.seeded(0))
+
+
+def test_every_processor_finds_the_same_tree():
+    """Kernels for other processors differ in last bits; a seeded curve must not depend on them."""
+    code = (
+        "from noisewise.ecdf.mechanisms.kary import choose_tree\n"
+        "for bins in (32, 1024):\n"
+        "    for kind in ('laplace', 'gaussian'):\n"
+        "        for goal in ('mean', 'max'):\n"
+        "            print(choose_tree(bins, False, 1, kind, goal))"
+    )
+    older = {
+        "OPENBLAS_CORETYPE": "Haswell",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
+    }
+    found = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for environment in ({}, older)
+    ]
+    assert found[0] == found[1]
+    assert found[0].count("(") == 16

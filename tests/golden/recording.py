@@ -30,9 +30,13 @@ def machine():
     """What decides the last bits of a result: processor, libraries, compiled kernels."""
     processor = platform.machine()
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").partition("\n\n")[0].splitlines()
+        known = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+        # A virtual machine may hide its model's name; what it can do decides which kernels run.
+        flags = hashlib.sha256(known.get("flags", "").encode()).hexdigest()[:12]
+        names = [known.get(key, "") for key in ("model name", "cpu family", "model")]
+        processor = ", ".join([*names, flags])
+    except OSError:
         pass
     return {
         "processor": processor,

@@ -193,6 +193,10 @@ def choose_tree(
     `nodes` is how many nodes of a level one record changes. The best eight of all fan-outs
     with equal shares get their shares optimised. A tree with more leaves than bins may be
     the best one: a prefix that is a small part of it has less noise.
+
+    The search adds, multiplies and divides only, in one order, so that every processor finds
+    the same tree: kernels for exponentials and products of matrices differ in the last bits,
+    and a search would go another way from there.
     """
     points = max(1, bins - 1 if total_is_public else bins)
     # On fine grids a random choice of thresholds stands for all (a regular one would be in
@@ -205,12 +209,17 @@ def choose_tree(
         """Return the error as a function of the shares."""
         of_levels, of_root = prefix_weights(everywhere, fanouts)
         if objective == "mean":
-            of_levels, of_root = of_levels.mean(1, keepdims=True), of_root.mean(keepdims=True)
+            count = of_root.size
+            of_levels = np.array([[math.fsum(level) / count] for level in of_levels])
+            of_root = np.array([math.fsum(of_root) / count])
 
         def error(shares: Sequence[float]) -> float:
             variances = _relative_variances(shares, nodes, kind)
             upward, root = subtree_variances(fanouts, variances, total_is_public)
-            return float((np.array(upward) @ of_levels + root * of_root).max())
+            found = root * of_root
+            for variance, weights in zip(upward, of_levels, strict=True):
+                found = found + variance * weights
+            return float(found.max())
 
         return error
 
@@ -226,25 +235,28 @@ def choose_tree(
     near = sorted(_candidates(bins, kind), key=roughly)[:100]
     ranked = sorted((prepared(fanouts)(_equal(fanouts)), fanouts) for fanouts in near)[:8]
     best = (*ranked[0], _equal(ranked[0][1]))
-    for _, fanouts in ranked:
+    for start, fanouts in ranked:
         if len(fanouts) == 1:
             continue
         error = prepared(fanouts)
 
         def shares_of(logits: NDArray[np.float64]) -> tuple[float, ...]:
-            weights = np.exp(np.maximum(logits - logits.max(), -8.0))
-            return tuple((weights / weights.sum()).tolist())
+            weights = [1.0 + a if a >= 0 else 1.0 / (1.0 - a) for a in logits.tolist()]
+            total = math.fsum(weights)
+            return tuple(weight / total for weight in weights)
 
         def loss(
-            logits: NDArray[np.float64], error: Callable[[Sequence[float]], float] = error
+            logits: NDArray[np.float64],
+            error: Callable[[Sequence[float]], float] = error,
+            start: float = start,
         ) -> float:
-            return math.log(error(shares_of(logits)))
+            return error(shares_of(logits)) / start
 
         options: Any = {"maxiter": 40 * len(fanouts), "xatol": 1e-3, "fatol": 1e-5}
-        start = np.zeros(len(fanouts))
         objective_function: Any = loss
-        found = minimize(objective_function, start, method="Nelder-Mead", options=options)
-        value = math.exp(found.fun)
+        equal = np.zeros(len(fanouts))
+        found = minimize(objective_function, equal, method="Nelder-Mead", options=options)
+        value = found.fun * start
         if value < best[0]:
             best = (value, fanouts, shares_of(found.x))
     return best[1], best[2]
