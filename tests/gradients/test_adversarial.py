@@ -379,14 +379,14 @@ def own_entropy(output, target):
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
-def test_a_label_out_of_range_is_not_shown():
+def test_a_label_out_of_range_ends_nothing():
+    """The library knows nothing of this loss: see test_failing.py."""
     x, y = torch.randn(3, 4), torch.tensor([0, 1, 7351])
-    with pytest.raises(ValueError, match="withheld") as caught:
-        nw.bounded_sum(nn.Linear(4, 3), own_entropy, x, y, nw.Clipped(1.0))
-    shown = caught.value
-    assert "7351" not in str(shown)
-    assert shown.__cause__ is None
-    assert shown.__context__ is None
+    model = nn.Linear(4, 3)
+    whole = nw.bounded_sum(model, own_entropy, x, y, nw.Clipped(1.0))
+    rest = nw.bounded_sum(model, own_entropy, x[:2], y[:2], nw.Clipped(1.0))
+    assert int(whole.nonfinite) == 1
+    assert distance(whole, rest) <= 1e-6
 
 
 def test_a_loss_that_never_fits_shows_its_own_message():

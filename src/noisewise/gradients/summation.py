@@ -29,6 +29,7 @@ from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
+from noisewise.gradients.detours import RecordsFailError
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
@@ -197,6 +198,7 @@ class Summation(Runner):
         if not records:
             self._idle(x, y)
             return self.zeros(x)
+        self.whole = x, y
         limits = self.prepared(x)
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
@@ -266,6 +268,7 @@ class Summation(Runner):
         inputs, targets = pytree.tree_map(
             lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
         )
+        self.whole = inputs, targets
         limits = self.prepared(inputs)
         self.steadily(lambda: self.summed(inputs, targets, 1, limits))
 
@@ -295,6 +298,10 @@ class Summation(Runner):
                 piece.forward()
         except NeedsFallbackError as need:
             self.fall_back(need)
+        except RecordsFailError as failure:
+            if part.barred is not None:
+                raise failure.shown from None
+            self._survey(self.without_failing(part, {}, failure.shown))
         finally:
             piece.close()
 
