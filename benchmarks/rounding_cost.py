@@ -1,10 +1,12 @@
-"""What careful numbers cost: whole private steps beside those of another checkout.
+"""What careful numbers cost: whole private steps with and without the bound on rounding.
 
-``python -m benchmarks.rounding_cost --against OTHER/src [--tasks mlp:256,cnn:256] [--turns 15]
-[--threads 1]``. Two processes, one with the package of this checkout and one with that of the
-other, take the same step in turns. Shown are the median and quartiles of the ratio within a turn,
-and the ratio of the fastest steps, which is what counts on a machine that others use. With one
-thread the time is that of the processor.
+``python -m benchmarks.rounding_cost [--tasks mlp:256,cnn:256] [--turns 15] [--threads 1]``. Two
+processes take the same step in turns: one as the library is, and one in which the bound of
+docs/proofs/rounding.md is switched off (`forget_rounding`): kernels over all records at once, sums
+in float32, norms by one float32 reduction, no allowance for products that cancel. With ``--against
+OTHER/src`` the other process has the package of another checkout instead. Shown are the median and
+quartiles of the ratio within a turn, and the ratio of the fastest steps, which is what counts on a
+machine that others use. With one thread the time is that of the processor.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks import table
 from benchmarks._private_steps import ESTIMATORS, TASKS, step_of
@@ -28,12 +31,12 @@ TARGET = 1.03
 
 
 class Other:
-    """A process that takes steps with the package at a path."""
+    """A process that takes steps with the package at a path, or with careless numbers."""
 
-    def __init__(self, source: Path, threads: int) -> None:
+    def __init__(self, source: Path, threads: int, careless: bool = False) -> None:
         environment = dict(os.environ, PYTHONPATH=str(source), OMP_NUM_THREADS=str(threads))
         command = [sys.executable, "-m", "benchmarks.rounding_cost", "--serve"]
-        command += ["--threads", str(threads)]
+        command += ["--threads", str(threads), *(["--careless"] if careless else [])]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -51,6 +54,62 @@ class Other:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
+
+
+def forget_rounding() -> None:
+    """Compute as one would without a bound on rounding; for this measurement only."""
+    from noisewise.gradients import collecting, tape
+    from noisewise.gradients.contractions import (
+        convolution,
+        given,
+        linear,
+        pair,
+        rounding,
+        rows,
+        tied,
+    )
+    from noisewise.gradients.contractions.pair import PairContraction
+
+    everybody = 1 << 30
+
+    def row_norms(values: Tensor) -> Tensor:
+        flat = values.flatten(1) if values.dim() > 1 else values.unsqueeze(1)
+        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+        return norms.double()
+
+    def add_to(sums: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
+        for name, part in parts.items():
+            sums[name] = sums[name].add_(part) if name in sums else part
+
+    def weight_lengths(self: PairContraction) -> Tensor:
+        if self.sizes[2] == 1:
+            return rounding.alike(self.positions_bound())
+        instantiate, gram, _ = self._costs()
+        parts = []
+        for a in range(0, self.records, self.step):
+            b = min(self.records, a + self.step)
+            if instantiate <= gram:
+                parts.append(row_norms(self._gradients(a, b)))
+                continue
+            left, right = (side(a, b).double() for side in (self.left, self.right))
+            inner = (left.transpose(-1, -2) @ left) * (right.transpose(-1, -2) @ right)
+            parts.append(inner.flatten(1).sum(1).clamp_min(0.0).sqrt())
+        return rounding.alike(torch.cat(parts))
+
+    def bias_sum(self: PairContraction, scale: Tensor | None, keep: Tensor | None) -> Tensor:
+        return given.weighted(scale, pair.masked(self.biases, keep))
+
+    for module in (convolution, given, linear, pair, rows, tied):
+        for name, value in (("RECORDS", everybody), ("row_norms", row_norms), ("RUN", 1)):
+            if hasattr(module, name):
+                setattr(module, name, value)
+    for user in (collecting, tape, tied):
+        user.add_to = add_to  # type: ignore[attr-defined]
+    pair.kernel_records = lambda positions, ratio, dtype: everybody
+    linear.over_positions = convolution.over_positions = lambda values, axis: values.sum(axis)
+    tape.held = lambda factors, norms, limit: factors
+    PairContraction._weight_lengths = weight_lengths  # type: ignore[method-assign]
+    PairContraction._bias_sum = bias_sum  # type: ignore[method-assign]
 
 
 def serve() -> None:
@@ -89,22 +148,27 @@ def compare(ours: Other, theirs: Other, request: str, turns: int) -> tuple[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--against", type=Path, help="the src folder of another checkout")
+    parser.add_argument(
+        "--against", type=Path, help="the src folder of another checkout; default: careless numbers"
+    )
     parser.add_argument("--tasks", default=DEFAULT)
     parser.add_argument("--candidates", default="", help="names with semicolons; default all")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--careless", action="store_true", help=argparse.SUPPRESS)
     arguments, _ = parser.parse_known_args()
     torch.set_num_threads(arguments.threads)
     if arguments.serve:
+        if arguments.careless:
+            forget_rounding()
         serve()
         return
-    if arguments.against is None:
-        print("rounding_cost compares with another checkout: say --against OTHER/src")
-        return
     here = Path(__file__).resolve().parent.parent / "src"
-    ours, theirs = (Other(path.resolve(), arguments.threads) for path in (here, arguments.against))
+    ours = Other(here, arguments.threads)
+    careless = arguments.against is None
+    other = here if careless else arguments.against.resolve()
+    theirs = Other(other, arguments.threads, careless)
     names = arguments.candidates.split(";") if arguments.candidates else list(ESTIMATORS)
     try:
         for key in arguments.tasks.split(","):

@@ -31,6 +31,7 @@ from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import Difference
+from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Proof, Storages, storages
@@ -55,6 +56,8 @@ class Runner(Comparing):
         What the caller holds of the batch under way: reading it would mix records.
     whole : tuple
         Inputs and targets of the batch under way.
+    factors : mapping of str to callable
+        What gives records their factors, for every group, in the batch under way.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -74,6 +77,7 @@ class Runner(Comparing):
     private: Sequence[Tensor]
     batch: Sequence[Tensor] = ()
     whole: tuple[Any, Any] = (None, None)
+    factors: Factors
     interception: Interception
     buffers: Buffers
     proof: Proof | None = None
@@ -313,6 +317,7 @@ class Runner(Comparing):
             weights=part.weights,
             gathers=part.gathered is not None,
             barred=part.barred,
+            factors=self.factors,
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
