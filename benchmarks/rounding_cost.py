@@ -1,22 +1,27 @@
 """What careful numbers cost: whole private steps with and without the bound on rounding.
 
-``python -m benchmarks.rounding_cost [--tasks mlp:256,cnn:256] [--turns 15] [--threads 1]``. Two
-processes take the same step in turns: one as the library is, and one in which the bound of
-docs/proofs/rounding.md is switched off (`forget_rounding`): kernels over all records at once, sums
-in float32, norms by one float32 reduction, no allowance for products that cancel. With ``--against
-OTHER/src`` the other process has the package of another checkout instead. Shown are the median and
-quartiles of the ratio within a turn, and the ratio of the fastest steps, which is what counts on a
-machine that others use. With one thread the time is that of the processor.
+``python -m benchmarks.rounding_cost [--tasks mlp:256,cnn:256] [--turns 15] [--threads 1]``. One
+process takes the same step in turns, as the library is and without the bound of
+docs/proofs/rounding.md (`careless_numbers`): kernels over all records at once, sums in float32,
+norms by one float32 reduction, factors as the rule says, no allowance for products that cancel.
+With ``--against OTHER/src`` two processes take turns, the other one with the package of another
+checkout. Shown are the median and quartiles of the ratio within a turn, and the ratio of the
+fastest steps, which is what counts on a machine that others use. With one thread the time is that
+of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +29,9 @@ from torch import Tensor
 from benchmarks import table
 from benchmarks._private_steps import ESTIMATORS, TASKS, step_of
 from benchmarks.gradient_speed import clock
+from noisewise.gradients import collecting, tape
+from noisewise.gradients.contractions import convolution, given, linear, pair, rounding, rows, tied
+from noisewise.gradients.contractions.pair import PairContraction
 
 DEFAULT = "mlp:256,cnn:256,transformer:64"
 #: Largest ratio that we allow ourselves.
@@ -31,12 +39,12 @@ TARGET = 1.03
 
 
 class Other:
-    """A process that takes steps with the package at a path, or with careless numbers."""
+    """A process that takes steps with the package at a path."""
 
-    def __init__(self, source: Path, threads: int, careless: bool = False) -> None:
+    def __init__(self, source: Path, threads: int) -> None:
         environment = dict(os.environ, PYTHONPATH=str(source), OMP_NUM_THREADS=str(threads))
         command = [sys.executable, "-m", "benchmarks.rounding_cost", "--serve"]
-        command += ["--threads", str(threads), *(["--careless"] if careless else [])]
+        command += ["--threads", str(threads)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -56,20 +64,9 @@ class Other:
         self.process.wait()
 
 
-def forget_rounding() -> None:
+@contextlib.contextmanager
+def careless_numbers() -> Iterator[None]:
     """Compute as one would without a bound on rounding; for this measurement only."""
-    from noisewise.gradients import collecting, tape
-    from noisewise.gradients.contractions import (
-        convolution,
-        given,
-        linear,
-        pair,
-        rounding,
-        rows,
-        tied,
-    )
-    from noisewise.gradients.contractions.pair import PairContraction
-
     everybody = 1 << 30
 
     def row_norms(values: Tensor) -> Tensor:
@@ -86,8 +83,7 @@ def forget_rounding() -> None:
             return rounding.alike(self.positions_bound())
         instantiate, gram, _ = self._costs()
         parts = []
-        for a in range(0, self.records, self.step):
-            b = min(self.records, a + self.step)
+        for a, b in pair.chunks(self.records, self.step):
             if instantiate <= gram:
                 parts.append(row_norms(self._gradients(a, b)))
                 continue
@@ -99,42 +95,78 @@ def forget_rounding() -> None:
     def bias_sum(self: PairContraction, scale: Tensor | None, keep: Tensor | None) -> Tensor:
         return given.weighted(scale, pair.masked(self.biases, keep))
 
+    def plain_sum(values: Tensor, axis: int) -> Tensor:
+        return values.sum(axis)
+
+    changes: list[tuple[Any, str, Any]] = [
+        *((user, "add_to", add_to) for user in (collecting, tape, tied)),
+        *((user, "over_positions", plain_sum) for user in (linear, convolution)),
+        (pair, "kernel_records", lambda positions, ratio, dtype: everybody),
+        (tape, "held", lambda factors, norms, limit: factors),
+        (PairContraction, "_weight_lengths", weight_lengths),
+        (PairContraction, "_bias_sum", bias_sum),
+    ]
     for module in (convolution, given, linear, pair, rows, tied):
         for name, value in (("RECORDS", everybody), ("row_norms", row_norms), ("RUN", 1)):
             if hasattr(module, name):
-                setattr(module, name, value)
-    for user in (collecting, tape, tied):
-        user.add_to = add_to  # type: ignore[attr-defined]
-    pair.kernel_records = lambda positions, ratio, dtype: everybody
-    linear.over_positions = convolution.over_positions = lambda values, axis: values.sum(axis)
-    tape.held = lambda factors, norms, limit: factors
-    PairContraction._weight_lengths = weight_lengths  # type: ignore[method-assign]
-    PairContraction._bias_sum = bias_sum  # type: ignore[method-assign]
+                changes.append((module, name, value))
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+class Here:
+    """Steps of this process, careful or careless."""
+
+    def __init__(self, careless: bool) -> None:
+        self.mood = careless_numbers if careless else contextlib.nullcontext
+
+    def step(self, request: str) -> float:
+        """Seconds of one step; NaN if this estimator cannot do the task."""
+        with self.mood():
+            return seconds_of(request, self.mood)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+_STEPS: dict[Any, Any] = {}
+
+
+def seconds_of(request: str, mood: Any = None) -> float:
+    """Seconds that the step of a request (``task:batch;estimator``) takes, NaN if there is none."""
+    key, name = request.split(";")
+    kind, size = key.split(":")
+    if (request, mood) not in _STEPS:
+        for old in [known for known in _STEPS if known[0] != request]:
+            del _STEPS[old]
+        torch.manual_seed(0)
+        step, batch = step_of(TASKS[kind], name, int(size)), TASKS[kind].batch(int(size))
+        _STEPS[request, mood] = step, batch
+        if step is not None:
+            step(*batch)
+    step, batch = _STEPS[request, mood]
+    if step is None:
+        return math.nan
+    start = clock()
+    step(*batch)
+    return clock() - start
 
 
 def serve() -> None:
-    """Answer every line ``task:batch;estimator`` by the seconds that its step took."""
-    steps = {}
+    """Answer every request by its seconds."""
     for line in sys.stdin:
-        key, name = line.strip().split(";")
-        kind, size = key.split(":")
-        if line not in steps:
-            steps.clear()
-            torch.manual_seed(0)
-            step, batch = step_of(TASKS[kind], name, int(size)), TASKS[kind].batch(int(size))
-            steps[line] = step, batch
-            if step is not None:
-                step(*batch)
-        step, batch = steps[line]
-        if step is None:
-            print("nan", flush=True)
-            continue
-        start = clock()
-        step(*batch)
-        print(clock() - start, flush=True)
+        print(seconds_of(line.strip()), flush=True)
 
 
-def compare(ours: Other, theirs: Other, request: str, turns: int) -> tuple[str, ...] | None:
+def compare(
+    ours: Other | Here, theirs: Other | Here, request: str, turns: int
+) -> tuple[str, ...] | None:
     """Return a row of the table."""
     pairs = [(ours.step(request), theirs.step(request)) for _ in range(turns)]
     if any(one != one for one, _ in pairs):
@@ -156,19 +188,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--careless", action="store_true", help=argparse.SUPPRESS)
     arguments, _ = parser.parse_known_args()
     torch.set_num_threads(arguments.threads)
     if arguments.serve:
-        if arguments.careless:
-            forget_rounding()
         serve()
         return
     here = Path(__file__).resolve().parent.parent / "src"
-    ours = Other(here, arguments.threads)
-    careless = arguments.against is None
-    other = here if careless else arguments.against.resolve()
-    theirs = Other(other, arguments.threads, careless)
+    ours: Other | Here = Here(careless=False)
+    theirs: Other | Here = Here(careless=True)
+    if arguments.against is not None:
+        ours, theirs = (
+            Other(path.resolve(), arguments.threads) for path in (here, arguments.against)
+        )
     names = arguments.candidates.split(";") if arguments.candidates else list(ESTIMATORS)
     try:
         for key in arguments.tasks.split(","):

@@ -189,7 +189,6 @@ def held(factors: Tensor, norms: Tensor, limit: float) -> Tensor:
     A record counts zero if its norm is not finite, or if its factor is no number or so small that
     it would be rounded coarsely.
     """
-    allowed = (limit / norms.clamp_min(SMALLEST)).clamp_max(LARGEST)
-    cut = torch.minimum(factors.to(norms.dtype).clamp_min(0.0), allowed)
-    usable = torch.isfinite(norms) & torch.isfinite(factors) & (cut >= LEAST)
-    return torch.where(usable, cut, torch.zeros_like(cut))
+    allowed = limit / norms.clamp_min(SMALLEST)  # zero for an infinite norm
+    cut = torch.minimum(factors.to(norms.dtype), allowed).clamp(0.0, LARGEST)
+    return torch.where(cut >= LEAST, cut, 0.0)  # what is no number is not larger
