@@ -62,6 +62,7 @@ class Normed(nn.Module):
 MODELS = {
     "dense": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (6,), None),
     "wide sequence": (lambda: Mean(nn.Linear(64, 64), 64), (2, 64), None),
+    "wide sequence by itself": (lambda: Mean(nn.Linear(104, 104, bias=False), 104), (8, 104), None),
     "sequence without bias": (lambda: Mean(nn.Linear(32, 32, bias=False), 32), (2, 32), None),
     "longer sequence": (lambda: Mean(nn.Linear(24, 24), 24), (8, 24), None),
     "narrow sequence": (lambda: Mean(nn.Linear(4, 4), 4), (20, 4), None),

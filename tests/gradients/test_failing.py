@@ -48,9 +48,25 @@ class Late(nn.Module):
         return Raising.apply(self.layer(x[:, :4]), x[:, 4].long())
 
 
+class Roots(nn.Module):
+    """Takes positive definite matrices, and so no zeros either."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(torch.linalg.cholesky(x.reshape(-1, 2, 2)).flatten(1))
+
+
 def inputs_of(kind, records=33):
     torch.manual_seed(0)
     x, y = 3 * torch.randn(records, 4), torch.randint(3, (records,))
+    if kind == "model that takes no zeros":
+        square = x.reshape(-1, 2, 2)
+        x = (square @ square.mT + 0.1 * torch.eye(2)).flatten(1)
+        x[[7, 20]] *= -1
+        return Roots(), x, y
     if kind == "loss":
         return nn.Linear(4, 3), x, y.index_fill(0, torch.tensor([7, 20]), 9)
     if kind == "model":
@@ -72,7 +88,7 @@ def _gradients(engine, by_hand, x, y):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("kind", ["loss", "model", "backward"])
+@pytest.mark.parametrize("kind", ["loss", "model", "backward", "model that takes no zeros"])
 @pytest.mark.parametrize("gradients", [nw.Clipped(1.0), nw.Factored(1.0)])
 @pytest.mark.filterwarnings("ignore:every step of this model is watched")
 def test_a_record_that_fails_counts_nothing_and_the_others_as_ever(kind, gradients, by_hand):
@@ -104,11 +120,67 @@ def test_a_batch_of_nothing_else_is_a_step_too(kind, by_hand):
     engine.detach()
 
 
-def test_rows_that_fail_leave_the_rest_of_their_unit():
-    model, x, y = inputs_of("loss")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_piece_of_nothing_else_is_one_too_if_the_program_takes_no_zeros(by_hand):
+    """The last piece holds one record, which fails: one of another piece stands in for it."""
+    model, x, y = inputs_of("model that takes no zeros", 32)
+    good = [i for i in range(32) if i not in (7, 20)][:28]
+    engine = _InPlace(model, nn.CrossEntropyLoss(), nw.Clipped(1.0), chunk=4)
+    rest = _gradients(engine, by_hand, x[good], y[good])
+    whole = _gradients(engine, by_hand, x[[*good, 7]], y[[*good, 7]])
+    assert int(whole.nonfinite) == 1
+    for name, value in whole.gradients.items():
+        torch.testing.assert_close(value, rest.gradients[name], rtol=1e-5, atol=1e-6)
+    engine.detach()
+
+
+def test_a_record_that_fails_is_not_shown_where_records_are_only_vouched_for():
+    class Curious(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            self.seen = 0 * float(x[0, 0])
+            return self.layer(x)
+
+    x, y = torch.randn(40, 4), torch.randint(3, (40,)).index_fill(0, torch.tensor([5]), 7351)
+    model = Curious()
+    settings = {"noise_multiplier": 1.0, "steps": 3, "sampling": "full"}
+    plan = nw.Plan(gradients=nw.Clipped(1.0), assume_apart=True, **settings)
+    run = nw.make_private(model, torch.optim.SGD(model.parameters(), 0.1), own_loss, (x, y), plan)
+    for batch in run.loader:
+        run.step(*batch)
+    assert run.steps_taken == 3
+
+
+def test_an_augmentation_that_fails_on_a_record_ends_no_run_with_propagated_bounds():
+    table = torch.randn(5, 4)
+
+    def augmentation(x):
+        return x + functional.embedding(x[:, 0].long(), table)
+
+    model = nn.Sequential(nw.nn.BoundedInput((4,), 1.0), nw.nn.SpectralLinear(4, 3))
+    nw.nn.project(model)
+    x, y = torch.rand(40, 4), torch.randint(3, (40,))
+    x[3, 0] = 9.0
+    plan = nw.Plan(gradients=nw.Propagated(), noise_multiplier=1.0, steps=2, sampling="full")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run = nw.make_private(
+        model, optimizer, nn.CrossEntropyLoss(), (x, y), plan, augmentation=augmentation
+    )
+    for batch in run.loader:
+        run.step(*batch)
+    assert run.steps_taken == 2
+
+
+@pytest.mark.parametrize("kind", ["loss", "model that takes no zeros"])
+def test_rows_that_fail_leave_the_rest_of_their_unit(kind):
+    model, x, y = inputs_of(kind)
     units = torch.arange(33) // 3
     good = [i for i in range(33) if i not in (7, 20)]
-    engine = nw.gradients.GradientEngine(model, own_loss, nw.Clipped(1.0), within="sum")
+    loss = own_loss if kind == "loss" else nn.CrossEntropyLoss()
+    engine = nw.gradients.GradientEngine(model, loss, nw.Clipped(1.0), within="sum")
     whole = engine.sum(x, y, units)
     rest = engine.sum(x[good], y[good], units[good])
     for name, value in whole.gradients.items():

@@ -16,6 +16,7 @@ from noisewise.gradients.contractions import (
     rounding,
 )
 from noisewise.gradients.contractions.convolution import Convolution
+from noisewise.gradients.contractions.given import CombinedContraction
 from noisewise.gradients.contractions.rounding import (
     BLOCK,
     PIECES,
@@ -66,6 +67,37 @@ def test_shared_kernels_keep_their_share_of_the_slack(positions, exact):
     if records > 1:
         assert 4 * U * records**2 * positions * ratio <= SHARED
     assert kernel_records(1, 1.0, torch.float32) == RECORDS
+
+
+@pytest.mark.parametrize("positions", [2, 100, 10**5, 10**7, 10**9])
+def test_shared_kernels_of_float64_keep_their_share_too(positions):
+    ratio = spread(positions)
+    records = kernel_records(positions, ratio, torch.float64)
+    bound = 4 * unit(torch.float64) * records**2 * positions * ratio
+    assert records == 1 or bound <= SHARED
+
+
+@pytest.mark.parametrize("kind", ["by itself", "several uses"])
+def test_what_is_measured_is_cut_where_what_is_added_is_cut(kind, monkeypatch):
+    """Last bits of a product depend on how many are computed beside it."""
+    torch.manual_seed(0)
+    weight = Target("w", (150, 150))
+    use = LinearContraction(torch.randn(100, 40, 150), torch.randn(100, 40, 150), weight, None)
+    assert RECORDS % use.step
+    asked = []
+    computed = LinearContraction._gradients
+
+    def noted(self, start, stop, pieces=False):
+        asked.append((start, stop))
+        return computed(self, start, stop, pieces)
+
+    monkeypatch.setattr(LinearContraction, "_gradients", noted)
+    contraction = use if kind == "by itself" else CombinedContraction([use, use])
+    contraction.lengths(cheap=False)
+    measured = asked.copy()
+    asked.clear()
+    contraction.sums(torch.ones(100, dtype=torch.float64), None)
+    assert measured == asked != []
 
 
 def test_one_record_more_or_less_leaves_all_others_but_one_in_their_places():

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from noisewise.gradients.batches import Part
-from noisewise.gradients.combinations import PerLayer, rule_of
 from noisewise.gradients.contractions.base import Sums, add_to
-from noisewise.gradients.estimators import Estimator, factors_of
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.rules import held
+from noisewise.gradients.tape import Factors
 
 __all__ = ["Collection"]
 
@@ -31,12 +30,12 @@ class Collection:
 
     def __init__(
         self,
-        estimator: Estimator | PerLayer,
+        factors: Factors,
         groups: Sequence[GroupSpec],
         limits: dict[str, float],
         device: torch.device,
     ) -> None:
-        self._estimator, self._groups, self._limits = estimator, groups, limits
+        self._factors, self._groups, self._limits = factors, groups, limits
         self.total: Sums = {}
         self.nonfinite = torch.zeros((), dtype=torch.long, device=device)
         self._norms: dict[str, list[Tensor]] = {}
@@ -68,7 +67,7 @@ class Collection:
             lengths = torch.stack([torch.linalg.vector_norm(g.double()) for g in parts])
             norm = torch.linalg.vector_norm(lengths).reshape(1)
             limit = self._limits[group.name]
-            factor = held(factors_of(rule_of(self._estimator, group), norm, limit), norm, limit)
+            factor = held(self._factors[group.name](norm), norm, limit)
             finite = torch.isfinite(norm)
             scaled = {
                 name: torch.where(finite, unit[name].double() * factor, 0.0)

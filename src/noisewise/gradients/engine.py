@@ -128,6 +128,7 @@ class GradientEngine(Summation):
                     f'the parameter "{name}" already has a gradient: call optimizer.zero_grad() '
                     "before the batch"
                 )
+        self.whole = x, None
         limits = self.prepared(x)
         if not self._attached:
             self.attach()

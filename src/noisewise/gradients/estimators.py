@@ -13,7 +13,7 @@ maximum; those of clipping rules are in `noisewise.gradients.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GroupSpec, by_layer, partition
 from noisewise.gradients.registry import register
-from noisewise.gradients.rules import RULES, SMALLEST, apart, clip_scale
+from noisewise.gradients.rules import RULES, SMALLEST, clip_scale, formula, is_elementwise
 from noisewise.privacy import _validate
 
 __all__ = [
@@ -64,15 +64,28 @@ class Estimator(Protocol):
         """Bound on the length of one record's scaled gradient, per group."""
 
     def scale(self, measure: Tensor, limit: float) -> Tensor:
-        """One factor per record; of an estimator of one's own asked for one record at a time."""
+        """One factor per record; an estimator of one's own is asked once a batch, of one record."""
+
+
+#: Sums of longer gradients could overflow float32.
+_LONGEST = 1e30
+
+
+def _threshold(name: str, value: float) -> float:
+    value = _validate.positive(name, value)
+    if value > _LONGEST:
+        raise ValueError(
+            f"{name} must be at most {_LONGEST:g}, got {value:g}: sums of such gradients overflow"
+        )
+    return value
 
 
 def _check_clip(clip: Clip) -> Clip:
     if isinstance(clip, Mapping):
-        return {str(k): _validate.positive(f"clip[{k!r}]", v) for k, v in clip.items()}
+        return {str(k): _threshold(f"clip[{k!r}]", v) for k, v in clip.items()}
     if isinstance(clip, Sequence):
-        return tuple(_validate.positive(f"clip[{i}]", v) for i, v in enumerate(clip))
-    return _validate.positive("clip", clip)
+        return tuple(_threshold(f"clip[{i}]", v) for i, v in enumerate(clip))
+    return _threshold("clip", clip)
 
 
 def _thresholds(clip: Clip, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
@@ -346,16 +359,16 @@ class BatchMaxScaled(Lipschitz):
         return (1.0 / finite.amax().clamp_min(SMALLEST)).expand_as(measure)
 
 
-#: Their factors are formulas entry by entry, or those of a rule, which is asked record by record.
-_ELEMENTWISE = frozenset((Clipped, Factored, InputScaled, Propagated))
+def factors_of(
+    estimator: Estimator, limit: float, device: torch.device | str = "cpu"
+) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives each record its factor, by that record's measure alone.
 
-
-def factors_of(estimator: Estimator, measure: Tensor, limit: float) -> Tensor:
-    """Return the factor of each record, a function of that record's measure alone.
-
-    The estimator gets a copy: whatever it does to it, the measure stays what it was. One that
-    claims no soundness, for study, may look at all records.
+    It is the same for all pieces of a batch, and gets a copy: whatever it does to it, the measure
+    stays what it was. An estimator that claims no soundness, for study, may look at all records.
     """
-    if type(estimator) in _ELEMENTWISE or not estimator.sound:
-        return estimator.scale(measure.clone(), limit)
-    return apart(estimator.scale, measure, limit)
+    kind = type(estimator)
+    measured = kind in (Clipped, Factored) and is_elementwise(getattr(estimator, "rule", "clip"))
+    if measured or kind in (InputScaled, Propagated) or not estimator.sound:
+        return lambda measure: estimator.scale(measure.clone(), limit)
+    return formula(estimator.scale, limit, device)

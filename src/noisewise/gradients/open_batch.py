@@ -152,6 +152,7 @@ class OpenBatch:
         self._select = self._selection(chosen)
         values = []
         self.y = y
+        self.owner.whole = self.x, y
         parts = self.owner.parts_of(self.x, y, self.records, self.codes, self.places)
         chance: Chance | None = None
         stage = self._stage()

@@ -28,7 +28,7 @@ from noisewise.gradients.losses import check_losses
 from noisewise.gradients.marking import constant, followed, tensors
 from noisewise.gradients.models import call_model
 from noisewise.gradients.retained import kept_by
-from noisewise.gradients.tape import Tape
+from noisewise.gradients.tape import Factors, Tape
 from noisewise.gradients.wiring import Wiring
 from noisewise.gradients.withheld import no_values, without_values
 from noisewise.separation import (
@@ -76,6 +76,8 @@ class Piece:
         How records are one unit, as of `Tape`.
     barred : Tensor, optional
         Slots of records that count nothing.
+    factors
+        As of `Tape`.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Piece:
         weights: Tensor | None = None,
         gathers: bool = False,
         barred: Tensor | None = None,
+        factors: Factors | None = None,
     ) -> None:
         self.each, self.weights, self.barred = each, weights, barred
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
@@ -124,6 +127,7 @@ class Piece:
             each,
             None if propagating(estimator) is None else weights,
             gathers,
+            factors,
         )
         self.output: Any = None
         self.losses: Tensor | None = None

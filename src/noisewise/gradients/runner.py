@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.batches import Part, signature
+from noisewise.gradients.batches import Part, leading, signature
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
@@ -29,7 +29,9 @@ from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import Difference
+from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Proof, Storages, storages
@@ -52,6 +54,10 @@ class Runner(Comparing):
         Memory that existed before any record was met, if that is known already.
     batch : sequence of Tensor
         What the caller holds of the batch under way: reading it would mix records.
+    whole : tuple
+        Inputs and targets of the batch under way.
+    factors : mapping of str to callable
+        What gives records their factors, for every group, in the batch under way.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -70,6 +76,8 @@ class Runner(Comparing):
     assume_apart: bool
     private: Sequence[Tensor]
     batch: Sequence[Tensor] = ()
+    whole: tuple[Any, Any] = (None, None)
+    factors: Factors
     interception: Interception
     buffers: Buffers
     proof: Proof | None = None
@@ -172,6 +180,7 @@ class Runner(Comparing):
         select: Selection | None = None,
     ) -> Part:
         """A piece without the records on which the program fails; `shown` if it always does."""
+        forward_only = part.y is None
         chance, held = Chance(self._device()), self.buffers.moved()
 
         def fails(some: Part) -> bool:
@@ -179,7 +188,7 @@ class Runner(Comparing):
                 for watched in (False, True):
                     piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
                     try:
-                        self._through(piece, select, forward_only=part.y is None)
+                        self._through(piece, select, forward_only=forward_only)
                     except RecordsFailError:
                         return True
                     except (OffPathError, RelayoutError, NeedsFallbackError):
@@ -190,7 +199,12 @@ class Runner(Comparing):
                 chance.restore()
                 self.buffers.restore(held)
 
-        return without_failing(part, shown, fails)
+        def others() -> Iterator[Part]:
+            x, y = self.whole[0], None if forward_only else self.whole[1]
+            for places in in_order(leading(x), len(part.places)):
+                yield Part.of(x, y, places, part.number)
+
+        return without_failing(part, shown, fails, others)
 
     def _run_all(
         self, part: Part, limits: dict[str, float], select: Selection | None = None
@@ -303,6 +317,7 @@ class Runner(Comparing):
             weights=part.weights,
             gathers=part.gathered is not None,
             barred=part.barred,
+            factors=self.factors,
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)

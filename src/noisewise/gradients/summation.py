@@ -29,7 +29,8 @@ from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.estimators import Estimator, Lipschitz
+from noisewise.gradients.detours import RecordsFailError
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
@@ -40,6 +41,7 @@ from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
+from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
@@ -119,6 +121,7 @@ class Summation(Runner):
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.buffers = Buffers(model, loss, augmentation)
         self.progress = 0.0
+        self.factors = {}
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
@@ -197,6 +200,7 @@ class Summation(Runner):
         if not records:
             self._idle(x, y)
             return self.zeros(x)
+        self.whole = x, y
         limits = self.prepared(x)
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
@@ -242,7 +246,7 @@ class Summation(Runner):
 
     def collection(self, limits: dict[str, float]) -> Collection:
         """An empty one, for the pieces of a batch."""
-        return Collection(self.estimator, self.groups, limits, self._device())
+        return Collection(self.factors, self.groups, limits, self._device())
 
     def _codes(self, units: Tensor | None, records: int) -> Tensor | None:
         """Units numbered in the order in which they come, where there are any to be kept."""
@@ -266,6 +270,7 @@ class Summation(Runner):
         inputs, targets = pytree.tree_map(
             lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
         )
+        self.whole = inputs, targets
         limits = self.prepared(inputs)
         self.steadily(lambda: self.summed(inputs, targets, 1, limits))
 
@@ -285,7 +290,21 @@ class Summation(Runner):
             with self._attachment():
                 self._survey(next(self.parts_of(x, None, leading(x))))
             self._surveyed = True
-        return self._limits(x)
+        limits = self._limits(x)
+        self.factors = self._factors(limits)
+        return limits
+
+    def _factors(self, limits: dict[str, float]) -> Factors:
+        """Ask every estimator once, for all pieces of a batch, how it scales."""
+        asked: dict[Any, Any] = {}
+        factors = {}
+        for group in self.groups:
+            rule, limit = rule_of(self.estimator, group), limits[group.name]
+            key = id(rule), limit
+            if key not in asked:
+                asked[key] = factors_of(rule, limit, self._device())
+            factors[group.name] = asked[key]
+        return factors
 
     def _survey(self, part: Part) -> None:
         """Find the parameters whose Jacobian is not measured, by one forward pass."""
@@ -295,6 +314,10 @@ class Summation(Runner):
                 piece.forward()
         except NeedsFallbackError as need:
             self.fall_back(need)
+        except RecordsFailError as failure:
+            if part.barred is not None:
+                raise failure.shown from None
+            self._survey(self.without_failing(part, {}, failure.shown))
         finally:
             piece.close()
 

@@ -22,7 +22,7 @@ from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
 from noisewise.gradients.contractions.joining import joined
-from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
+from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import (
     CONSTANT,
@@ -46,7 +46,10 @@ from noisewise.separation import Finding, Origin, Path, Watch
 from noisewise.separation.origin import place
 from noisewise.separation.shadow import broadcast_shapes
 
-__all__ = ["Tape"]
+__all__ = ["Factors", "Tape"]
+
+#: For every group, what gives records their factors.
+Factors = Mapping[str, Callable[[Tensor], Tensor]]
 
 
 class Tape:
@@ -69,6 +72,8 @@ class Tape:
     each, weights, gathers : int, Tensor, bool
         Records that are one unit, added before they are bounded; what each counts in it, where
         records are bounded by themselves; whether to add all up, for a unit that is bounded later.
+    factors : mapping of str to callable
+        From the measures of records to their factors, for every group.
     """
 
     def __init__(
@@ -86,7 +91,9 @@ class Tape:
         each: int = 1,
         weights: Tensor | None = None,
         gathers: bool = False,
+        factors: Factors | None = None,
     ) -> None:
+        self.factors: Factors = {} if factors is None else factors
         self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
         self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
@@ -354,7 +361,7 @@ class Tape:
             norm = part.input_squares().double().sqrt()
             finite = torch.isfinite(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
-            scale = held(factors_of(estimator, norm, self.limits[group]), norm, 1.0)
+            scale = held(self.factors[group](norm), norm, 1.0)
             scale = scale if self.weights is None else scale * self.weights.to(scale)
             self._note(~finite)
             add_to(self.sums, part.sums(scale, needed(finite)))
@@ -384,7 +391,7 @@ class Tape:
 
         def factors(norms: Tensor) -> Tensor:
             norms = norms / self.whole if self.whole > 1 else norms
-            return held(factors_of(estimator, norms, limit), norms, limit)
+            return held(self.factors[group](norms), norms, limit)
 
         if len(uses) == 1:
             sums, norm = uses[0].clipped_sums(factors, cheap)

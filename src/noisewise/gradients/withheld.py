@@ -54,7 +54,13 @@ def without_values(function: Callable[..., Any], *private: Any, what: str) -> An
         raise
     except Exception as error:  # the error and its context end here, they may quote a record
         kind = type(error).__name__
-    function(*pytree.tree_map(_made_up, private))
+    shown: Exception
+    try:
+        function(*pytree.tree_map(_made_up, private))
+    except _SHOWN:
+        raise
+    except Exception as error:  # of zeros alone: it may be shown, if no record fares better
+        raise RecordsFailError(error) from None
     shown = ValueError(
         f"{what} failed with {kind} on the records of a batch, though not on made-up ones of the "
         "same shape; the message is withheld, since it may show a private value. Check the data "

@@ -29,6 +29,7 @@ __all__ = [
     "Target",
     "add_to",
     "chunks",
+    "runs",
     "working",
 ]
 
@@ -74,6 +75,17 @@ def chunks(records: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of consecutive chunks of at most `size` records."""
     for start in range(0, records, size):
         yield start, min(start + size, records)
+
+
+def runs(records: int, size: int, step: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of chunks of at most `step` records that cross no multiple of `size`.
+
+    The last bits of a product may depend on how many are computed beside it. So what is measured is
+    cut in the same places as what is added.
+    """
+    for start, stop in chunks(records, size):
+        for a, b in chunks(stop - start, step):
+            yield start + a, start + b
 
 
 def add_to(sums: Sums, parts: Sums) -> None:

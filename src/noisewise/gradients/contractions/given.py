@@ -22,6 +22,7 @@ from noisewise.gradients.contractions.base import (
     chunks,
     masked,
     needed,
+    runs,
     working,
 )
 from noisewise.gradients.contractions.rounding import RECORDS, Totals, alike, row_norms
@@ -51,8 +52,8 @@ class ChunkedContraction(Contraction):
 
     def lengths(self, cheap: bool) -> Tensor:
         """Chunk by chunk; what is added are single products, no longer than the norm."""
-        runs = chunks(self.records, self.step)
-        parts = [_norms(self.instantiate(a, b)) for a, b in runs]
+        cut = runs(self.records, RECORDS, self.step)
+        parts = [_norms(self.instantiate(a, b)) for a, b in cut]
         return alike(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:

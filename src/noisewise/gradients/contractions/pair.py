@@ -31,6 +31,7 @@ from noisewise.gradients.contractions.base import (
     chunks,
     masked,
     needed,
+    runs,
 )
 from noisewise.gradients.contractions.given import GivenContraction, weighted
 from noisewise.gradients.contractions.rounding import (
@@ -190,8 +191,8 @@ class PairContraction(Contraction):
         self.spread()
         instantiate, gram, _ = self._costs()
         if instantiate <= gram:
-            runs = chunks(self.records, self.step)
-            norm = torch.cat([row_norms(self._gradients(a, b)) for a, b in runs])
+            cut = runs(self.records, RECORDS, self.step)
+            norm = torch.cat([row_norms(self._gradients(a, b)) for a, b in cut])
             if self.shared == 1:  # the same numbers are added
                 self._measured = True
                 return alike(norm)
@@ -216,10 +217,20 @@ class PairContraction(Contraction):
         # when it is scaled (#factors).
         longest = torch.maximum(*ends).flatten(1).amax(1)
         products = torch.where(longest < torch.finfo(dtype).max / 2, products, torch.inf)
+        products = self._within_range(products)
         m, n, positions = self.sizes
         # An inner product of Gram matrices that cancels is known up to its rounding only.
         known = gamma(2 * (m + n + self.groups * positions**2), torch.float64) * products.square()
+        if dtype == torch.float64:  # squares of float32 do not underflow here: #positions
+            tiny = torch.finfo(dtype).tiny
+            sides = [end.sqrt().sum(-1).square().sum(1) for end in ends]
+            known = known + tiny * (n * sides[0] + m * sides[1] + self.groups * positions**2)
         return squares, products, known
+
+    def _within_range(self, products: Tensor) -> Tensor:
+        """Lengths of products, infinite if adding the products up could overflow a kernel."""
+        most = torch.finfo(self.kernel_type).max / 2
+        return torch.where(products < most, products, torch.inf)
 
     def _gram_lengths(self, start: int, stop: int) -> Tensor:
         squares, products, known = self.gram(start, stop)
@@ -240,7 +251,10 @@ class PairContraction(Contraction):
             return alike(row_norms(self.biases))
         _, gram, contraction = self._costs()
         bounded = cheap and self.sizes[2] > 1 and gram > contraction
-        weight = alike(self.positions_bound()) if bounded else self._weight_lengths()
+        if bounded:
+            weight = alike(self._within_range(self.positions_bound()))
+        else:
+            weight = self._weight_lengths()
         return weight if self.bias is None else torch.hypot(weight, row_norms(self.biases))
 
     def _instantiating_is_cheap(self, cheap: bool) -> bool:

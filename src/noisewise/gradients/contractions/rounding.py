@@ -79,10 +79,11 @@ def kernel_records(positions: int, ratio: float, dtype: torch.dtype) -> int:
     dtype : dtype
         Of the kernel.
     """
-    if positions == 1 or dtype == torch.float64:
+    if positions == 1:
         return RECORDS
     most = math.isqrt(int(SHARED / (4 * unit(dtype) * positions * ratio)))
-    shared = min(_MOST, 1 << max(0, most.bit_length() - 1))
+    limit = RECORDS if dtype == torch.float64 else _MOST
+    shared = min(limit, 1 << max(0, most.bit_length() - 1))
     return shared if shared >= _LEAST else 1
 
 
