@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.cli.mutant_contest import TOOLS, Store, judge_correct
-from noisewise.debugging import TESTS, check
+from noisewise.debugging import check
 from noisewise.debugging.mutants import CORRECT, ROUNDS, Mutant, Training, cases, mutants
 
 PAGE = Path(__file__).parent.parent / "docs" / "debugging-mutants-table.md"
-CHEAP = ("preflight", "separation", "contribution", "noise", "freshness")
 KEYS = {
     "noisewise audit, gradient canary": ("audit", 0),
     "jax-privacy auditing, gradient canary": ("jax-privacy", None),
@@ -35,10 +34,7 @@ def first_findings(bug: str) -> dict[str, Any]:
     """Check a bug until something is found."""
     case = cases()["MLP"]
     train = Training(case.model, case.loss, bug=bug)
-    for tests in (CHEAP, TESTS):
-        found = check(train, case.model, case.loss, example=case.example, tests=tests)
-        if found.bugs:
-            break
+    found = check(train, case.model, case.loss, example=case.example, fail_fast=True)
     return {"verdict": found.verdict, "bugs": found.bugs}
 
 
