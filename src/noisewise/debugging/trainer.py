@@ -80,6 +80,8 @@ class BlackBox:
         What is handed over for "no noise": some code refuses a noise multiplier of zero.
     progress
         Is told the number of calls after each one.
+    returns_more
+        Whether any run returned numbers beside the state of the model.
     """
 
     train: Callable[..., Mapping[str, Tensor]]
@@ -91,6 +93,7 @@ class BlackBox:
     observe: Callable[[Any], Mapping[str, Tensor]] | None = None
     zero_noise: float = 0.0
     progress: Callable[[int], None] | None = None
+    returns_more: bool = False
 
     @classmethod
     def of(
@@ -184,7 +187,9 @@ class BlackBox:
             if name not in own and name in init and isinstance(value, Tensor)
         }
         others = {name: value for name, value in state.items() if name not in init}
-        return Outcome(moved, buffers, dict(_numbers(others)))
+        beside = dict(_numbers(others))
+        self.returns_more = self.returns_more or bool(beside)
+        return Outcome(moved, buffers, beside)
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
