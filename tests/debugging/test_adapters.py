@@ -325,6 +325,41 @@ def test_a_hugging_face_trainer_is_checked(tmp_path, monkeypatch):
     }
 
 
+OPACUS = """
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from model import build
+
+data = TensorDataset(torch.randn(400, 8), torch.randint(3, (400,)))
+loader = DataLoader(data, batch_size=40)
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = PrivacyEngine().make_private(
+    module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
+)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_script_with_opacus_is_checked_as_it_stands(folder):
+    """Its two known faults are named, and nothing else; `docs/debugging.md` has its seconds."""
+    pytest.importorskip("opacus")
+    (folder / "with_opacus.py").write_text(OPACUS)
+    train = torch_script(str(folder / "with_opacus.py"))
+    example = (torch.zeros(2, 8), torch.tensor([0, 2]))
+    findings = check(train, build, cross_entropy, example=example, effort="quick")
+    assert set(findings.bugs) == {"divisor-depends-on-dataset-size", "non-finite-record"}
+    assert {"noise", "separation", "late-steps"} <= set(findings.ran)
+
+
 def test_the_fork_server_imports_what_the_script_imports(folder):
     """Also what modules beside the script import; those themselves are left to the script."""
     (folder / "helper.py").write_text("import colorsys\nraise SystemExit('not imported before')\n")

@@ -45,11 +45,13 @@ def findings_of(settings, tests, effort="quick", **declared):
         slow("noise-pool", "noise-repeats-every-step"),
         slow("sampler-restarts-each-epoch", "batches-repeat"),
         slow("noise-replayed-on-resume", "noise-repeats-every-step"),
+        slow("noise-comes-again-after-128-steps", "noise-repeats-every-step"),
+        slow("unfrozen-layers-not-protected", "clipping-stops"),
     ],
 )
 def test_what_changes_after_the_first_step_is_found_and_named(bug, name):
-    more = ("noise-pool", "sampler-restarts-each-epoch", "noise-replayed-on-resume")
-    effort = "default" if bug in more else "quick"
+    more = ("noise-pool", "sampler-restarts-each-epoch", "noise-replayed-on-resume", "noise-comes")
+    effort = "default" if bug.startswith(more) else "quick"
     findings = findings_of({"bug": bug}, LATE, effort)
     assert findings.bugs == [name], str(findings)
     if name == "clipping-stops":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from noisewise.cli import app
@@ -51,6 +52,9 @@ def test_late_steps_of_noise_that_no_seed_repeats_are_judged():
         ("public gradient added", ("separation", "contribution")),
         ("a step for every two batches", ("separation",)),
         ("cosine schedule over the whole run", ("late-steps",)),
+        ("mean of the weights from step 50 on", ("late-steps",)),
+        ("largest half of the noisy gradient", ("separation", "noise")),
+        ("rate falls with noisy lengths", ("separation",)),
     ],
 )
 def test_what_cannot_be_read_is_not_judged(habit, tests):
@@ -97,6 +101,84 @@ def test_gradients_at_older_weights_are_harmless_and_noted():
 def test_a_number_of_batches_that_is_rounded_down_is_found():
     findings = seen(("separation", "sampling"), bug="rate-from-whole-batches")
     assert findings.bugs == ["sampling-rate-wrong"]
+
+
+def test_entries_that_the_records_choose_are_no_post_processing():
+    """The same zeros, chosen before the noise: that is a bug, and not called harmless."""
+    assert "noise" in str(seen(("noise",), bug="top-half-by-raw").bugs)
+
+
+def returning(**more):
+    inner = Training(CASE.model, CASE.loss)
+
+    def train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr):
+        state = inner(
+            clip=clip,
+            noise_multiplier=noise_multiplier,
+            batch_size=batch_size,
+            seed=seed,
+            data=data,
+            init=init,
+            steps=steps,
+            lr=lr,
+        )
+        model = CASE.model()
+        model.load_state_dict(state)
+        loss = CASE.loss(model(data[0]), data[1]).item()
+        coin = torch.Generator().manual_seed(seed)
+        noisy = loss + noise_multiplier * torch.randn((), generator=coin).item()
+        beside = {
+            "steps": steps,
+            "weights of the head": state["4.bias"],
+            "loss on public records": CASE.loss(model(torch.ones(2, 8)), torch.arange(2)).item(),
+            "noisy loss": noisy,
+            "raw loss": loss,
+            "history": {"losses": [0.0, loss]},
+            "size": float(data[0].norm()),
+        }
+        return {**state, **{name: beside[name] for name in more["names"]}}
+
+    return check(
+        train,
+        CASE.model,
+        CASE.loss,
+        example=CASE.example,
+        effort="quick",
+        tests=("preflight", "contribution"),
+    )
+
+
+@pytest.mark.parametrize("name", ["raw loss", "history", "size"])
+def test_what_is_returned_beside_the_weights_needs_noise_too(name):
+    findings = returning(names=[name])
+    assert findings.bugs == ["released-beside-weights"], str(findings)
+    assert name in findings.findings[0].sentence
+
+
+def test_what_follows_from_the_weights_or_has_noise_of_its_own_may_be_returned_too():
+    names = ["steps", "weights of the head", "loss on public records", "noisy loss"]
+    assert returning(names=names).ok
+
+
+def test_batches_beyond_the_usual_pieces_are_sums_of_their_records():
+    findings = seen(("separation",), bug="large-batches-clipped-in-pairs")
+    assert findings.bugs == ["records-interact"]
+    assert "B = 259" in findings.findings[0].sentence
+
+
+def test_a_weak_tie_between_records_shows_where_their_order_does_not_matter():
+    findings = seen(("separation",), bug="logits-decorrelated-in-batch")
+    assert findings.bugs == ["records-interact"]
+
+
+def test_a_check_that_may_end_early_ends_at_its_first_finding():
+    train = Training(CASE.model, CASE.loss, bug="no-clipping")
+    findings = check(
+        train, CASE.model, CASE.loss, example=CASE.example, effort="quick", fail_fast=True
+    )
+    assert findings.bugs == ["no-clipping"]
+    assert findings.results[-1].test == "contribution"
+    assert len(findings.results) < len(TESTS) / 2
 
 
 def test_correlated_noise_is_accused_unless_it_is_declared():

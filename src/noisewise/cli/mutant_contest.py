@@ -8,17 +8,20 @@ which is all that it can do with training code that is not its own.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from noisewise import debugging
 from noisewise.auditing import mutant_columns
 from noisewise.auditing.attacks.training import two_worlds
 from noisewise.debugging import check
@@ -26,7 +29,14 @@ from noisewise.debugging.mutants import CORRECT, Case, Mutant, Training, cases
 from noisewise.privacy.events import PoissonGaussian
 from noisewise.privacy.statement import Statement
 
-__all__ = ["TOOLS", "Contest", "Store", "judge_correct", "judge_mutant"]
+__all__ = [
+    "TOOLS",
+    "Contest",
+    "Store",
+    "judge_correct",
+    "judge_mutant",
+    "version_of_the_code",
+]
 
 #: T1 to T4 of Anonymous (2023), under the names that they have here.
 _PAPER = ("loss-and-clip", "loss-and-batch", "distance-and-clip", "law-of-noise")
@@ -50,10 +60,23 @@ class Store:
         if key not in self.known:
             torch.manual_seed(0)
             self.known[key] = compute()
+            if isinstance(self.known[key], dict):
+                self.known[key]["code"] = version_of_the_code()
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps([key, self.known[key]]) + "\n")
         return self.known[key]
+
+
+@cache
+def version_of_the_code() -> str:
+    """Return a fingerprint of the bug finder and its bugs, which every result is kept with."""
+    folder = Path(debugging.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".py", ".csv"):
+            digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _check(bug: str, effort: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.debugging import replay, sensitivity
-from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import TrainingFailedError
@@ -294,6 +294,8 @@ def _post_processing(probe: _Probe) -> str:
             "all entries of an update are equally large: the optimizer is Adam (say so: "
             'optimizer="adam", --optimizer adam), or only signs of the noisy gradient are used'
         )
+    if _places_chosen_by_noise(probe):
+        return "entries of the noisy gradient are set to zero after the noise, by their size"
     louder = probe.at(noise_multiplier=30 * SIGMA, seed=14)
     lengths = [float(np.linalg.norm(row)) for row in (rows[2], louder)]
     if abs(lengths[1] / lengths[0] - 1) < 1e-3:
@@ -305,6 +307,20 @@ def _post_processing(probe: _Probe) -> str:
     if np.allclose(parts[0], parts[1], rtol=1e-3):
         return "the length of each tensor of the noisy gradient is limited after the noise"
     return ""
+
+
+def _places_chosen_by_noise(probe: _Probe) -> bool:
+    """Whether noise decides which entries of an update are zero: neither noise nor records there.
+
+    Weights that are not trained are zero in every run, and so is what the records decide where
+    noise drowns them.
+    """
+    quiet = probe.clip / LOUD**2
+    zeros = [
+        probe.at(clip=quiet, noise_multiplier=SIGMA * LOUD**2, seed=seed) == 0 for seed in (15, 16)
+    ]
+    differ = float(np.mean(zeros[0] != zeros[1]))
+    return differ > 0.05 and min(float(np.mean(row)) for row in zeros) > 0.05
 
 
 def _prepare(bench: Bench) -> list[Finding]:

@@ -56,13 +56,15 @@ class TrainFunction(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did: displacement of the parameters, and which buffers moved.
+    """What one run did: displacement of the parameters, buffers, and what else it returned.
 
     Where the user says what is observed, `moved` is that instead: what the last step released.
     """
 
     moved: Vector
     buffers: Mapping[str, Tensor]
+    #: Numbers that were returned beside the state of the model: losses, counts, histories.
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,6 +80,8 @@ class BlackBox:
         What is handed over for "no noise": some code refuses a noise multiplier of zero.
     progress
         Is told the number of calls after each one.
+    returns_more
+        Whether any run returned numbers beside the state of the model.
     """
 
     train: Callable[..., Mapping[str, Tensor]]
@@ -89,6 +93,7 @@ class BlackBox:
     observe: Callable[[Any], Mapping[str, Tensor]] | None = None
     zero_noise: float = 0.0
     progress: Callable[[int], None] | None = None
+    returns_more: bool = False
 
     @classmethod
     def of(
@@ -181,7 +186,23 @@ class BlackBox:
             for name, value in state.items()
             if name not in own and name in init and isinstance(value, Tensor)
         }
-        return Outcome(moved, buffers)
+        others = {name: value for name, value in state.items() if name not in init}
+        beside = dict(_numbers(others))
+        self.returns_more = self.returns_more or bool(beside)
+        return Outcome(moved, buffers, beside)
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the numbers in a nest of mappings and lists, by their path."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            yield from _numbers(inner, f"{name}[{index}]")
+    elif isinstance(value, (Tensor, np.ndarray, np.number, int, float)):
+        found = torch.as_tensor(value).detach()
+        yield name, found.to("cpu", torch.float64).flatten()
 
 
 @contextmanager
