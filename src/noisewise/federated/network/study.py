@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
+from noisewise.federated.masking.neighbours import plan_neighbours
 from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
@@ -92,6 +93,8 @@ class Study:
     stage_seconds : float
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
+    neighbours : {"all", "few"}
+        Route "masks" only: with whom a party shares keys; "few" is for hundreds of parties and more.
     checked : bool
         Route "functions" only: every key proves that it counts one record, and contributions whose
         keys do not are left out and named.
@@ -122,6 +125,7 @@ class Study:
     checked: bool = False
     most_records: int | None = None
     protects: Protected = RECORD
+    neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.of(self.relation))
@@ -162,12 +166,14 @@ class Study:
                 "most_records is at least 1 and goes with route 'functions', where a server counts "
                 f"keys; what a party says of its records in route {self.route!r} is its word"
             )
+        if self.neighbours not in ("all", "few"):
+            raise ConfigurationError(f"neighbours is 'all' or 'few', got {self.neighbours!r}")
         if self.route == "masks":
             self._check_masks()
         elif len(self.servers) < 2:
             raise ConfigurationError("a study needs at least two servers that do not collude")
-        elif self.colluding:
-            raise ConfigurationError("colluding_parties goes with route 'masks' only")
+        elif self.colluding or self.neighbours != "all":
+            raise ConfigurationError("colluding_parties and neighbours go with route 'masks' only")
         if "hosmer-lemeshow" in self.curves and (self.lower, self.upper) != (0.0, 1.0):
             raise ConfigurationError("hosmer-lemeshow needs probabilities: lower = 0, upper = 1")
         if not 1 <= self.minimum_parties <= len(self.parties):
@@ -217,6 +223,7 @@ class Study:
             if file.has("most_records")
             else None,
             protects=_protects(file),
+            neighbours=cast(Any, file.choice("neighbours", ("all", "few"), "all")),
         )
         budget.done()
         file.done()
@@ -249,8 +256,10 @@ class Study:
         }
         if self.protects != RECORD:
             meaning["protects"] = self.protects.to_dict()
-        if self.route == "masks":  # with the confirmed list of survivors
-            meaning["protocol"] = 2
+        if self.route == "masks":  # with confirmed survivors, lists that say how long they are
+            meaning["protocol"] = 3
+        if self.neighbours != "all":
+            meaning["neighbours"] = self.neighbours
         if self.checked:
             meaning["checked"] = 1
         if self.most_records is not None:
@@ -294,6 +303,8 @@ class Study:
             )
         try:
             check_threshold(parties, threshold, self.colluding)
+            if self.neighbours == "few":
+                plan_neighbours(parties, threshold, self.colluding)
         except ValueError as error:
             raise ConfigurationError(
                 "route 'masks', minimum_parties (threshold) and colluding_parties (helpers): "
