@@ -1,6 +1,6 @@
 """Private quantiles beside diffprivlib, OpenDP and Google's library, and our own curve.
 
-``python -m benchmarks quantiles``. The cases stand in `CASES` below and were written down before
+``python -m benchmarks.quantiles``. The cases stand in `CASES` below and were written down before
 the first run: columns of four public tables and three made-up shapes (atoms, heavy tails), with
 bounds as a careful user would give them and, marked "wide", as a careless one would; epsilon
 0.05, 0.5 and 2; 1, 3 and 9 quantiles, evenly spaced. One record comes or goes, delta is 0, the

@@ -85,6 +85,7 @@ class MaskingClient:
         self._sealing = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
         self._masking = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
         self._seed = self._rng.bytes(32)
+        self._own: Advertisement | None = None
         self._advertised: dict[int, Advertisement] = {}
         self._shares: dict[int, tuple[shamir.Field, shamir.Field]] = {}
         self._stage = 0
@@ -96,7 +97,8 @@ class MaskingClient:
             key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
             for key in (self._sealing, self._masking)
         ]
-        return Advertisement(self.index, keys[0], keys[1], commit(self._seed, self.session))
+        self._own = Advertisement(self.index, keys[0], keys[1], commit(self._seed, self.session))
+        return self._own
 
     def share(self, advertisements: Iterable[Advertisement]) -> list[SealedShares]:
         """Stage 2: return shares of the mask key and of the seed, sealed for each neighbour.
@@ -107,8 +109,10 @@ class MaskingClient:
         for message in advertisements:
             self.session.check_party(message.sender)
             once(self._advertised, message.sender, message, "advertise")
-        if self.index not in self._advertised:
-            raise AggregationError("this party's own advertisement is missing from the list")
+        if self._advertised.get(self.index) != self._own:
+            raise AggregationError(
+                "this party's own advertisement is missing from the list, or was changed"
+            )
         publics = [part for m in self._advertised.values() for part in (m.sealing, m.masking)]
         if len(set(publics)) < len(publics):
             raise AggregationError("a public key was advertised twice: somebody copied another's")

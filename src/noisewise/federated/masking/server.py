@@ -251,9 +251,7 @@ def _rebuild(
                 )
     except ValueError as error:
         raise AggregationError(f"a secret cannot be rebuilt: {error}") from error
-    yield from (
-        (owner, from_limbs(limbs)) for owner, limbs in zip(owners, secrets, strict=True)
-    )
+    yield from ((owner, from_limbs(limbs)) for owner, limbs in zip(owners, secrets, strict=True))
 
 
 def _remove_pairwise(

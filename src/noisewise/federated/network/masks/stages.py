@@ -131,7 +131,9 @@ class Stages:
                 raise AggregationError("a list of sealed shares was cut")
             rows = np.frombuffer(data, _SEALED)
             ring = self.ring(connection)
-            others = sorted(near(ring, number, self.members(connection, ADVERTISE) or []) - {number})
+            others = sorted(
+                near(ring, number, self.members(connection, ADVERTISE) or []) - {number}
+            )
             if np.any(rows["sender"] != number) or rows["receiver"].tolist() != others:
                 raise AggregationError(
                     "a party seals one pair of shares for each other neighbour, in their order"
