@@ -24,6 +24,7 @@ from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
 from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.sharing.bounded import BoundedCounts
 from noisewise.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -96,10 +97,11 @@ class Study:
     neighbours : {"all", "few"}
         Route "masks" only: with whom a party shares keys; "few" is for hundreds of parties and more.
     checked : bool
-        Route "functions" only: every key proves that it counts one record, and contributions whose
-        keys do not are left out and named.
+        Routes "functions" and "vectors": every key proves that it counts one record, every table
+        that it counts at most `most_records`; contributions that do not are left out and named.
     most_records : int or None
-        Route "functions" only: how many records a party may contribute, at most. None: any number.
+        How many records a party may contribute, at most, where that can be checked. None: any
+        number of keys.
     protects : Protected
         The unit: one record, all rows of a patient, a whole party or device. Each party bounds what
         it holds of a unit before anything leaves it, and all noise is made for that.
@@ -156,16 +158,7 @@ class Study:
                 f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
                 "of them use route 'vectors'"
             )
-        if self.checked and self.route != "functions":
-            raise ConfigurationError(
-                "checked = true goes with route 'functions', whose keys prove that they count one "
-                f"record each; the sums of route {self.route!r} have no such proof here"
-            )
-        if self.most_records is not None and (self.route != "functions" or self.most_records < 1):
-            raise ConfigurationError(
-                "most_records is at least 1 and goes with route 'functions', where a server counts "
-                f"keys; what a party says of its records in route {self.route!r} is its word"
-            )
+        self._check_checked()
         if self.neighbours not in ("all", "few"):
             raise ConfigurationError(f"neighbours is 'all' or 'few', got {self.neighbours!r}")
         if self.route == "masks":
@@ -261,7 +254,7 @@ class Study:
         if self.neighbours != "all":
             meaning["neighbours"] = self.neighbours
         if self.checked:
-            meaning["checked"] = 1
+            meaning["checked"] = 2
         if self.most_records is not None:
             meaning["most_records"] = self.most_records
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
@@ -282,6 +275,31 @@ class Study:
         if name not in names:
             raise ConfigurationError(f"{name!r} is not a server of this study: {', '.join(names)}")
         return names.index(name)
+
+    def _check_checked(self) -> None:
+        if self.checked and self.route == "masks":
+            raise ConfigurationError(
+                "checked = true goes with routes 'functions' and 'vectors', whose contributions "
+                "prove what they count; masked sums have no such proof here"
+            )
+        tables = self.checked and self.route == "vectors"
+        if tables and self.most_records is None:
+            raise ConfigurationError(
+                "route 'vectors' with checked = true needs most_records, the number of records "
+                "that a party may count, at most: it is what tables prove"
+            )
+        counted = self.route == "functions" or tables
+        if self.most_records is not None and (not counted or self.most_records < 1):
+            raise ConfigurationError(
+                "most_records is at least 1 and goes with route 'functions', where a server counts "
+                "keys, or with checked = true; what a party says of its records in route "
+                f"{self.route!r} is its word otherwise"
+            )
+        if tables:
+            try:
+                BoundedCounts(4 * self.bins, self.most_records or 1)  # more cells than a curve has
+            except ValueError as error:
+                raise ConfigurationError(f"bins and most_records: {error}") from error
 
     def _check_masks(self) -> None:
         parties, threshold = len(self.parties), self.minimum_parties
