@@ -23,8 +23,8 @@ at most one list L has t signatures, and honest parties reveal for L or not at a
   n - t + c < t parties, which they refuse.
 
 So a server learns the sum over the honest of L, of whom there are at least t - c, or nothing: the
-noise of t - c parties is in everything it sees. With few neighbours instead of all the same holds but
-for a probability of 2^-40 (:mod:`noisewise.federated.masking.neighbours`).
+noise of t - c parties is in everything it sees. With few neighbours instead of all the same holds
+but for a probability of 2^-40 (:mod:`noisewise.federated.masking.neighbours`).
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class Proving:
             while place < len(check.members) and work < _WORK and len(rows) < _ROWS:
                 identifier = check.members[place]
                 row = connection.execute(
-                    "SELECT party, records FROM contributions WHERE identifier = ? AND complete = 1",
+                    "SELECT party, records FROM contributions "
+                    "WHERE identifier = ? AND complete = 1",
                     (identifier,),
                 ).fetchone()
                 place += 1

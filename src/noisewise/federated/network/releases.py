@@ -342,8 +342,8 @@ class Releases:
             query, modulus = measurement.question.query_in_field, PRIME
             if measurement.question.reach * self._most(asked.members) >= PRIME // 4:
                 raise RefusedError(
-                    "too many records for this question's sums in the field of checked contributions; ask "
-                    "with fewer bins, or with mechanism='kary'",
+                    "too many records for this question's sums in the field of checked "
+                    "contributions; ask with fewer bins, or with mechanism='kary'",
                     422,
                     "too-large",
                 )

@@ -185,9 +185,9 @@ class VectorRoute(_OfStudy):
         """Any bytes of the right length are a share (in the field), with nothing in common."""
         if len(data) != self.size(server, records):
             raise ValueError(f"{len(data)} bytes instead of {self.size(server, records)}")
-        if self.study.checked and self._last(server):
-            if int(np.frombuffer(data, "<u8").max(initial=0)) >= PRIME:
-                raise ValueError("a number is not in the field")
+        words = np.frombuffer(data, "<u8")
+        if self.study.checked and self._last(server) and int(words.max(initial=0)) >= PRIME:
+            raise ValueError("a number is not in the field")
         return ""
 
     def add(self, server: int, shares: Iterable[bytes]) -> list[IntArray]:

@@ -95,7 +95,7 @@ class Study:
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
     neighbours : {"all", "few"}
-        Route "masks" only: with whom a party shares keys; "few" is for hundreds of parties and more.
+        Route "masks" only: with whom a party shares keys; "few" is for hundreds of parties.
     checked : bool
         Routes "functions" and "vectors": every key proves that it counts one record, every table
         that it counts at most `most_records`; contributions that do not are left out and named.

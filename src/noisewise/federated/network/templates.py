@@ -41,8 +41,8 @@ def study_text(study: Study) -> str:
             f"colluding_parties = {study.colluding}        # who may tell the server all they know",
             f"stage_seconds = {study.stage_seconds}        # for the last parties, once enough "
             "are there",
-            f'neighbours = "{study.neighbours}"         # with whom a party shares keys: all, or few '
-            "(hundreds of parties)",
+            f'neighbours = "{study.neighbours}"         # with whom a party shares keys: all, or '
+            "few (hundreds of parties)",
         ]
     if study.noiseless_test:
         lines.append("noiseless_test = true")

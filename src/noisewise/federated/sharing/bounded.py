@@ -1,12 +1,12 @@
 """Secret-shared counts that prove to be counts: none is negative, and all together are at most k.
 
-Each count is written with binary digits (the last of which is worth so much that digits reach k and
-no further), and so is their sum. Digits stand in blocks of 64. A block's digits are the values at
-1 to 64 of a polynomial f whose value at 0 is random; where all of them are digits, f (f - 1) vanishes
-at 1 to 64, so it is Z h with Z = (X - 1) ... (X - 64), and h has degree 64. The owner shares digits,
-random values and h in the field of p = 2^61 - 1 elements, as a seed for each server but the last and
-one vector. *After* all contributions are fixed, the servers agree on a random point x and random
-factors c; each publishes its shares of f(x) for every block, and of
+Each count is written with binary digits (the last of which is worth so much that digits reach k
+and no further), and so is their sum. Digits stand in blocks of 64. A block's digits are the values
+at 1 to 64 of a polynomial f whose value at 0 is random; where all of them are digits, f (f - 1)
+vanishes at 1 to 64, so it is Z h with Z = (X - 1) ... (X - 64), and h has degree 64. The owner
+shares digits, random values and h in the field of p = 2^61 - 1 elements, as a seed for each server
+but the last and one vector. *After* all contributions are fixed, the servers agree on a random
+point x and random factors c; each publishes its shares of f(x) for every block, and of
 
     Y = Z(x) sum_b c_b h_b(x) + c' (sum of counts - sum by its own digits) [+ c'' (sum - n)].
 
@@ -227,7 +227,7 @@ class BoundedCounts:
         whole = total(numbers[:-1])
         right = reduced(right + multiply(reduced(whole + negative(numbers[-1])), factors[-2]))
         if records is not None:
-            missing = reduced(whole + negative(np.uint64(records))) if first else whole
+            missing = reduced(whole + negative(np.array(records, np.uint64))) if first else whole
             right = reduced(right + multiply(missing, factors[-1]))
         return np.append(values, right)
 
@@ -301,10 +301,10 @@ def _vanishing(x: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _at(x: int) -> tuple[Field, Field, np.uint64]:
+def _at(x: int) -> tuple[Field, Field, Field]:
     """Return how f and h are evaluated at x, and Z there."""
     first, second = (np.array(_weights(nodes, x), np.uint64) for nodes in (_FIRST, _SECOND))
-    return first, second, np.uint64(_vanishing(x))
+    return first, second, np.array(_vanishing(x), np.uint64)
 
 
 @lru_cache(maxsize=1)
