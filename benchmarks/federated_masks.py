@@ -7,13 +7,16 @@ bytes (it cannot read them), masks between two parties that both stay are left o
 the sum), and secrets are shared with polynomials of degree one (which any number of shares rebuilds
 as well). Everything that the server checks is genuine, and its sum must be exact, to the bit.
 
-One party in ten drops out before it sends its vector, and everybody asks twice too early after each
-stage. Set NOISEWISE_MASKS to other numbers of parties, for example "100,200".
+One party in twenty drops out before it sends its vector, and everybody asks twice too early after
+each stage. Nine in ten must stay, one in twenty may help the server. Every number of parties is
+measured with all of them as neighbours and with few. Set NOISEWISE_MASKS to other numbers of
+parties, for example "100,200", and NOISEWISE_NEIGHBOURS to "few" or "all" for one of the two.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import ssl
 import subprocess
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +35,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks import table
 from benchmarks.federated_load import SERVE, peak_memory, processor_seconds
 from noisewise.federated.masking import Advertisement, Confirmation, MaskedVector, Revelation
+from noisewise.federated.masking.neighbours import Ring
+from noisewise.federated.masking.server import near
 from noisewise.federated.masking.session import agree, commit, mask_of, to_limbs
 from noisewise.federated.network import ClientSettings, Study
 from noisewise.federated.network.identity import Signer, public_key_text
@@ -48,18 +54,26 @@ TOO_EARLY = 2
 SEALED = np.dtype([("sender", "<u4"), ("receiver", "<u4"), ("sealed", "u1", (108,))])
 
 
-def crowd(folder: Path, size: int) -> tuple[Trial, list[Signer]]:
+def crowd(folder: Path, size: int, neighbours: str) -> tuple[Trial, list[Signer]]:
     """Write a trial of `size` parties with keys of their own."""
     trial = make_trial(
         folder, servers=["alpha"], parties=["placeholder", "another"], curves=["ecdf"], bins=BINS,
-        route="masks", minimum_parties=2 * size // 3 + 1, colluding=size // 10,
+        route="masks", minimum_parties=2, colluding=0,
         noiseless_test=True, stage_seconds=max(20.0, 0.2 * size),
     )  # fmt: skip
     signers = [Signer(f"party-{i}", Ed25519PrivateKey.generate()) for i in range(1, size + 1)]
     lines = (f"{signer.name},{public_key_text(signer.key)}\n" for signer in signers)
     (folder / "parties.csv").write_text("".join(lines))
     path = folder / "study.toml"
-    text = path.read_text().replace('round = "1"', 'parties_file = "parties.csv"\nround = "1"')
+    text = path.read_text()
+    for old, new in (
+        ('round = "1"', 'parties_file = "parties.csv"\nround = "1"'),
+        ("minimum_parties = 2", f"minimum_parties = {9 * size // 10}"),
+        ("colluding_parties = 0", f"colluding_parties = {size // 20}"),
+        ('neighbours = "all"', f'neighbours = "{neighbours}"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
     start = text.index("[[parties]]")
     path.write_text(text[:start] + text[text.index("[[analysts]]") :])
     return trial, signers
@@ -73,8 +87,8 @@ class Crowd:
         self.session = self.round.session
         self.signers = dict(enumerate(signers, start=1))
         self.numbers = list(self.signers)
-        self.stayed = [number for number in self.numbers if number % 10]
-        self.left = [number for number in self.numbers if number % 10 == 0]
+        self.stayed = [number for number in self.numbers if number % 20]
+        self.left = [number for number in self.numbers if number % 20 == 0]
         rng = np.random.default_rng(0)
         self.values = {n: rng.integers(0, 9, self.session.size) for n in self.numbers}
         self.keys = {n: X25519PrivateKey.generate() for n in self.numbers}
@@ -87,20 +101,38 @@ class Crowd:
 
     def _share(self, secrets: Iterable[bytes]) -> dict[int, np.ndarray]:
         limbs = np.stack([to_limbs(secret) for secret in secrets])
-        return shamir.share(limbs, self.session.parties, 2, Randomness.seeded(1))
+        return shamir.share(limbs, self.session.shares[0], 2, Randomness.seeded(1))
+
+    def advertised(self, number: int) -> Advertisement:
+        """Return the keys of a party; a sealing key opens nothing here."""
+        sealing = hashlib.sha256(self.seeds[number]).digest()
+        commitment = commit(self.seeds[number], self.session)
+        return Advertisement(number, sealing, self.public[number], commitment)
 
     def advertisement(self, number: int) -> bytes:
         """Return the message of the first stage."""
-        sealing = X25519PrivateKey.generate().public_key().public_bytes_raw()
-        commitment = commit(self.seeds[number], self.session)
-        message = Advertisement(number, sealing, self.public[number], commitment)
-        return self.round.seal_advertisement(message, self.signers[number])
+        return self.round.seal_advertisement(self.advertised(number), self.signers[number])
+
+    @cached_property
+    def ring(self) -> Ring | None:
+        """Who is whose neighbour, as everybody can tell after the first stage."""
+        return self.session.ring([self.advertised(number) for number in self.numbers])
+
+    @cached_property
+    def vouched(self) -> bytes:
+        """What parties sign with their vectors."""
+        return b"" if self.ring is None else self.session.vouching(self.ring, self.numbers)
+
+    def slot(self, owner: int, holder: int) -> int:
+        """Return at which point a party holds shares of another's secrets."""
+        return holder if self.ring is None else self.ring.of(owner).index(holder) + 1
 
     def shares(self, number: int) -> bytes:
         """Return random bytes that look like sealed shares."""
-        rows = np.zeros(self.session.parties - 1, SEALED)
+        others = sorted(near(self.ring, number, self.numbers) - {number})
+        rows = np.zeros(len(others), SEALED)
         rows["sender"] = number
-        rows["receiver"] = [other for other in self.numbers if other != number]
+        rows["receiver"] = others
         rows["sealed"] = np.frombuffer(os.urandom(rows.size * 108), "u1").reshape(-1, 108)
         return rows.tobytes()
 
@@ -108,20 +140,26 @@ class Crowd:
         """Return a vector under the masks that do not cancel."""
         size = self.session.size
         words = as_words(self.values[number]) + mask_of(self.seeds[number], size)
-        for other in self.left:
+        for other in sorted(near(self.ring, number, self.left)):
             seed = agree(self.keys[number], self.public[other], self.session, "mask")
             words = words + mask_of(seed, size) if number < other else words - mask_of(seed, size)
-        return MaskedVector(number, words).to_bytes()
+        sign = self.round.sign(self.signers[number])
+        signature = sign(self.vouched) if self.vouched else b""
+        return MaskedVector(number, words, signature).to_bytes()
 
     def confirmation(self, number: int) -> bytes:
         """Return the signed list of survivors."""
         sign = self.round.sign(self.signers[number])
-        return Confirmation(number, sign(self.session.survivors(self.stayed))).to_bytes()
+        said = self.session.survivors(self.stayed, self.vouched)
+        return Confirmation(number, sign(said)).to_bytes()
 
     def revelation(self, number: int) -> bytes:
         """Return shares of everybody's secrets."""
         shown = {
-            kind: {owner: self._split[kind][number][owner - 1] for owner in owners}
+            kind: {
+                owner: self._split[kind][self.slot(owner, number)][owner - 1]
+                for owner in near(self.ring, number, owners)
+            }
             for kind, owners in (("seeds", self.stayed), ("keys", self.left))
         }
         return Revelation(number, shown["seeds"], shown["keys"]).to_bytes()
@@ -184,7 +222,7 @@ async def play(people: Crowd, trial: Trial, study: Study, server: Any) -> list[t
     trust = ssl.create_default_context(cafile=trial.folder / "authority.crt")
     lines = [Line(trial, study) for _ in range(CONNECTIONS)]
     await asyncio.gather(*(line.open(trust) for line in lines))
-    enough = people.stayed[: people.session.threshold]
+    enough = people.stayed if people.ring else people.stayed[: people.session.threshold]
     rows = []
     messages = (
         (people.advertisement, people.numbers),
@@ -224,10 +262,10 @@ async def play(people: Crowd, trial: Trial, study: Study, server: Any) -> list[t
     return [*rows, ("MB sent", f"{sent / 1e6:.0f}"), ("MB received", f"{received / 1e6:.0f}")]
 
 
-def measure(size: int) -> tuple[float, list[tuple[str, ...]]]:
+def measure(size: int, neighbours: str) -> tuple[float, list[tuple[str, ...]]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        trial, signers = crowd(folder, size)
+        trial, signers = crowd(folder, size, neighbours)
         study = Study.read(folder / "study.toml")
         people = Crowd(study, signers)
         server = subprocess.Popen(
@@ -256,18 +294,20 @@ def measure(size: int) -> tuple[float, list[tuple[str, ...]]]:
 def main() -> None:
     sizes = os.environ.get("NOISEWISE_MASKS")
     chosen = SIZES if sizes is None else tuple(int(size) for size in sizes.split(","))
-    found = {size: measure(size) for size in chosen}
-    names = [row[0] for row in found[chosen[0]][1]]
-    rows = [("all stages", *(f"{found[size][0]:.1f}" for size in chosen))]
+    ways = os.environ.get("NOISEWISE_NEIGHBOURS", "all,few").split(",")
+    cases = [(size, way) for size in chosen for way in ways]
+    found = {case: measure(*case) for case in cases}
+    names = [row[0] for row in found[cases[0]][1]]
+    rows = [("all stages", *(f"{found[case][0]:.1f}" for case in cases))]
     rows.append(
-        ("ms a party", *(f"{1e3 * found[size][0] / size:.1f}" for size in chosen)),
+        ("ms a party", *(f"{1e3 * found[case][0] / case[0]:.1f}" for case in cases)),
     )
     rows += [
-        (name, *(found[size][1][place][1] for size in chosen)) for place, name in enumerate(names)
+        (name, *(found[case][1][place][1] for case in cases)) for place, name in enumerate(names)
     ]
     table(
-        f"processor seconds of the server in a masked round, {BINS} cells, a tenth drops out",
-        ("parties", *map(str, chosen)),
+        f"processor seconds of the server in a masked round, {BINS} cells, one in twenty drops out",
+        ("parties, neighbours", *(f"{size}, {way}" for size, way in cases)),
         rows,
     )
 

@@ -239,7 +239,7 @@ def test_truncated_messages_are_refused(cut):
     with pytest.raises(AggregationError):
         Advertisement.from_bytes(bytes(99 - cut))
     with pytest.raises(AggregationError):
-        MaskedVector.from_bytes(bytes(44)[: 44 - 1 - min(cut, 40)], 5)
+        MaskedVector.from_bytes(bytes(44)[: 44 - 1 - min(cut, 40)], Session(bytes(16), 2, 2, 5))
     with pytest.raises(AggregationError):
         SealedShares.from_bytes(bytes(115 - cut))
     with pytest.raises(AggregationError):

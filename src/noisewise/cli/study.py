@@ -61,6 +61,12 @@ def new(
         int | None,
         typer.Option(help="With masks: how many may tell the server all they know. Must be said."),
     ] = None,
+    neighbours: Annotated[
+        str,
+        typer.Option(
+            help="With masks: 'all' share keys with each other, or 'few' (hundreds of parties)."
+        ),
+    ] = "all",
     checked: Annotated[
         bool | None,
         typer.Option(
@@ -143,6 +149,7 @@ def new(
             checked=chosen == "functions" if checked is None else checked,
             most_records=most_records,
             protects=_protects(unit, unit_rows, unit_parties, len(parties)),
+            neighbours=cast(Any, neighbours),
         )
         written = write_study(folder, made, trial=trial, keys=place)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")

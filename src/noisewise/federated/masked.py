@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from noisewise.federated.masking import (
     Session,
     make_roll,
 )
+from noisewise.federated.masking.neighbours import FAILURE_BITS, TRIES_BITS, plan_neighbours
 from noisewise.federated.masking.session import (
     Advertisement,
     SealedShares,
@@ -97,13 +98,14 @@ def run_round(
         sealed = clients[number].share(Advertisement.from_bytes(data) for data in everybody)
         server.take_shares(number, [SealedShares.from_bytes(m.to_bytes()) for m in sealed])
     inboxes = {n: [m.to_bytes() for m in server.inbox(n)] for n in present("share")}
+    shared = server.shared()
     for number in present("mask"):
         inbox = [SealedShares.from_bytes(data) for data in inboxes[number]]
-        sent = clients[number].mask(inbox, vectors[number]).to_bytes()
-        server.take_vector(MaskedVector.from_bytes(sent, session.size))
+        sent = clients[number].mask(inbox, vectors[number], shared).to_bytes()
+        server.take_vector(MaskedVector.from_bytes(sent, session))
     arrived = server.arrived()
     for number in present("confirm"):
-        confirmed = clients[number].confirm(arrived).to_bytes()
+        confirmed = clients[number].confirm(arrived, server.vouchers(number)).to_bytes()
         server.take_confirmation(Confirmation.from_bytes(confirmed))
     signed = [m.to_bytes() for m in server.confirmations()]
     for number in present("reveal"):
@@ -129,6 +131,9 @@ class MaskedAggregator(AcrossParties):
     colluding : int
         How many parties, at most, tell the server or the analyst everything they know, or do what
         a lying server wants. Epsilon counts on the noise of `threshold` - `colluding` parties.
+    neighbours : {"all", "few"}
+        With whom a party shares keys. "few" (Bell et al. 2020) is for hundreds of parties and more:
+        less work, and promises that hold but for a probability of 2^-40.
     noiseless : bool
         For tests; see :func:`~noisewise.federated.without_noise`.
     absent : mapping, optional
@@ -149,9 +154,11 @@ class MaskedAggregator(AcrossParties):
     noiseless: bool = False
     absent: Mapping[int, str] = field(default_factory=dict)
     parties: int | None = None
+    neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
         _validate.integer("colluding", self.colluding)
+        _validate.choice("neighbours", self.neighbours, ("all", "few"))
         for stage in self.absent.values():
             _stage(stage)
 
@@ -165,6 +172,8 @@ class MaskedAggregator(AcrossParties):
         """Return who adds noise: each party whose vector arrived (all of them), 1/honest of it."""
         threshold = self.threshold_for(parties)
         check_threshold(parties, threshold, self.colluding)
+        if self.neighbours == "few":
+            plan_neighbours(parties, threshold, self.colluding)  # refuses before anything is sent
         return SharedNoise(parties if arrived is None else arrived, threshold - self.colluding)
 
     @property
@@ -180,20 +189,35 @@ class MaskedAggregator(AcrossParties):
     def threat_for(self, parties: int, noise: SharedNoise) -> ThreatModel:
         """Return the sentences for so many parties."""
         threshold = self.threshold_for(parties)
+        with_few, but_for, not_by_order = "", "", ""
+        if self.neighbours == "few":
+            few = plan_neighbours(parties, threshold, self.colluding)
+            with_few = f", each with {few.neighbours} neighbours (Bell et al. 2020)"
+            but_for = (
+                f". But for a probability of 2^-{FAILURE_BITS}, as long as helpers are chosen "
+                "before the parties' keys are advertised and fewer than "
+                f"2^{TRIES_BITS} orders of the parties are tried before one is taken"
+            )
+            not_by_order = (
+                ", if who stops has nothing to do with the order of the parties (but for a "
+                f"probability of 2^-{FAILURE_BITS})"
+            )
         return ThreatModel(
-            protocol=f"masked secure aggregation of {parties} parties (Bonawitz et al. 2017)",
+            protocol=f"masked secure aggregation of {parties} parties (Bonawitz et al. 2017)"
+            + with_few,
             adversary=f"malicious server, helped by at most {self.colluding} parties: it may lie "
             "about who dropped out, because parties reveal nothing before enough of them have "
             "signed the same list of survivors; keys are advertised over authenticated channels",
             must_not_collude=f"the server with more than {self.colluding} parties: epsilon allows "
             f"for that many, and with {2 * threshold - parties} or more a lying server could open "
-            "single vectors",
+            "single vectors" + but_for,
             server_sees="who takes part, masked vectors that look random, and the noisy total",
             result_goes_to="the server, and whoever it tells",
-            drop_outs=f"up to {parties - threshold} parties may stop at any stage; whose vector "
-            "did not arrive is not counted; below the threshold there is no result",
+            drop_outs=f"up to {parties - threshold} parties may stop at any stage{not_by_order}; "
+            "whose vector did not arrive is not counted; below the threshold there is no result",
             noise=noise.sentence,
-            hardness="X25519 key agreement, HKDF-SHA256, AES-GCM and AES-256 in counter mode",
+            hardness="X25519 key agreement, HKDF-SHA256, AES-GCM and AES-256 in counter mode"
+            + (", scrypt" if with_few else ""),
             not_promised=(
                 "that a party's vector is right: a malicious party can add any numbers",
                 "a result: server or parties can end the round without one",
@@ -247,7 +271,14 @@ class MaskedAggregator(AcrossParties):
     def _session(self, parties: int, size: int, rng: Randomness) -> Session:
         if parties < 2:
             raise ValueError("masks need at least two parties")
-        return Session(rng.bytes(16), parties, self.threshold_for(parties), size, self.colluding)
+        return Session(
+            rng.bytes(16),
+            parties,
+            self.threshold_for(parties),
+            size,
+            self.colluding,
+            self.neighbours == "few",
+        )
 
     def _known(self) -> int:
         if self.parties is None:

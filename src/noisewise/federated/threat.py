@@ -82,7 +82,7 @@ class ThreatModel:
         said += [f"not promised: {sentence}" for sentence in self.not_promised]
         if self.excluded:
             said.append(
-                "left out, because their keys do not count one record each: "
+                "left out, because they do not count their records as agreed: "
                 + ", ".join(self.excluded)
             )
         if self.noiseless:

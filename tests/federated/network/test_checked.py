@@ -30,7 +30,7 @@ from noisewise.federated.network.client import Client
 from noisewise.federated.network.manifest import set_digest, unframe
 from noisewise.federated.network.proving import Proving
 from noisewise.federated.network.reading import read_json
-from noisewise.federated.network.routes import FunctionRoute, route_of
+from noisewise.federated.network.routes import FunctionRoute, VectorRoute, route_of
 from noisewise.federated.sharing.field import PRIME
 from noisewise.privacy.randomness import resolve
 
@@ -111,7 +111,7 @@ def test_a_party_that_lies_is_left_out_and_named(tmp_path, monkeypatch, lie):
     assert told.records == sum(map(len, honest))
     if lie == "a negative count":
         said = curve.statement().assumptions
-        assert "left out, because their keys do not count one record each: south" in said
+        assert "left out, because they do not count their records as agreed: south" in said
         assert any("2^-60" in sentence for sentence in said)
     else:
         alone = federated.roc(honest, without_noise(LocalAggregator()), **options)
@@ -171,7 +171,7 @@ def test_who_comes_later_is_checked_with_new_numbers_and_nobody_twice(tmp_path, 
 def proving(both, server):
     state = both.states[server]
     index = both.study.server_index(server)
-    return Proving(both.route, index, state.store, state.marks)
+    return Proving(both.study, both.route, index, state.store, state.marks)
 
 
 def opened(both, members=None):
@@ -266,10 +266,104 @@ def test_an_analyst_goes_on_where_another_was_interrupted(tmp_path):
             federated.roc(None, analyst(spoiled), **options)
 
 
-def test_only_keys_of_records_can_be_checked(tmp_path):
-    for route, servers in (("vectors", ["alpha", "beta"]), ("masks", ["alpha"])):
-        with pytest.raises(ConfigurationError, match="checked = true goes with route 'functions'"):
-            federation(tmp_path / route, route=route, servers=servers, minimum_parties=3)
+def test_masked_sums_and_tables_of_any_size_cannot_be_checked(tmp_path):
+    with pytest.raises(ConfigurationError, match="masked sums have no such proof"):
+        federation(tmp_path / "masks", route="masks", servers=["alpha"], minimum_parties=3)
+    with pytest.raises(ConfigurationError, match="needs most_records"):
+        federation(tmp_path / "vectors", route="vectors")
+    with pytest.raises(ConfigurationError, match="too many for sums"):
+        federation(tmp_path / "large", route="vectors", most_records=1 << 58)
+
+
+# ------------------------------------------------------------------------------- tables
+
+
+def tables(folder, **options):
+    return federation(folder, route="vectors", most_records=40, **options)
+
+
+def raised(elements):
+    """One record becomes a thousand; its digits are none any more."""
+    elements[0] = (int(elements[0]) + 999) % PRIME
+
+
+def no_proof(elements):
+    elements[-1] = (int(elements[-1]) + 1) % PRIME
+
+
+def lying_table(monkeypatch, lie):
+    class Liar(VectorRoute):
+        def make(self, records):
+            *seeds, masked = super().make(records)
+            words = np.frombuffer(masked, "<u8").astype(np.uint64)
+            lie(words)  # a share is the secret less what is known: changes add up
+            return [*seeds, words.astype("<u8").tobytes()]
+
+    monkeypatch.setattr(outbox_module, "route_of", lambda study: Liar(study))
+
+
+@pytest.mark.parametrize("servers", [["alpha", "beta"], ["alpha", "beta", "gamma"]], ids=len)
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_checked_tables_give_the_curves_of_one_machine_to_the_bit(tmp_path, relation, servers):
+    made = tables(tmp_path, noiseless_test=True, relation=relation, servers=servers)
+    parties, quiet = list(made.data.values()), without_noise(LocalAggregator())
+    options = {"epsilon": 1.0, "bins": 16, "relation": relation}
+    with made:
+        give(made)
+        curve = federated.roc(None, analyst(made), **options)
+    assert curve.auc == federated.roc(parties, quiet, **options).auc
+
+
+@pytest.mark.parametrize("lie", [raised, no_proof])
+def test_a_party_whose_table_lies_is_left_out_and_named(tmp_path, monkeypatch, lie):
+    made = tables(tmp_path, epsilon=2.0)
+    options = {"epsilon": 1.0, "bins": 16, "relation": "replace-one"}
+    with made:
+        give(made, "north", "west")
+        with monkeypatch.context() as patch:
+            lying_table(patch, lie)
+            give(made, "south")
+        taken = []
+        curve = federated.roc(None, analyst(made, told=taken.append), **options)
+    assert taken[0].excluded == ("south",)
+    assert taken[0].records == len(made.data["north"]) + len(made.data["west"])
+    said = curve.statement().assumptions
+    assert "left out, because they do not count their records as agreed: south" in said
+    assert any("2^-53" in sentence and "at most 40 records" in sentence for sentence in said)
+
+
+def test_a_party_that_says_another_public_number_of_records_is_left_out(tmp_path, monkeypatch):
+    made = tables(tmp_path, noiseless_test=True)
+    with made:
+        give(made, "north", "west")
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox_module.Outbox, "_count", lambda self, records: len(records) + 1)
+            give(made, "south")
+        taken = []
+        options = {"epsilon": 1.0, "bins": 16, "relation": "replace-one"}
+        federated.roc(None, analyst(made, told=taken.append), **options)
+    assert taken[0].excluded == ("south",)
+
+
+def test_numbers_outside_the_field_are_not_even_taken(tmp_path, monkeypatch):
+    made = tables(tmp_path)
+
+    def outside(elements):
+        elements[0] = PRIME
+
+    with made:
+        lying_table(monkeypatch, outside)
+        with pytest.raises(RefusedError, match="not in the field"):
+            give(made, "south")
+
+
+def test_a_party_with_more_records_than_its_table_may_count_is_told_so(tmp_path):
+    made = federation(tmp_path, route="vectors", most_records=2)
+    with made, pytest.raises(ValueError, match="at most 2 records of a party"):
+        give(made, "south")
+
+
+# ------------------------------------------------------------------------------- lengths
 
 
 def test_shares_of_a_checked_study_are_32_bytes_a_record_longer(tmp_path):

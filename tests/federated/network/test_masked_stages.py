@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 
 from noisewise.ecdf import Budget, plan
 from noisewise.federated import Records, SharedNoise
-from noisewise.federated.masking import AggregationError, Confirmation, MaskingClient
+from noisewise.federated.masking import AggregationError, MaskingClient
 from noisewise.federated.network import (
     ConfigurationError,
     NetworkError,
@@ -35,7 +35,9 @@ from noisewise.federated.network.masks.stages import (
     SHARE,
     Stages,
     Waiting,
+    listed_first,
     split_sealed,
+    split_signed,
 )
 from noisewise.federated.network.store import Store
 from noisewise.federated.network.trial import make_trial
@@ -48,9 +50,9 @@ VECTORS = dict(zip(NAMES, ([0.1], [0.2, 0.3], [0.9], [0.5, 0.5]), strict=True))
 class Round:
     """A server's stages and all parties, driven by hand."""
 
-    def __init__(self, folder, *, threshold=3, **options):
+    def __init__(self, folder, *, threshold=3, names=NAMES, **options):
         self.trial = make_trial(
-            folder, servers=["alpha"], parties=NAMES, route="masks", minimum_parties=threshold,
+            folder, servers=["alpha"], parties=names, route="masks", minimum_parties=threshold,
             bins=4, curves=["ecdf"], noiseless_test=True, stage_seconds=60.0,
             **{"relation": "replace-one", **options},
         )  # fmt: skip
@@ -58,7 +60,7 @@ class Round:
         self.stages = Stages(self.round)
         self.store = Store(folder / "state", {"study": self.round.study.fingerprint})
         self.handouts = Handouts(self.stages, self.store)
-        self.clients = {name: self.client(name, number) for number, name in enumerate(NAMES)}
+        self.clients = {name: self.client(name, number) for number, name in enumerate(names)}
         self.now = 1000.0
 
     def signer(self, name):
@@ -96,35 +98,35 @@ class Round:
             self.send(SHARE, name, self.shares(name))
 
     def vector(self, name):
-        values = self.round.vector(Records(np.array(VECTORS[name])), Randomness.seeded(0))
-        inbox = split_sealed(self.follow(SHARE, name))
-        return self.clients[name].mask(inbox, values).to_bytes()
+        values = self.values(name)
+        shared, inbox = listed_first(self.follow(SHARE, name))
+        return self.clients[name].mask(split_sealed(inbox), values, shared).to_bytes()
 
     def mask(self, *names):
         for name in names:
             self.send(MASK, name, self.vector(name))
 
     def confirmation(self, name):
-        listed = self.follow(MASK, name)
-        numbers = [int.from_bytes(listed[i : i + 4], "little") for i in range(0, len(listed), 4)]
-        return self.clients[name].confirm(numbers).to_bytes()
+        numbers, signed = listed_first(self.follow(MASK, name))
+        vouchers = {m.sender: m.signature for m in split_signed(signed)}
+        return self.clients[name].confirm(numbers, vouchers).to_bytes()
 
     def confirm(self, *names):
         for name in names:
             self.send(CONFIRM, name, self.confirmation(name))
 
     def reveal(self, name):
-        signed = self.follow(CONFIRM, name)
-        messages = [Confirmation.from_bytes(signed[i : i + 68]) for i in range(0, len(signed), 68)]
-        return self.clients[name].reveal(messages).to_bytes()
+        return self.clients[name].reveal(split_signed(self.follow(CONFIRM, name))).to_bytes()
 
     def unmask(self):
         return self.store.read(lambda c: _unmask(self.round, self.stages, c))
 
+    def values(self, name):
+        held = np.array(VECTORS.get(name, [len(name) / 10]))
+        return self.round.vector(Records(held), Randomness.seeded(0))
+
     def truth(self, *names):
-        values = [self.round.vector(Records(np.array(VECTORS[n])), Randomness.seeded(0))
-                  for n in names]  # fmt: skip
-        return np.sum(values, axis=0)
+        return np.sum([self.values(name) for name in names], axis=0)
 
 
 @pytest.fixture
@@ -283,6 +285,48 @@ def test_wrong_shares_end_the_round_without_a_result(made):
         made.send(REVEAL, name, bytes(data))
     with pytest.raises(AggregationError):
         made.unmask()
+
+
+MANY = tuple(f"{'p' * (1 + number % 7)}-{number}" for number in range(1, 41))
+
+
+def test_a_round_with_few_neighbours_gives_the_sum_of_those_who_arrived(tmp_path):
+    made = Round(tmp_path, names=MANY, threshold=38, colluding=1, neighbours="few")
+    few = made.round.session.few
+    assert few.neighbours < 39
+    try:
+        made.advertise(*MANY)
+        made.share(*MANY[1:])  # the first stops here, the last after it
+        made.now += 60
+        rest = MANY[1:-1]
+        made.mask(*rest)
+        made.now += 60
+        made.confirm(*rest)
+        for name in rest:
+            assert made.do(lambda c: made.stages.members(c, REVEAL)) is None
+            made.send(REVEAL, name, made.reveal(name))
+        assert made.do(lambda c: made.stages.members(c, REVEAL)) is not None
+        assert made.unmask().astype(np.int64).tolist() == made.truth(*rest).tolist()
+    finally:
+        made.store.close()
+
+
+def test_with_few_neighbours_foreign_receivers_and_unsigned_vectors_are_refused(tmp_path):
+    made = Round(tmp_path, names=MANY, threshold=38, colluding=1, neighbours="few")
+    try:
+        made.advertise(*MANY)
+        sealed = made.shares(MANY[0])
+        for wrong in (sealed[116:], sealed + sealed[:116]):
+            with refused("bad-message"):
+                made.send(SHARE, MANY[0], wrong)
+        made.send(SHARE, MANY[0], sealed)
+        made.share(*MANY[1:])
+        vector = made.vector(MANY[0])
+        for wrong in (vector[:-64], vector[:-64] + bytes(64)):
+            with refused("bad-message"):
+                made.send(MASK, MANY[0], wrong)
+    finally:
+        made.store.close()
 
 
 # ------------------------------------------------------------------------------- parties

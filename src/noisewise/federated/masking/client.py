@@ -11,7 +11,7 @@ only after it has seen that enough others were told the same list of survivors
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from noisewise.federated.masking.neighbours import Ring
 from noisewise.federated.masking.session import (
     LIMBS,
     Advertisement,
@@ -77,10 +78,14 @@ class MaskingClient:
         self.session = session
         self._sign, self._roll = sign, roll
         self._stayed: set[int] = set()
+        self._ring: Ring | None = None
+        self._vouched = b""
+        self._all_shared: set[int] = set()
         self._rng = resolve(rng)
         self._sealing = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
         self._masking = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
         self._seed = self._rng.bytes(32)
+        self._own: Advertisement | None = None
         self._advertised: dict[int, Advertisement] = {}
         self._shares: dict[int, tuple[shamir.Field, shamir.Field]] = {}
         self._stage = 0
@@ -92,32 +97,45 @@ class MaskingClient:
             key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
             for key in (self._sealing, self._masking)
         ]
-        return Advertisement(self.index, keys[0], keys[1], commit(self._seed, self.session))
+        self._own = Advertisement(self.index, keys[0], keys[1], commit(self._seed, self.session))
+        return self._own
 
     def share(self, advertisements: Iterable[Advertisement]) -> list[SealedShares]:
-        """Stage 2: return shares of the mask key and of the seed, sealed for every other party."""
+        """Stage 2: return shares of the mask key and of the seed, sealed for each neighbour.
+
+        Neighbours are all others, or those that the ring of all advertised keys says.
+        """
         self._enter(2)
         for message in advertisements:
             self.session.check_party(message.sender)
             once(self._advertised, message.sender, message, "advertise")
-        if self.index not in self._advertised:
-            raise AggregationError("this party's own advertisement is missing from the list")
+        if self._advertised.get(self.index) != self._own:
+            raise AggregationError(
+                "this party's own advertisement is missing from the list, or was changed"
+            )
         publics = [part for m in self._advertised.values() for part in (m.sealing, m.masking)]
         if len(set(publics)) < len(publics):
             raise AggregationError("a public key was advertised twice: somebody copied another's")
         self.session.check_enough(len(self._advertised), "advertise")
         private = self._masking.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        count, threshold = self.session.parties, self.session.threshold
+        count, threshold = self.session.shares
         keys = shamir.share(to_limbs(private), count, threshold, self._rng)
         seeds = shamir.share(to_limbs(self._seed), count, threshold, self._rng)
-        self._shares[self.index] = (keys[self.index], seeds[self.index])
+        self._ring = self.session.ring(self._advertised.values())
+        if self._ring is None:
+            holders = list(range(1, count + 1))
+            self._shares[self.index] = (keys[self.index], seeds[self.index])
+        else:
+            holders = self._ring.of(self.index)
         return [
-            self._seal(receiver, np.concatenate([keys[receiver], seeds[receiver]]))
-            for receiver in sorted(self._advertised)
-            if receiver != self.index
+            self._seal(receiver, np.concatenate([keys[slot], seeds[slot]]))
+            for slot, receiver in enumerate(holders, start=1)
+            if receiver in self._advertised and receiver != self.index
         ]
 
-    def mask(self, inbox: Iterable[SealedShares], vector: object) -> MaskedVector:
+    def mask(
+        self, inbox: Iterable[SealedShares], vector: object, shared: Iterable[int] | None = None
+    ) -> MaskedVector:
         """Stage 3: return the masked vector.
 
         Parameters
@@ -125,6 +143,9 @@ class MaskingClient:
         inbox : iterable of SealedShares
             What the others sealed for this party; whoever is missing dropped out before.
         vector : array of integers
+        shared : iterable of int, optional
+            All parties that have shared keys: needed with few neighbours, where an inbox does not
+            say it. This party signs that it has masked with all its neighbours among them.
         """
         self._enter(3)
         words = as_words(vector)
@@ -133,7 +154,11 @@ class MaskingClient:
         opened: dict[int, tuple[shamir.Field, shamir.Field]] = {}
         for message in inbox:
             once(opened, message.sender, self._open(message), "share")
-        self.session.check_enough(len(opened) + 1, "share")
+        signature = b""
+        if self._ring is None:
+            self.session.check_enough(len(opened) + 1, "share")
+        else:
+            signature = self._vouch(self._ring, set(shared or ()), set(opened))
         self._shares.update(opened)
         masked = words + mask_of(self._seed, words.size)
         for other in opened:
@@ -143,13 +168,23 @@ class MaskingClient:
                 masked += mask
             else:
                 masked -= mask
-        return MaskedVector(self.index, masked)
+        return MaskedVector(self.index, masked, signature)
 
-    def confirm(self, arrived: Iterable[int]) -> Confirmation:
-        """Stage 4: sign the list of those whose vectors arrived; the one list of this round."""
+    def confirm(
+        self, arrived: Iterable[int], vouchers: Mapping[int, bytes] | None = None
+    ) -> Confirmation:
+        """Stage 4: sign the list of those whose vectors arrived; the one list of this round.
+
+        Parameters
+        ----------
+        arrived : iterable of int
+        vouchers : mapping, optional
+            With few neighbours: the signatures that those of them who arrived sent with their
+            vectors.
+        """
         self._enter(4)
         stayed = set(arrived)
-        unknown = stayed - set(self._shares)
+        unknown = stayed - (set(self._shares) if self._ring is None else self._all_shared)
         if unknown:
             raise AggregationError(
                 f"the server names {sorted(unknown)}, who never shared keys with this party"
@@ -157,8 +192,11 @@ class MaskingClient:
         if self.index not in stayed:
             raise AggregationError("the server says that this party's own vector did not arrive")
         self.session.check_enough(len(stayed), "mask")
+        if self._ring is not None:
+            self._check_ring(self._ring, stayed, vouchers or {})
         self._stayed = stayed
-        return Confirmation(self.index, self._sign(self.session.survivors(stayed)))
+        said = self.session.survivors(stayed, self._vouched)
+        return Confirmation(self.index, self._sign(said))
 
     def reveal(self, confirmations: Iterable[Confirmation]) -> Revelation:
         """Stage 5: return shares of the seeds of parties that stayed and keys of those that left.
@@ -168,7 +206,7 @@ class MaskingClient:
         could put a party's two secrets together, or open the sum of a few.
         """
         self._enter(5)
-        said, signed = self.session.survivors(self._stayed), set()
+        said, signed = self.session.survivors(self._stayed, self._vouched), set()
         for message in confirmations:
             if message.sender not in self._stayed or not self._roll(
                 message.sender, message.signature, said
@@ -181,13 +219,46 @@ class MaskingClient:
         self.session.check_enough(len(signed), "confirm")
         return Revelation(
             self.index,
-            seeds={owner: self._shares[owner][1] for owner in sorted(self._stayed)},
+            seeds={
+                owner: self._shares[owner][1] for owner in sorted(set(self._shares) & self._stayed)
+            },
             keys={
                 owner: self._shares[owner][0] for owner in sorted(set(self._shares) - self._stayed)
             },
         )
 
     # ------------------------------------------------------------------ inside
+
+    def _vouch(self, ring: Ring, shared: set[int], opened: set[int]) -> bytes:
+        """Sign who has shared keys, if this party can mask with all its neighbours among them."""
+        if not shared <= set(self._advertised) or self.index not in shared:
+            raise AggregationError(
+                "the server's list of those who shared keys names strangers, or not this party"
+            )
+        self.session.check_enough(len(shared), "share")
+        if opened != set(ring.of(self.index)) & shared:
+            raise AggregationError(
+                "the shares of a neighbour are missing, or somebody else's are there: the server "
+                "keeps parties apart. Nothing was sent"
+            )
+        self._all_shared = shared
+        self._vouched = self.session.vouching(ring, shared)
+        return self._sign(self._vouched)
+
+    def _check_ring(self, ring: Ring, stayed: set[int], vouchers: Mapping[int, bytes]) -> None:
+        """Raise unless all survivors are held together by honest neighbours."""
+        lonely = ring.lonely(stayed)
+        if lonely:
+            raise AggregationError(
+                f"{len(lonely)} of the survivors (party {lonely[0]} first) have too few neighbours "
+                "left that could hide them: the round ends without a result"
+            )
+        for other in sorted(set(ring.of(self.index)) & stayed):
+            if not self._roll(other, vouchers.get(other, b""), self._vouched):
+                raise AggregationError(
+                    f"party {other} did not sign that it masked with the same neighbours: the "
+                    "server may have told it something else. Nothing was revealed"
+                )
 
     def _enter(self, stage: int) -> None:
         if stage != self._stage + 1:

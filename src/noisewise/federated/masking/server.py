@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from noisewise.federated.masking.neighbours import Ring
 from noisewise.federated.masking.session import (
     Advertisement,
     AggregationError,
@@ -67,8 +69,8 @@ class MaskingServer:
             if message.sender != sender:
                 raise AggregationError(f"party {sender} sent shares in the name of another")
             once(by_receiver, message.receiver, message, "share")
-        if set(by_receiver) != set(self._advertised) - {sender}:
-            raise AggregationError(f"party {sender} did not share with all others")
+        if set(by_receiver) != near(self._ring, sender, self._advertised) - {sender}:
+            raise AggregationError(f"party {sender} did not share with all its neighbours")
         once(self._sealed, sender, by_receiver, "share")
 
     def take_vector(self, message: MaskedVector) -> None:
@@ -78,12 +80,16 @@ class MaskingServer:
             raise AggregationError(f"party {message.sender} did not share keys")
         if message.words.shape != (self.session.size,):
             raise AggregationError(f"the vector of party {message.sender} has the wrong length")
+        if self._ring is not None and not self._roll(
+            message.sender, message.signature, self._vouched
+        ):
+            raise AggregationError(f"party {message.sender} did not sign whom it masked with")
         once(self._vectors, message.sender, message, "mask")
 
     def take_confirmation(self, message: Confirmation) -> None:
         """Stage 4."""
         self._during(4)
-        said = self.session.survivors(self._vectors)
+        said = self.session.survivors(self._vectors, self._vouched)
         if message.sender not in self._vectors or not self._roll(
             message.sender, message.signature, said
         ):
@@ -95,7 +101,8 @@ class MaskingServer:
         self._during(5)
         if message.sender not in self._vectors:
             raise AggregationError(f"party {message.sender} did not send a vector")
-        stayed, left = set(self._vectors), set(self._sealed) - set(self._vectors)
+        stayed = near(self._ring, message.sender, self._vectors)
+        left = near(self._ring, message.sender, self._sealed) - set(self._vectors)
         if set(message.seeds) != stayed or set(message.keys) != left:
             raise AggregationError(f"party {message.sender} revealed other shares than asked for")
         once(self._revealed, message.sender, message, "reveal")
@@ -113,7 +120,17 @@ class MaskingServer:
             self._close(2, len(self._sealed), "share")
         if receiver not in self._sealed:
             raise AggregationError(f"party {receiver} did not share keys")
-        return [self._sealed[s][receiver] for s in sorted(self._sealed) if s != receiver]
+        senders = near(self._ring, receiver, self._sealed) - {receiver}
+        return [self._sealed[sender][receiver] for sender in sorted(senders)]
+
+    def shared(self) -> list[int]:
+        """Return who shared keys, for everybody; needed with few neighbours."""
+        return sorted(self._sealed)
+
+    def vouchers(self, receiver: int) -> dict[int, bytes]:
+        """Return what a party's neighbours signed with their vectors."""
+        senders = near(self._ring, receiver, self._vectors) - {receiver}
+        return {sender: self._vectors[sender].signature for sender in senders}
 
     def arrived(self) -> list[int]:
         """Close stage 3 and return whose vectors arrived."""
@@ -137,6 +154,14 @@ class MaskingServer:
         )
 
     # ---------------------------------------------------------------- inside
+
+    @cached_property
+    def _ring(self) -> Ring | None:
+        return self.session.ring(self._advertised.values())  # asked for after stage 1
+
+    @property
+    def _vouched(self) -> bytes:
+        return b"" if self._ring is None else self.session.vouching(self._ring, self._sealed)
 
     def _during(self, stage: int) -> None:
         if stage != self._stage:
@@ -180,31 +205,53 @@ def unmask(
         result += message.words
         stayed.append(message.sender)
     left = sorted(set(shared) - set(stayed))
+    ring = session.ring(advertised.values())
     seeds = {sender: message.seeds for sender, message in revealed.items()}
-    for owner, seed in _rebuild(seeds, stayed, session.threshold):
+    for owner, seed in _rebuild(session, ring, seeds, stayed):
         if commit(seed, session) != advertised[owner].commitment:
             raise AggregationError(f"the shares of party {owner}'s seed do not give its seed")
         result -= mask_of(seed, session.size)
     keys = {sender: message.keys for sender, message in revealed.items()}
-    for owner, secret in _rebuild(keys, left, session.threshold):
-        _remove_pairwise(session, advertised, owner, secret, stayed, result)
+    for owner, secret in _rebuild(session, ring, keys, left):
+        others = sorted(near(ring, owner, stayed))
+        _remove_pairwise(session, advertised, owner, secret, others, result)
     return result
 
 
+def near(ring: Ring | None, number: int, among: Iterable[int]) -> set[int]:
+    """Return which of some parties hold shares with a party: all, or its neighbours on a ring."""
+    return set(among) if ring is None else set(among).intersection(ring.of(number))
+
+
 def _rebuild(
-    shares: Mapping[int, Mapping[int, shamir.Field]], owners: list[int], threshold: int
-) -> list[tuple[int, bytes]]:
-    """Return the secrets of all owners, whose shares have the same holders: interpolated once."""
+    session: Session,
+    ring: Ring | None,
+    shares: Mapping[int, Mapping[int, shamir.Field]],
+    owners: list[int],
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the secrets of all owners."""
     if not owners:
-        return []
-    stacked = {
-        holder: np.stack([found[owner] for owner in owners]) for holder, found in shares.items()
-    }
+        return
+    threshold = session.shares[1]
     try:
-        secrets = shamir.combine(stacked, threshold)
+        if ring is None:  # all shares have the same holders: interpolated once
+            stacked = {
+                holder: np.stack([found[owner] for owner in owners])
+                for holder, found in shares.items()
+            }
+            secrets = list(shamir.combine(stacked, threshold))
+        else:
+            # As many as are needed: that they give the right secret is compared afterwards.
+            secrets = []
+            for owner in owners:
+                slots = {holder: slot for slot, holder in enumerate(ring.of(owner), start=1)}
+                held = [holder for holder in slots if holder in shares][:threshold]
+                secrets.append(
+                    shamir.combine({slots[h]: shares[h][owner] for h in held}, threshold)
+                )
     except ValueError as error:
         raise AggregationError(f"a secret cannot be rebuilt: {error}") from error
-    return [(owner, from_limbs(limbs)) for owner, limbs in zip(owners, secrets, strict=True)]
+    yield from ((owner, from_limbs(limbs)) for owner, limbs in zip(owners, secrets, strict=True))
 
 
 def _remove_pairwise(

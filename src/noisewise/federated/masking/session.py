@@ -23,7 +23,8 @@ at most one list L has t signatures, and honest parties reveal for L or not at a
   n - t + c < t parties, which they refuse.
 
 So a server learns the sum over the honest of L, of whom there are at least t - c, or nothing: the
-noise of t - c parties is in everything it sees.
+noise of t - c parties is in everything it sees. With few neighbours instead of all the same holds
+but for a probability of 2^-40 (:mod:`noisewise.federated.masking.neighbours`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -40,6 +42,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from noisewise.errors import NoisewiseError
+from noisewise.federated.masking.neighbours import Few, Ring, plan_neighbours, ring_of
 from noisewise.federated.sharing import shamir
 from noisewise.federated.sharing.additive import Words
 from noisewise.privacy import _validate
@@ -68,7 +71,8 @@ SECRET_BYTES = 32
 # 32 bytes as five numbers below 2^56, which fit into the field of Shamir's shares.
 LIMB_BYTES, LIMBS = 7, 5
 SEALED_BYTES = 8 + 12 + 2 * 8 * LIMBS + 16
-CONFIRMATION_BYTES = 4 + 64
+SIGNATURE_BYTES = 64
+CONFIRMATION_BYTES = 4 + SIGNATURE_BYTES
 _ROW = np.dtype([("owner", "<u4"), ("share", "<u8", (LIMBS,))])
 
 #: Signs data in the name of one party.
@@ -128,6 +132,8 @@ class Session:
         Length of the vectors.
     colluding : int
         How many parties may tell the server everything and do what it says.
+    sparse : bool
+        Whether parties share keys with few neighbours instead of with all.
     """
 
     name: bytes
@@ -135,6 +141,7 @@ class Session:
     threshold: int
     size: int
     colluding: int = 0
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, bytes) or len(self.name) < 16:
@@ -144,6 +151,39 @@ class Session:
         _validate.integer("colluding", self.colluding)
         check_threshold(self.parties, self.threshold, self.colluding)
         _validate.integer("size", self.size, minimum=1, maximum=1 << 28)
+        if self.sparse:
+            plan_neighbours(self.parties, self.threshold, self.colluding)  # or raises
+
+    @cached_property
+    def few(self) -> Few | None:
+        """How many neighbours a party has; None if all others are."""
+        if not self.sparse:
+            return None
+        return plan_neighbours(self.parties, self.threshold, self.colluding)
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Into how many shares a secret is cut, and how many of them give it back."""
+        if self.few is None:
+            return self.parties, self.threshold
+        return self.few.neighbours, self.few.threshold
+
+    def ring(self, advertised: Iterable[Advertisement]) -> Ring | None:
+        """Return the order of the parties that their advertised keys give; None without one."""
+        if self.few is None:
+            return None
+        said = sorted(advertised, key=lambda message: message.sender)
+        root = hashlib.sha256(b"".join(message.to_bytes() for message in said)).digest()
+        return ring_of(self.name, root, self.parties, self.few)
+
+    def vouching(self, ring: Ring, shared: Iterable[int]) -> bytes:
+        """Return what a party signs with its vector: the ring, and who has shared keys.
+
+        Whoever signs it has masked with all its neighbours among them.
+        """
+        numbers = np.array(sorted(set(shared)), "<u4")
+        said = hashlib.sha256(ring.root + numbers.tobytes()).digest()
+        return b"noisewise/masking/2/masked/" + self.name + said
 
     def check_party(self, index: int) -> int:
         """Return the number of a party, or raise."""
@@ -151,10 +191,13 @@ class Session:
             raise AggregationError(f"there is no party {index}: they are 1 to {self.parties}")
         return index
 
-    def survivors(self, arrived: Iterable[int]) -> bytes:
-        """Return what a party signs when it confirms a list of survivors."""
+    def survivors(self, arrived: Iterable[int], vouched: bytes = b"") -> bytes:
+        """Return what a party signs when it confirms a list of survivors.
+
+        With few neighbours, `vouched` is what they all signed with their vectors.
+        """
         numbers = np.array(sorted(set(arrived)), "<u4")
-        return b"noisewise/masking/2/survivors/" + self.name + numbers.tobytes()
+        return b"noisewise/masking/2/survivors/" + self.name + vouched + numbers.tobytes()
 
     def check_enough(self, present: int, stage: str) -> None:
         """Raise if too few parties are left."""
@@ -211,21 +254,24 @@ class SealedShares:
 
 @dataclass(frozen=True, eq=False)
 class MaskedVector:
-    """Stage 3, to the server: uniform words."""
+    """Stage 3, to the server: uniform words; with few neighbours, also a signature."""
 
     sender: int
     words: Words
+    signature: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """Return 4 bytes and 8 for each word."""
-        return struct.pack("<I", self.sender) + self.words.astype("<u8").tobytes()
+        """Return 4 bytes, 8 for each word, and 64 if there is a signature."""
+        words = self.words.astype("<u8").tobytes()
+        return struct.pack("<I", self.sender) + words + self.signature
 
     @classmethod
-    def from_bytes(cls, data: bytes, size: int) -> MaskedVector:
+    def from_bytes(cls, data: bytes, session: Session) -> MaskedVector:
         """Read what :meth:`to_bytes` wrote."""
-        _check_length(data, 4 + 8 * size, "a masked vector")
-        words = np.frombuffer(data, "<u8", offset=4).astype(np.uint64)
-        return cls(struct.unpack("<I", data[:4])[0], words)
+        end = 4 + 8 * session.size
+        _check_length(data, end + SIGNATURE_BYTES * session.sparse, "a masked vector")
+        words = np.frombuffer(data[4:end], "<u8").astype(np.uint64)
+        return cls(struct.unpack("<I", data[:4])[0], words, data[end:])
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from noisewise.federated.fss import accepted
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import set_digest, unframe
 from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.routes import Route, route_of
+from noisewise.federated.sharing.field import Field
 
 __all__ = ["Verdict", "check_contributions"]
 
@@ -30,7 +31,7 @@ class Verdict:
     Parameters
     ----------
     valid : set of str
-        Identifiers of contributions all of whose keys count one record.
+        Identifiers of contributions that count what they may.
     false : dict
         The party of each other contribution that was checked.
     """
@@ -60,7 +61,9 @@ async def check_contributions(client: Client, complete: Sequence[set[str]]) -> V
     complete : sequence of set
         Identifiers of the complete contributions of each server.
     """
-    servers = [server.name for server in client.settings.study.servers]
+    study = client.settings.study
+    route = route_of(study)
+    servers = [server.name for server in study.servers]
     known = await asyncio.gather(*(client.json(name, "GET", "/v1/checks") for name in servers))
     verdict = Verdict()
     for name in sorted(set().union(*known)):
@@ -73,7 +76,7 @@ async def check_contributions(client: Client, complete: Sequence[set[str]]) -> V
             )
         if len(seeds) < len(servers):  # somebody was interrupted
             await _challenge(client, servers, name, seeds[0])
-        await _read(client, servers, name, verdict)
+        await _read(client, route, servers, name, seeds[0], verdict)
     fresh = set.intersection(*complete) - verdict.seen
     if fresh:
         name = set_digest(sorted(fresh))
@@ -88,8 +91,9 @@ async def check_contributions(client: Client, complete: Sequence[set[str]]) -> V
                 for server, own in zip(servers, complete, strict=True)
             )
         )
-        await _challenge(client, servers, name, [str(answer["seed"]) for answer in drawn])
-        await _read(client, servers, name, verdict)
+        fixed = [str(answer["seed"]) for answer in drawn]
+        await _challenge(client, servers, name, fixed)
+        await _read(client, route, servers, name, fixed, verdict)
     return verdict
 
 
@@ -99,7 +103,13 @@ async def _challenge(client: Client, servers: list[str], name: str, seeds: list[
     await asyncio.gather(*(client.json(server, "PUT", path, body) for server in servers))
 
 
-async def _read(client: Client, servers: list[str], name: str, verdict: Verdict) -> None:
+async def _read(
+    client: Client, route: Route, servers: list[str], name: str, seeds: list[str], verdict: Verdict
+) -> None:
+    try:
+        parts = [bytes.fromhex(seed) for seed in seeds]
+    except ValueError as error:
+        raise NetworkError("a server drew something that is no random number") from error
     place: int | None = 0
     while place is not None:
         path = f"/v1/checks/{name}/{place}"
@@ -116,7 +126,7 @@ async def _read(client: Client, servers: list[str], name: str, verdict: Verdict)
                 strict=True,
             )
         ]
-        place = _judge(pages, verdict)
+        place = _judge(pages, lambda found: route.passes(found, parts, name), verdict)
 
 
 def _page(server: str, answer: bytes) -> _Page:
@@ -124,7 +134,7 @@ def _page(server: str, answer: bytes) -> _Page:
         head, data = unframe(answer)
         fields = read_json(head)
         rows = [(str(a), str(b), None if c is None else int(c)) for a, b, c in fields["rows"]]
-        proofs = np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 3)
+        proofs = np.frombuffer(data, "<u8").astype(np.uint64)
         further = None if fields["next"] is None else int(fields["next"])
     except (ValueError, TypeError, KeyError) as error:
         raise NetworkError(f"server {server!r} sent proofs that cannot be read") from error
@@ -133,32 +143,30 @@ def _page(server: str, answer: bytes) -> _Page:
     return _Page(rows, proofs, further)
 
 
-def _judge(pages: list[_Page], verdict: Verdict) -> int | None:
+def _judge(
+    pages: list[_Page], passes: Callable[[list[Field]], bool], verdict: Verdict
+) -> int | None:
     """Decide about the contributions of one page; return where the next one begins."""
-    first, second = pages
-    size = min(len(first.rows), len(second.rows))  # one that was withdrawn makes a page longer
-    starts = [0, 0]
-    for (name, party, mine), (other, told, theirs) in zip(
-        first.rows[:size], second.rows[:size], strict=True
-    ):
+    size = min(len(page.rows) for page in pages)  # one that was withdrawn makes a page longer
+    starts = [0] * len(pages)
+    for rows in zip(*(page.rows[:size] for page in pages), strict=True):
         parts = [
             page.proofs[start : start + (count or 0)]
-            for page, start, count in zip(pages, starts, (mine, theirs), strict=True)
+            for page, start, (_, _, count) in zip(pages, starts, rows, strict=True)
         ]
         starts = [start + len(part) for start, part in zip(starts, parts, strict=True)]
-        if mine is None or theirs is None:
+        if any(count is None for _, _, count in rows):
             continue  # withdrawn
-        if name != other or party != told or mine != theirs:
+        if len(set(rows)) > 1:
             raise NetworkError("the servers speak of different contributions; nothing is shown")
+        name, party, _ = rows[0]
         try:
-            good = bool(accepted(*parts).all())
+            # A party without records sends no keys, of which there is nothing to prove.
+            good = passes(parts) if parts[0].size else True
         except ValueError as error:
             raise NetworkError(f"a server sent proofs that are none: {error}") from error
         if good:
             verdict.valid.add(name)
         else:
             verdict.false[name] = party
-    if len(first.rows) == len(second.rows):
-        return first.next
-    shorter = first if len(first.rows) < len(second.rows) else second
-    return shorter.next
+    return min(pages, key=lambda page: len(page.rows)).next

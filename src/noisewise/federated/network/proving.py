@@ -11,8 +11,9 @@ from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.intake import Intake
 from noisewise.federated.network.manifest import frame
 from noisewise.federated.network.marks import Marks
-from noisewise.federated.network.routes import FunctionRoute
+from noisewise.federated.network.routes import Route
 from noisewise.federated.network.store import Connection, Store
+from noisewise.federated.network.study import Study
 
 __all__ = ["Proving"]
 
@@ -28,14 +29,16 @@ class Proving:
 
     Parameters
     ----------
-    route : FunctionRoute
+    study : Study
+    route : Route
     server : int
         Which server this is.
     store : Store
     marks : Marks
     """
 
-    route: FunctionRoute
+    study: Study
+    route: Route
     server: int
     store: Store
     marks: Marks
@@ -52,7 +55,7 @@ class Proving:
     def challenge(self, name: str, texts: Any) -> None:
         """Fix the challenge of a set, durably, before anything is published about it."""
         self.marks.check()
-        seeds = _seeds(texts, len(self.route.study.servers))
+        seeds = _seeds(texts, len(self.study.servers))
 
         def job(connection: Connection) -> None:
             if checks.challenge(connection, name, seeds, self.server):
@@ -64,8 +67,8 @@ class Proving:
     def page(self, name: str, start: int) -> bytes:
         """Return proofs of some contributions of a set, from number `start` on.
 
-        The head names each with its party and its number of keys (none if it was withdrawn), and
-        where the next page begins.
+        The head names each with its party and the number of words published about it (none if it
+        was withdrawn), and where the next page begins.
         """
         self.marks.check()
 
@@ -75,13 +78,13 @@ class Proving:
                 raise RefusedError("these were not challenged here", 404, "unknown")
             rows: list[list[Any]] = []
             shares: list[bytes] = []
+            records: list[int | None] = []
             work, place = 0, start
-            length = self.route.size(self.server, 1)
-            cells = sum(1 << domain.levels for domain in self.route.domains)
             while place < len(check.members) and work < _WORK and len(rows) < _ROWS:
                 identifier = check.members[place]
                 row = connection.execute(
-                    "SELECT party FROM contributions WHERE identifier = ? AND complete = 1",
+                    "SELECT party, records FROM contributions "
+                    "WHERE identifier = ? AND complete = 1",
                     (identifier,),
                 ).fetchone()
                 place += 1
@@ -91,13 +94,13 @@ class Proving:
                 share = Intake.data(connection, identifier)
                 if share:
                     shares.append(share)
-                records = len(share) // length
-                rows.append([identifier, row[0], records * len(self.route.domains)])
-                work += cells * max(1, records)
+                    records.append(row[1])
+                words = self.route.words(self.server, share) if share else 0
+                rows.append([identifier, row[0], words])
+                work += self.route.work(self.server, share)
             published = []
             if shares:
-                challenges = self.route.challenges(check.seeds, name)
-                published = self.route.proofs(self.server, shares, challenges)
+                published = self.route.proofs(self.server, shares, records, check.seeds, name)
             head = {"rows": rows, "next": place if place < len(check.members) else None}
             data = b"".join(proofs.astype("<u8").tobytes() for proofs in published)
             return frame(json.dumps(head).encode(), data)

@@ -75,7 +75,7 @@ def sights(study: Study) -> list[Sight]:
         Sight(
             f"analyst ({analysts})",
             "the noisy curves, with the noise of all servers; how many contributions"
-            + (", and whose keys do not count one record each" if study.checked else ""),
+            + (", and which prove that they count records as agreed" if study.checked else ""),
             "records, shares",
         ),
     ]

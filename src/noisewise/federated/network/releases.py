@@ -340,10 +340,10 @@ class Releases:
         query, modulus = measurement.question.query_of_cells, None  # modulo 2^64
         if self.study.checked:
             query, modulus = measurement.question.query_in_field, PRIME
-            if measurement.question.reach * self._count(asked.members) >= PRIME // 4:
+            if measurement.question.reach * self._most(asked.members) >= PRIME // 4:
                 raise RefusedError(
-                    "too many records for this question's sums in the field of checked keys; ask "
-                    "with fewer bins, or with mechanism='kary'",
+                    "too many records for this question's sums in the field of checked "
+                    "contributions; ask with fewer bins, or with mechanism='kary'",
                     422,
                     "too-large",
                 )
@@ -380,6 +380,12 @@ class Releases:
 
             self._sums = (digest, self._store.read(job))
         return self._sums[1]
+
+    def _most(self, members: tuple[str, ...]) -> int:
+        """Return a bound on the number of records that checked contributions count."""
+        if self.study.route == "vectors":
+            return len(members) * (self.study.most_records or 0)
+        return self._count(members)
 
     def _records(self, members: tuple[str, ...]) -> int | None:
         return self._count(members) if self.study.relation.count_is_public else None

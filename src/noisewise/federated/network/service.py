@@ -43,7 +43,7 @@ from noisewise.federated.network.measurement import Measurement
 from noisewise.federated.network.proving import Proving
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.releases import Releases
-from noisewise.federated.network.routes import FunctionRoute, route_of
+from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.state import ServerState
 from noisewise.federated.network.store import Connection
@@ -82,9 +82,9 @@ class Service:
             self.close()
             raise
         self._proving: Proving | None = None
-        if isinstance(route, FunctionRoute) and self._study.checked:
+        if self._study.checked:
             index = self._study.server_index(settings.name)
-            self._proving = Proving(route, index, state.store, state.marks)
+            self._proving = Proving(self._study, route, index, state.store, state.marks)
         self._intake = Intake(self._study, settings.name, route, settings.limits)
         self._access = Access(settings, state.store, state.marks)
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
+from noisewise.federated.masking.neighbours import plan_neighbours
 from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
 from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.sharing.bounded import BoundedCounts
 from noisewise.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -92,11 +94,14 @@ class Study:
     stage_seconds : float
         Route "masks" only: how long the server waits for the last parties of a stage once enough
         are there.
+    neighbours : {"all", "few"}
+        Route "masks" only: with whom a party shares keys; "few" is for hundreds of parties.
     checked : bool
-        Route "functions" only: every key proves that it counts one record, and contributions whose
-        keys do not are left out and named.
+        Routes "functions" and "vectors": every key proves that it counts one record, every table
+        that it counts at most `most_records`; contributions that do not are left out and named.
     most_records : int or None
-        Route "functions" only: how many records a party may contribute, at most. None: any number.
+        How many records a party may contribute, at most, where that can be checked. None: any
+        number of keys.
     protects : Protected
         The unit: one record, all rows of a patient, a whole party or device. Each party bounds what
         it holds of a unit before anything leaves it, and all noise is made for that.
@@ -122,6 +127,7 @@ class Study:
     checked: bool = False
     most_records: int | None = None
     protects: Protected = RECORD
+    neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relation", Relation.of(self.relation))
@@ -152,22 +158,15 @@ class Study:
                 f"route 'functions' needs exactly two servers, got {len(self.servers)}; with more "
                 "of them use route 'vectors'"
             )
-        if self.checked and self.route != "functions":
-            raise ConfigurationError(
-                "checked = true goes with route 'functions', whose keys prove that they count one "
-                f"record each; the sums of route {self.route!r} have no such proof here"
-            )
-        if self.most_records is not None and (self.route != "functions" or self.most_records < 1):
-            raise ConfigurationError(
-                "most_records is at least 1 and goes with route 'functions', where a server counts "
-                f"keys; what a party says of its records in route {self.route!r} is its word"
-            )
+        self._check_checked()
+        if self.neighbours not in ("all", "few"):
+            raise ConfigurationError(f"neighbours is 'all' or 'few', got {self.neighbours!r}")
         if self.route == "masks":
             self._check_masks()
         elif len(self.servers) < 2:
             raise ConfigurationError("a study needs at least two servers that do not collude")
-        elif self.colluding:
-            raise ConfigurationError("colluding_parties goes with route 'masks' only")
+        elif self.colluding or self.neighbours != "all":
+            raise ConfigurationError("colluding_parties and neighbours go with route 'masks' only")
         if "hosmer-lemeshow" in self.curves and (self.lower, self.upper) != (0.0, 1.0):
             raise ConfigurationError("hosmer-lemeshow needs probabilities: lower = 0, upper = 1")
         if not 1 <= self.minimum_parties <= len(self.parties):
@@ -217,6 +216,7 @@ class Study:
             if file.has("most_records")
             else None,
             protects=_protects(file),
+            neighbours=cast(Any, file.choice("neighbours", ("all", "few"), "all")),
         )
         budget.done()
         file.done()
@@ -249,10 +249,12 @@ class Study:
         }
         if self.protects != RECORD:
             meaning["protects"] = self.protects.to_dict()
-        if self.route == "masks":  # with the confirmed list of survivors
-            meaning["protocol"] = 2
+        if self.route == "masks":  # with confirmed survivors, lists that say how long they are
+            meaning["protocol"] = 3
+        if self.neighbours != "all":
+            meaning["neighbours"] = self.neighbours
         if self.checked:
-            meaning["checked"] = 1
+            meaning["checked"] = 2
         if self.most_records is not None:
             meaning["most_records"] = self.most_records
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
@@ -274,6 +276,31 @@ class Study:
             raise ConfigurationError(f"{name!r} is not a server of this study: {', '.join(names)}")
         return names.index(name)
 
+    def _check_checked(self) -> None:
+        if self.checked and self.route == "masks":
+            raise ConfigurationError(
+                "checked = true goes with routes 'functions' and 'vectors', whose contributions "
+                "prove what they count; masked sums have no such proof here"
+            )
+        tables = self.checked and self.route == "vectors"
+        if tables and self.most_records is None:
+            raise ConfigurationError(
+                "route 'vectors' with checked = true needs most_records, the number of records "
+                "that a party may count, at most: it is what tables prove"
+            )
+        counted = self.route == "functions" or tables
+        if self.most_records is not None and (not counted or self.most_records < 1):
+            raise ConfigurationError(
+                "most_records is at least 1 and goes with route 'functions', where a server counts "
+                "keys, or with checked = true; what a party says of its records in route "
+                f"{self.route!r} is its word otherwise"
+            )
+        if tables:
+            try:
+                BoundedCounts(4 * self.bins, self.most_records or 1)  # more cells than a curve has
+            except ValueError as error:
+                raise ConfigurationError(f"bins and most_records: {error}") from error
+
     def _check_masks(self) -> None:
         parties, threshold = len(self.parties), self.minimum_parties
         if parties < 2:
@@ -294,6 +321,8 @@ class Study:
             )
         try:
             check_threshold(parties, threshold, self.colluding)
+            if self.neighbours == "few":
+                plan_neighbours(parties, threshold, self.colluding)
         except ValueError as error:
             raise ConfigurationError(
                 "route 'masks', minimum_parties (threshold) and colluding_parties (helpers): "

@@ -29,10 +29,10 @@ def study_text(study: Study) -> str:
         f'relation = "{study.relation.name}"      # replace-one: the number of records is public',
         f"minimum_parties = {study.minimum_parties}          # no answer about fewer contributions",
     ]
-    if study.route == "functions":
+    if study.route != "masks":
         lines.append(
-            f"checked = {str(study.checked).lower()}            # keys prove that they count one "
-            "record each"
+            f"checked = {str(study.checked).lower()}            # contributions prove what they "
+            "count"
         )
     if study.most_records is not None:
         lines.append(f"most_records = {study.most_records}             # of one party")
@@ -41,6 +41,8 @@ def study_text(study: Study) -> str:
             f"colluding_parties = {study.colluding}        # who may tell the server all they know",
             f"stage_seconds = {study.stage_seconds}        # for the last parties, once enough "
             "are there",
+            f'neighbours = "{study.neighbours}"         # with whom a party shares keys: all, or '
+            "few (hundreds of parties)",
         ]
     if study.noiseless_test:
         lines.append("noiseless_test = true")

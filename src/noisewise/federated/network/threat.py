@@ -5,12 +5,21 @@ from __future__ import annotations
 from noisewise.federated.function_sharing import CHECKED, UNCHECKED
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
+from noisewise.federated.sharing.bounded import SOUNDNESS_BITS
 from noisewise.federated.threat import ThreatModel
 
 __all__ = ["threat_of"]
 
 
 def _validity(study: Study) -> tuple[str, ...]:
+    if study.checked and study.route == "vectors":
+        return (
+            "that records are true: a party chooses the cells of its records. That each of its "
+            f"tables counts at most {study.most_records} records, and none less than 0 times, is "
+            f"proven; a false one passes with probability below 2^-{SOUNDNESS_BITS} if all servers "
+            "follow the protocol",
+            "that a server which departs from the protocol leaves honest parties in",
+        )
     if study.checked:
         most = study.most_records
         return (
@@ -22,7 +31,7 @@ def _validity(study: Study) -> tuple[str, ...]:
     return (
         "that a party's table counts records: it is not checked, so a party can add any numbers. "
         "They spoil the curve and say nothing about other parties' records; keys of single records "
-        "(route 'functions') can be checked",
+        "(route 'functions') and tables with most_records can be checked",
     )
 
 

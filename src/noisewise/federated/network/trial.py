@@ -69,6 +69,7 @@ def make_trial(
     checked: bool = False,
     most_records: int | None = None,
     protects: Protected = RECORD,
+    neighbours: str = "all",
 ) -> Trial:
     """Write all files of a trial into a new folder.
 
@@ -78,7 +79,7 @@ def make_trial(
     servers, parties : sequence of str
         Names. Servers listen on free ports of this machine.
     curves, bounds, bins, route, relation, epsilon, delta, minimum_parties, colluding, \
-    stage_seconds, checked, most_records, protects
+    stage_seconds, checked, most_records, protects, neighbours
         See :class:`noisewise.federated.network.Study`.
     name : str
         Of the study.
@@ -119,6 +120,7 @@ def make_trial(
         checked=checked,
         most_records=most_records,
         protects=protects,
+        neighbours=cast(Any, neighbours),
     )
     (folder / "study.toml").write_text(study_text(study), "utf-8")
     for server, port in zip(servers, ports, strict=True):

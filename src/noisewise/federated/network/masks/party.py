@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.federated.domain import Records
-from noisewise.federated.masking import AggregationError, Confirmation, MaskingClient
-from noisewise.federated.masking.session import CONFIRMATION_BYTES
+from noisewise.federated.masking import AggregationError, MaskingClient
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import unframe
@@ -36,7 +35,9 @@ from noisewise.federated.network.masks.stages import (
     MASK,
     REVEAL,
     SHARE,
+    listed_first,
     split_sealed,
+    split_signed,
 )
 from noisewise.federated.network.outbox import Outbox, digest_of
 from noisewise.federated.network.reading import read_json
@@ -162,20 +163,14 @@ class _Party:
             everybody = await self._pass(client, ADVERTISE, own)
             advertised = self._round.open_advertisements(everybody)
             sealed = b"".join(message.to_bytes() for message in party.share(advertised))
-            inbox = await self._pass(client, SHARE, sealed)
-            masked = party.mask(split_sealed(inbox), vector).to_bytes()
-            listed = await self._pass(client, MASK, masked)
-            arrived = [
-                int.from_bytes(listed[start : start + 4], "little")
-                for start in range(0, len(listed), 4)
-            ]
-            await self._send(client, CONFIRM, party.confirm(arrived).to_bytes())
+            shared, inbox = listed_first(await self._pass(client, SHARE, sealed))
+            masked = party.mask(split_sealed(inbox), vector, shared).to_bytes()
+            arrived, signed = listed_first(await self._pass(client, MASK, masked))
+            vouchers = {found.sender: found.signature for found in split_signed(signed)}
+            await self._send(client, CONFIRM, party.confirm(arrived, vouchers).to_bytes())
             signed = await self._follow(client, CONFIRM)
-            confirmations = [
-                Confirmation.from_bytes(signed[start : start + CONFIRMATION_BYTES])
-                for start in range(0, len(signed), CONFIRMATION_BYTES)
-            ]
-            await self._send(client, REVEAL, party.reveal(confirmations).to_bytes())
+            revealed = party.reveal(split_signed(signed)).to_bytes()
+            await self._send(client, REVEAL, revealed)
         return self._sent
 
     async def _pass(self, client: Client, stage: int, message: bytes) -> bytes:

@@ -73,6 +73,7 @@ class MaskedRound:
             colluding=study.colluding,
             noiseless=study.noiseless_test,
             parties=len(study.parties),
+            neighbours=study.neighbours,
         )
 
     @cached_property
@@ -82,7 +83,12 @@ class MaskedRound:
         sums = self.question.measure(np.zeros(self.question.domain.cells, np.int64)).size
         study = self.study
         return Session(
-            name.digest(), len(study.parties), study.minimum_parties, sums + 1, study.colluding
+            name.digest(),
+            len(study.parties),
+            study.minimum_parties,
+            sums + 1,
+            study.colluding,
+            study.neighbours == "few",
         )
 
     @cached_property

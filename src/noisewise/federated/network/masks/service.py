@@ -27,7 +27,7 @@ import time
 from aiohttp import web
 
 from noisewise.federated.masking import AggregationError, MaskedVector, Revelation, unmask
-from noisewise.federated.masking.session import SEALED_BYTES
+from noisewise.federated.masking.session import SEALED_BYTES, SIGNATURE_BYTES
 from noisewise.federated.network.access import Access
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.manifest import frame
@@ -65,7 +65,7 @@ class MaskedService:
         self.settings = settings
         self._round = MaskedRound(settings.study)
         session = self._round.session
-        longest = max(4 + 8 * session.size, SEALED_BYTES * session.parties)
+        longest = max(4 + 8 * session.size + SIGNATURE_BYTES, SEALED_BYTES * session.parties)
         if longest > settings.limits.largest_request:
             raise ConfigurationError(
                 f"a message of this study has {longest} bytes, more than largest_request = "
@@ -280,12 +280,12 @@ def _unmask(round_: MaskedRound, stages: Stages, connection: Connection) -> Word
         number: round_.open_advertisements(data)[0]
         for number, data in stages.messages(connection, ADVERTISE)
     }
-    size = round_.session.size
+    session = round_.session
     return unmask(
         round_.session,
         advertised,
         stages.members(connection, SHARE) or [],
-        (MaskedVector.from_bytes(data, size) for _, data in stages.messages(connection, MASK)),
+        (MaskedVector.from_bytes(data, session) for _, data in stages.messages(connection, MASK)),
         {
             number: Revelation.from_bytes(data)
             for number, data in stages.messages(connection, REVEAL)

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from noisewise.federated.masking import AggregationError, Confirmation, MaskedVector, Revelation
-from noisewise.federated.masking.session import SEALED_BYTES, SealedShares
+from noisewise.federated.masking.neighbours import Ring
+from noisewise.federated.masking.server import near
+from noisewise.federated.masking.session import CONFIRMATION_BYTES, SEALED_BYTES, SealedShares
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.masks.round import STAGES, MaskedRound
 
@@ -31,7 +33,18 @@ if TYPE_CHECKING:
     # The party shares the stages with the server, but has no database.
     from noisewise.federated.network.store import Connection
 
-__all__ = ["ADVERTISE", "CONFIRM", "MASK", "REVEAL", "SHARE", "Stages", "Waiting", "split_sealed"]
+__all__ = [
+    "ADVERTISE",
+    "CONFIRM",
+    "MASK",
+    "REVEAL",
+    "SHARE",
+    "Stages",
+    "Waiting",
+    "listed_first",
+    "split_sealed",
+    "split_signed",
+]
 
 ADVERTISE, SHARE, MASK, CONFIRM, REVEAL = 1, 2, 3, 4, 5
 _SEALED = np.dtype([("sender", "<u4"), ("receiver", "<u4"), ("sealed", f"V{SEALED_BYTES - 8}")])
@@ -52,6 +65,26 @@ class Stages:
     """The stages of one round."""
 
     round: MaskedRound
+    _rings: list[Ring | None] = field(default_factory=list)
+
+    def ring(self, connection: Connection) -> Ring | None:
+        """Return who is whose neighbour, once all keys are advertised; None if all are."""
+        if not self.round.session.sparse:
+            return None
+        if not self._rings:
+            keys = [
+                self.round.open_advertisements(data)[0]
+                for _, data in self.messages(connection, ADVERTISE)
+            ]
+            self._rings.append(self.round.session.ring(keys))
+        return self._rings[0]
+
+    def vouched(self, connection: Connection) -> bytes:
+        """Return what parties sign with their vectors; nothing if all are neighbours."""
+        ring = self.ring(connection)
+        if ring is None:
+            return b""
+        return self.round.session.vouching(ring, self.members(connection, SHARE) or [])
 
     # ---------------------------------------------------------------- receiving
 
@@ -97,24 +130,33 @@ class Stages:
             if len(data) % SEALED_BYTES:
                 raise AggregationError("a list of sealed shares was cut")
             rows = np.frombuffer(data, _SEALED)
-            others = [n for n in self.members(connection, ADVERTISE) or [] if n != number]
+            ring = self.ring(connection)
+            others = sorted(
+                near(ring, number, self.members(connection, ADVERTISE) or []) - {number}
+            )
             if np.any(rows["sender"] != number) or rows["receiver"].tolist() != others:
                 raise AggregationError(
-                    "a party seals one pair of shares for each other party, in their order"
+                    "a party seals one pair of shares for each other neighbour, in their order"
                 )
         elif stage == MASK:
-            vector = MaskedVector.from_bytes(data, self.round.session.size)
+            vector = MaskedVector.from_bytes(data, self.round.session)
             if vector.sender != number:
                 raise AggregationError("a party sends its own vector")
+            said = self.vouched(connection)
+            if said and not self.round.roll(number, vector.signature, said):
+                raise AggregationError("a party signs whom it has masked with")
         elif stage == CONFIRM:
             signed = Confirmation.from_bytes(data)
-            said = self.round.session.survivors(self.members(connection, MASK) or [])
+            said = self.round.session.survivors(
+                self.members(connection, MASK) or [], self.vouched(connection)
+            )
             if signed.sender != number or not self.round.roll(number, signed.signature, said):
                 raise AggregationError("a party signs the list of survivors that it was told")
         else:
             shown = Revelation.from_bytes(data)
-            stayed = set(self.members(connection, MASK) or [])
-            left = set(self.members(connection, SHARE) or []) - stayed
+            ring, arrived = self.ring(connection), self.members(connection, MASK) or []
+            stayed = near(ring, number, arrived)
+            left = near(ring, number, self.members(connection, SHARE) or []) - set(arrived)
             if shown.sender != number or set(shown.seeds) != stayed or set(shown.keys) != left:
                 raise AggregationError("a party reveals the shares that were asked for")
 
@@ -138,6 +180,9 @@ class Stages:
         ).fetchone()
         if expected is None or present < self.round.session.threshold:
             return None
+        ring = self.ring(connection) if stage == REVEAL else None
+        if ring is not None and not self._revealed(connection, ring):
+            return None
         if stage not in (CONFIRM, REVEAL) and present < len(expected):
             waited = now - self._opened(connection, stage)
             if waited < self.round.study.stage_seconds:
@@ -150,6 +195,13 @@ class Stages:
             "INSERT INTO closings VALUES (?, ?, ?)", (stage, json.dumps(members), now)
         )
         return members
+
+    def _revealed(self, connection: Connection, ring: Ring) -> bool:
+        """Whether every secret has as many shares as it needs."""
+        rows = connection.execute("SELECT party FROM messages WHERE stage = ?", (REVEAL,))
+        shown = {row[0] for row in rows}
+        held = ring.held(shown)[np.array(self.members(connection, SHARE), np.int64) - 1]
+        return bool((held >= self.round.session.shares[1]).all())
 
     def _expected(self, connection: Connection, stage: int) -> list[int] | None:
         if stage == ADVERTISE:
@@ -217,6 +269,24 @@ class Stages:
             410,
             "left-out",
         )
+
+
+def listed_first(data: bytes) -> tuple[list[int], bytes]:
+    """Return the list of parties that a handout begins with, and the rest."""
+    size = int.from_bytes(data[:4], "little")
+    end = 4 + 4 * size
+    if len(data) < end:
+        raise AggregationError("a list of parties was cut")
+    numbers: list[int] = np.frombuffer(data[4:end], "<u4").tolist()
+    return numbers, data[end:]
+
+
+def split_signed(data: bytes) -> list[Confirmation]:
+    """Return the signatures of one message."""
+    return [
+        Confirmation.from_bytes(data[start : start + CONFIRMATION_BYTES])
+        for start in range(0, len(data), CONFIRMATION_BYTES)
+    ]
 
 
 def split_sealed(data: bytes) -> list[SealedShares]:
