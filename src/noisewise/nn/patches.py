@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.nn.patch_learning import Scale, dictionary, kept, principal_directions
+from noisewise.nn.patch_learning import (
+    Scale,
+    Second,
+    channels_of,
+    dictionary,
+    kept,
+    principal_directions,
+    second,
+)
 from noisewise.privacy import _validate
 
 __all__ = ["PatchFeatures"]
@@ -26,6 +34,8 @@ __all__ = ["PatchFeatures"]
 #: Longest side of what the dictionary looks at, and shortest.
 _LONGEST, _SHORTEST = 40, 12
 _DRAWINGS = 12_000
+#: Of the drawings, how many the second layer learns from.
+_ABOVE = 4000
 _CHUNK = 64
 
 
@@ -43,6 +53,7 @@ class _Recipe:
     threshold: float
     seed: int
     drawings: int
+    second: Second | None
 
     @property
     def name(self) -> str:
@@ -83,6 +94,10 @@ class PatchFeatures(nn.Module):
 
     mean: Tensor
     matrix: Tensor
+    level: Tensor
+    mixing: Tensor
+    filters_above: Tensor
+    offset_above: Tensor
 
     def __init__(
         self,
@@ -103,8 +118,11 @@ class PatchFeatures(nn.Module):
             raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
         self.shape = (sizes[0], sizes[1], sizes[2])
         counts = [_validate.integer("atoms", each, minimum=0) for each in atoms]
-        if len(counts) != 3 or not any(counts):
-            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(atoms)}")
+        if len(counts) not in (3, 4) or not any(counts[:3]):
+            raise ValueError(
+                "atoms must be three numbers, not all 0, and perhaps one for the second layer, "
+                f"got {tuple(atoms)}"
+            )
         colours = 3 if self.shape[0] == 3 else 1
         height, width = _working_size(self.shape[1], self.shape[2])
         known = (
@@ -124,9 +142,7 @@ class PatchFeatures(nn.Module):
             seed=_validate.integer("seed", seed),
             drawings=_validate.integer("drawings", drawings, minimum=2),
         )
-        constants = kept(self.recipe.name, self._learn, cache)
-        for name, tensor in constants.items():
-            self.register_buffer(name, tensor)
+        self._hold(kept(self.recipe.name, self._learn, cache))
 
     @property
     def output_size(self) -> int:
@@ -157,30 +173,41 @@ class PatchFeatures(nn.Module):
         return torch.cat(parts) if parts else x.new_zeros(0, self.output_size)
 
     def _responses(self, x: Tensor) -> Tensor:
-        """Roots of soft-thresholded correlations, averaged over quadrants (and mirror images)."""
-        parts = []
-        for index, scale in enumerate(self.recipe.scales):
+        """Roots of soft-thresholded correlations, averaged over fields (and mirror images)."""
+        parts, recipe = [], self.recipe
+        for index, scale in enumerate(recipe.scales):
             small = functional.avg_pool2d(x, 2) if scale.halve else x
-            parts.append(self._at(index, scale, small * 255.0 - 128.0))
+            maps = self._at(index, scale, small * 255.0 - 128.0)
+            parts.append(_pooled(maps, scale.cells, recipe.mirror))
+            if index == 0 and recipe.second is not None:
+                channels = (_windows(maps, recipe.second.step) - self.level) @ self.mixing
+                parts.append(
+                    _pooled(self._above(channels), recipe.second.cells, recipe.mirror)
+                )
         return torch.cat(parts, 1)
 
-    def _at(self, index: int, scale: Scale, x: Tensor) -> Tensor:
+    def _at(self, index: int, scale: Scale, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Responses of either sign at every place: (picture, row, column, atom)."""
         filters: Tensor = getattr(self, f"filters{index}")
         offset: Tensor = getattr(self, f"offset{index}")
         box = filters.new_full((1, *filters.shape[1:]), 1.0 / filters[0].numel())
         mean = functional.conv2d(x, box, stride=scale.stride)
         square = functional.conv2d(x * x, box, stride=scale.stride)
         contrast = (square - mean * mean).clamp_min(0.0).add(10.0).rsqrt()
-        z = functional.conv2d(x, filters, stride=scale.stride) * contrast + offset[:, None, None]
+        z = _convolved(x, filters, scale.stride) * contrast.permute(0, 2, 3, 1) + offset
+        return self._either_sign(z)
+
+    def _above(self, channels: Tensor) -> tuple[Tensor, Tensor]:
+        """Responses of the second layer."""
+        x = channels.permute(0, 3, 1, 2)
+        box = self.filters_above.new_full((1, *self.filters_above.shape[1:]), 1.0)
+        box = box / self.filters_above[0].numel()
+        contrast = functional.conv2d(x * x, box).add(0.01).rsqrt().permute(0, 2, 3, 1)
+        return self._either_sign(_convolved(x, self.filters_above, 1) * contrast + self.offset_above)
+
+    def _either_sign(self, z: Tensor) -> tuple[Tensor, Tensor]:
         threshold = self.recipe.threshold
-        both = torch.cat([(z - threshold).clamp_min(0.0), (-z - threshold).clamp_min(0.0)], 1)
-        pooled = _quadrants(both)
-        if self.recipe.mirror:
-            # Filters come in pairs of mirror images; so do left and right.
-            count = filters.shape[0] // 2
-            signs = pooled.reshape(len(pooled), 2, 2, count, 2, 2)
-            pooled = 0.5 * (signs[:, :, 0] + signs[:, :, 1].flip(-1))
-        return pooled.flatten(1).sqrt()
+        return torch.relu_(z - threshold), torch.relu_(-z - threshold)
 
     def _learn(self) -> dict[str, Tensor]:
         """Learn the constants from drawings."""
@@ -194,15 +221,32 @@ class PatchFeatures(nn.Module):
         for index, scale in enumerate(recipe.scales):
             filters, offset = dictionary(made, scale, recipe.mirror)
             found[f"filters{index}"], found[f"offset{index}"] = filters, offset
-        for name, tensor in found.items():
-            self.register_buffer(name, tensor)
         with torch.no_grad():
+            self._hold(found)
+            if recipe.second is not None:
+                found.update(self._learn_above(made[:_ABOVE], recipe.second))
+                self._hold(found)
             starts = range(0, len(made), _CHUNK)
             responses = torch.cat([self._responses(made[i : i + _CHUNK]) for i in starts])
         mean, matrix = principal_directions(responses, recipe.directions, recipe.ridge, recipe.seed)
         for name in found:
             delattr(self, name)
         return {**found, "mean": mean, "matrix": matrix}
+
+    def _learn_above(self, made: Tensor, layer: Second) -> dict[str, Tensor]:
+        first = self.recipe.scales[0]
+        parts = []
+        for some in made.split(_CHUNK):
+            small = functional.avg_pool2d(some, 2) if first.halve else some
+            parts.append(_windows(self._at(0, first, small * 255.0 - 128.0), layer.step))
+        maps = torch.cat(parts)
+        level, mixing, signs = channels_of(maps, layer, self.recipe.mirror)
+        filters, offset = second((maps - level) @ mixing, layer, signs, self.recipe.mirror)
+        return {"level": level, "mixing": mixing, "filters_above": filters, "offset_above": offset}
+
+    def _hold(self, constants: dict[str, Tensor]) -> None:
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
 
     def extra_repr(self) -> str:
         """Return the settings."""
@@ -230,16 +274,46 @@ def _resized(x: Tensor, recipe: _Recipe) -> Tensor:
     return functional.interpolate(x, size=wanted, mode="nearest")
 
 
-def _quadrants(x: Tensor) -> Tensor:
-    """Averages over four quadrants, which share the middle row and column of odd sizes."""
-    height, width = ((side + 1) // 2 for side in x.shape[2:])
-    halves = [x[:, :, :height], x[:, :, x.shape[2] - height :]]
-    means = [part[..., c].mean((2, 3)) for part in halves for c in _columns(x.shape[3], width)]
-    return torch.stack(means, 2).reshape(*x.shape[:2], 2, 2)
+def _convolved(x: Tensor, filters: Tensor, stride: int) -> Tensor:
+    """Correlations, (picture, row, column, filter), in the memory layout that is fastest."""
+    last = torch.channels_last
+    z = functional.conv2d(
+        x.contiguous(memory_format=last), filters.contiguous(memory_format=last), stride=stride
+    )
+    return z.permute(0, 2, 3, 1)
 
 
-def _columns(size: int, width: int) -> tuple[slice, slice]:
-    return slice(0, width), slice(size - width, size)
+def _windows(maps: tuple[Tensor, Tensor], step: int) -> Tensor:
+    """Roots of averages over windows of step x step; both signs side by side."""
+    height, width = (side // step for side in maps[0].shape[1:3])
+    cut = [part[:, : height * step, : width * step] for part in maps]
+    means = [p.reshape(len(p), height, step, width, step, -1).mean((2, 4)) for p in cut]
+    return torch.cat(means, 3).sqrt()
+
+
+def _pooled(maps: tuple[Tensor, Tensor], cells: int, mirror: bool) -> Tensor:
+    """Roots of averages over cells x cells fields, which overlap where sizes do not divide."""
+    parts = []
+    for part in maps:
+        count, height, width, atoms = part.shape
+        weights = torch.einsum("ap,bq->abpq", _fields(height, cells), _fields(width, cells))
+        flat = weights.reshape(cells * cells, height * width).to(part)
+        means = (flat @ part.reshape(count, height * width, atoms)).reshape(-1, cells, cells, atoms)
+        if mirror:  # filters come in pairs of mirror images; so do left and right
+            means = 0.5 * (means[..., : atoms // 2] + means[..., atoms // 2 :].flip(2))
+        parts.append(means.flatten(1))
+    return torch.cat(parts, 1).sqrt()
+
+
+def _fields(size: int, cells: int) -> Tensor:
+    """Weights of the positions of a line in the mean of each of its fields."""
+    length = math.ceil(size / cells)
+    rows = torch.zeros(cells, size)
+    for index in range(cells):
+        start = index * (size - length) // max(cells - 1, 1)
+        rows[index, start : start + length] = 1.0 / length
+    # Symmetric about the middle, as mirror images need it.
+    return 0.5 * (rows + rows.flip(0, 1))
 
 
 @register(PatchFeatures)
