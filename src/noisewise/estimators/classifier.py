@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
 from noisewise.datasets.preflight import Look, look_at_target
-from noisewise.estimators.base import PICTURE_CLIP, PrivateEstimator
+from noisewise.estimators.base import LOSS_CLIP, PICTURE_CLIP, PrivateEstimator
 from noisewise.estimators.calibration import (
     CLIPPED_SLOPE,
     Calibration,
@@ -240,10 +240,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return look_at_target(labels, self.classes_.tolist())
 
     def _default_rate(self, rows: int) -> float:
-        if self._lipschitz_recipe:
-            # Loss gradients are at most LOSS_CLIP long, and a stretched score moves that much faster.
-            return self._plain_rate(rows) / self._temperature
-        return self._plain_rate(rows)
+        rate = self._plain_rate(rows)
+        if not self._lipschitz_recipe:
+            return rate
+        # A score that is stretched moves faster by as much. The rates of clipped gradients are for
+        # those of length one; the one for patches is for shorter ones already.
+        return rate / self._temperature / (1.0 if self.features == "auto" else LOSS_CLIP)
 
     def _plain_rate(self, rows: int) -> float:
         if self.features == "auto":

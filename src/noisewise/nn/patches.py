@@ -18,15 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.nn.patch_learning import (
-    Scale,
-    Second,
-    channels_of,
-    dictionary,
-    kept,
-    principal_directions,
-    second,
-)
+from noisewise.nn.patch_learning import Scale, dictionary, kept, principal_directions
 from noisewise.privacy import _validate
 
 __all__ = ["PatchFeatures"]
@@ -34,8 +26,6 @@ __all__ = ["PatchFeatures"]
 #: Longest side of what the dictionary looks at, and shortest.
 _LONGEST, _SHORTEST = 40, 12
 _DRAWINGS = 12_000
-#: Of the drawings, how many the second layer learns from.
-_ABOVE = 4000
 _CHUNK = 64
 
 
@@ -53,7 +43,6 @@ class _Recipe:
     threshold: float
     seed: int
     drawings: int
-    second: Second | None
 
     @property
     def name(self) -> str:
@@ -74,7 +63,7 @@ class PatchFeatures(nn.Module):
     atoms : sequence of int, optional
         Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256).
     directions : int
-        Numbers for each dictionary; 2,500 by default.
+        Numbers for each dictionary; 3,000 by default.
     mirror : bool, optional
         Whether a picture and its mirror image have the same features. Default: colours only;
         digits and letters change their meaning.
@@ -94,19 +83,15 @@ class PatchFeatures(nn.Module):
 
     mean: Tensor
     matrix: Tensor
-    level: Tensor
-    mixing: Tensor
-    filters_above: Tensor
-    offset_above: Tensor
 
     def __init__(
         self,
         shape: Sequence[int],
         *,
         atoms: Sequence[int] = (256, 512, 256),
-        directions: int = 2500,
+        directions: int = 3000,
         mirror: bool | None = None,
-        ridge: float = 4e-5,
+        ridge: float = 1e-5,
         threshold: float = 0.5,
         seed: int = 0,
         drawings: int = _DRAWINGS,
@@ -118,17 +103,15 @@ class PatchFeatures(nn.Module):
             raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
         self.shape = (sizes[0], sizes[1], sizes[2])
         counts = [_validate.integer("atoms", each, minimum=0) for each in atoms]
-        if len(counts) not in (3, 4) or not any(counts[:3]):
-            raise ValueError(
-                "atoms must be three numbers, not all 0, and perhaps one for the second layer, "
-                f"got {tuple(atoms)}"
-            )
+        if len(counts) != 3 or not any(counts):
+            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(atoms)}")
         colours = 3 if self.shape[0] == 3 else 1
         height, width = _working_size(self.shape[1], self.shape[2])
+        cells = 2 if colours == 3 else 3
         known = (
-            Scale(counts[0], side=6, halve=False, stride=2, seed=seed),
-            Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1),
-            Scale(counts[2], side=4, halve=True, stride=1, seed=seed + 3),
+            Scale(counts[0], side=6, halve=False, stride=2, seed=seed, cells=cells),
+            Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1, cells=cells),
+            Scale(counts[2], side=4, halve=True, stride=1, seed=seed + 3, cells=cells),
         )
         self.recipe = _Recipe(
             channels=colours,
@@ -179,11 +162,6 @@ class PatchFeatures(nn.Module):
             small = functional.avg_pool2d(x, 2) if scale.halve else x
             maps = self._at(index, scale, small * 255.0 - 128.0)
             parts.append(_pooled(maps, scale.cells, recipe.mirror))
-            if index == 0 and recipe.second is not None:
-                channels = (_windows(maps, recipe.second.step) - self.level) @ self.mixing
-                parts.append(
-                    _pooled(self._above(channels), recipe.second.cells, recipe.mirror)
-                )
         return torch.cat(parts, 1)
 
     def _at(self, index: int, scale: Scale, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,19 +173,7 @@ class PatchFeatures(nn.Module):
         square = functional.conv2d(x * x, box, stride=scale.stride)
         contrast = (square - mean * mean).clamp_min(0.0).add(10.0).rsqrt()
         z = _convolved(x, filters, scale.stride) * contrast.permute(0, 2, 3, 1) + offset
-        return self._either_sign(z)
-
-    def _above(self, channels: Tensor) -> tuple[Tensor, Tensor]:
-        """Responses of the second layer."""
-        x = channels.permute(0, 3, 1, 2)
-        box = self.filters_above.new_full((1, *self.filters_above.shape[1:]), 1.0)
-        box = box / self.filters_above[0].numel()
-        contrast = functional.conv2d(x * x, box).add(0.01).rsqrt().permute(0, 2, 3, 1)
-        return self._either_sign(_convolved(x, self.filters_above, 1) * contrast + self.offset_above)
-
-    def _either_sign(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        threshold = self.recipe.threshold
-        return torch.relu_(z - threshold), torch.relu_(-z - threshold)
+        return torch.relu_(z - self.recipe.threshold), torch.relu_(-z - self.recipe.threshold)
 
     def _learn(self) -> dict[str, Tensor]:
         """Learn the constants from drawings."""
@@ -223,26 +189,12 @@ class PatchFeatures(nn.Module):
             found[f"filters{index}"], found[f"offset{index}"] = filters, offset
         with torch.no_grad():
             self._hold(found)
-            if recipe.second is not None:
-                found.update(self._learn_above(made[:_ABOVE], recipe.second))
-                self._hold(found)
             starts = range(0, len(made), _CHUNK)
             responses = torch.cat([self._responses(made[i : i + _CHUNK]) for i in starts])
         mean, matrix = principal_directions(responses, recipe.directions, recipe.ridge, recipe.seed)
         for name in found:
             delattr(self, name)
         return {**found, "mean": mean, "matrix": matrix}
-
-    def _learn_above(self, made: Tensor, layer: Second) -> dict[str, Tensor]:
-        first = self.recipe.scales[0]
-        parts = []
-        for some in made.split(_CHUNK):
-            small = functional.avg_pool2d(some, 2) if first.halve else some
-            parts.append(_windows(self._at(0, first, small * 255.0 - 128.0), layer.step))
-        maps = torch.cat(parts)
-        level, mixing, signs = channels_of(maps, layer, self.recipe.mirror)
-        filters, offset = second((maps - level) @ mixing, layer, signs, self.recipe.mirror)
-        return {"level": level, "mixing": mixing, "filters_above": filters, "offset_above": offset}
 
     def _hold(self, constants: dict[str, Tensor]) -> None:
         for name, tensor in constants.items():
@@ -281,14 +233,6 @@ def _convolved(x: Tensor, filters: Tensor, stride: int) -> Tensor:
         x.contiguous(memory_format=last), filters.contiguous(memory_format=last), stride=stride
     )
     return z.permute(0, 2, 3, 1)
-
-
-def _windows(maps: tuple[Tensor, Tensor], step: int) -> Tensor:
-    """Roots of averages over windows of step x step; both signs side by side."""
-    height, width = (side // step for side in maps[0].shape[1:3])
-    cut = [part[:, : height * step, : width * step] for part in maps]
-    means = [p.reshape(len(p), height, step, width, step, -1).mean((2, 4)) for p in cut]
-    return torch.cat(means, 3).sqrt()
 
 
 def _pooled(maps: tuple[Tensor, Tensor], cells: int, mirror: bool) -> Tensor:
