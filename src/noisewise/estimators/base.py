@@ -86,7 +86,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     weight_limit: float = 1.0
     projection: str = "singular-values"
     normalise: float | None = None
-    #: Whether a word for a rule stands for all that makes Lipschitz networks learn.
+    #: Whether "input-scaled" stands for all that makes Lipschitz networks learn.
     _takes_recipe: bool = False
     pictures_: PictureFeatures
     weights_: list[tuple[Array, Array]]
@@ -142,8 +142,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _lipschitz_recipe(self) -> bool:
-        """Whether a word asks for bounds that weights obey; a rule is taken as it is."""
-        return self._takes_recipe and self.gradients in ("input-scaled", "propagated")
+        """Whether the word stands for all that makes it learn; a rule is taken as it is."""
+        word = self.gradients if isinstance(self.gradients, str) else None
+        return self._takes_recipe and word == "input-scaled"
 
     def _network(
         self, x: Array, outputs: int, seed: int, count: int | None = None

@@ -57,6 +57,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     gradients : str or estimator
         How one record's influence is bounded: "auto" (flat clipping), one of the words for
         gradient rules such as "clipped", "factored" or "input-scaled", or a rule itself.
+        "input-scaled" brings what it learns best with: a loss gradient of at most 0.3, scores
+        stretched by a temperature, hidden layers that start as isometries, a rate that fits.
     hidden_layer_sizes : "auto", int or sequence of int
         "auto": 64 hidden units where rows times epsilon is at least 8000, none below.
     steps : int

@@ -26,6 +26,9 @@ __all__ = ["PatchFeatures"]
 #: Longest side of what the dictionary looks at, and shortest.
 _LONGEST, _SHORTEST = 40, 12
 _DRAWINGS = 12_000
+#: By the number of colours. Grey pictures are mostly aligned, so that places tell more.
+_ATOMS = {3: (256, 512, 256), 1: (160, 256, 96)}
+_CELLS = {3: 2, 1: 3}
 _CHUNK = 64
 
 
@@ -61,7 +64,8 @@ class PatchFeatures(nn.Module):
         channel or three (red, green, blue) have a dictionary of their own; of any other number
         each channel is read as a grey picture.
     atoms : sequence of int, optional
-        Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256).
+        Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256) for
+        colours, whose responses are averaged over quadrants, else (160, 256, 96), over nine fields.
     directions : int
         Numbers for each dictionary; 3,000 by default.
     mirror : bool, optional
@@ -88,7 +92,7 @@ class PatchFeatures(nn.Module):
         self,
         shape: Sequence[int],
         *,
-        atoms: Sequence[int] = (256, 512, 256),
+        atoms: Sequence[int] | None = None,
         directions: int = 3000,
         mirror: bool | None = None,
         ridge: float = 1e-5,
@@ -102,12 +106,13 @@ class PatchFeatures(nn.Module):
         if len(sizes) != 3:
             raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
         self.shape = (sizes[0], sizes[1], sizes[2])
-        counts = [_validate.integer("atoms", each, minimum=0) for each in atoms]
-        if len(counts) != 3 or not any(counts):
-            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(atoms)}")
         colours = 3 if self.shape[0] == 3 else 1
+        given = _ATOMS[colours] if atoms is None else atoms
+        counts = [_validate.integer("atoms", each, minimum=0) for each in given]
+        if len(counts) != 3 or not any(counts):
+            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(given)}")
         height, width = _working_size(self.shape[1], self.shape[2])
-        cells = 2 if colours == 3 else 3
+        cells = _CELLS[colours]
         known = (
             Scale(counts[0], side=6, halve=False, stride=2, seed=seed, cells=cells),
             Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1, cells=cells),
