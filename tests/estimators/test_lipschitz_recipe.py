@@ -8,7 +8,7 @@ from noisewise.estimators import PrivateClassifier, PrivateRegressor, load_estim
 from noisewise.nn.losses import CrossEntropy
 
 
-def table(rows=4000, seed=0):
+def table(rows=2000, seed=0):
     """Three classes, by the largest of three sums of columns."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, size=(rows, 6))
@@ -37,12 +37,12 @@ def test_a_rule_is_taken_as_it_is():
 def test_the_recipe_learns_what_the_bare_rule_does_not():
     x, y = table()
     unseen = table(seed=1)
-    options = {"hidden_layer_sizes": (16,), "classes": [0, 1, 2], "random_state": 0}
-    recipe = PrivateClassifier(1.0, gradients="input-scaled", **options).fit(x, y)
-    bare = PrivateClassifier(1.0, gradients=nw.InputScaled(), **options).fit(x, y)
-    assert recipe.statement_.epsilon <= 1.0
+    options = {"hidden_layer_sizes": (16,), "classes": [0, 1, 2], "random_state": 0, "steps": 60}
+    recipe = PrivateClassifier(0.3, gradients="input-scaled", **options).fit(x, y)
+    bare = PrivateClassifier(0.3, gradients=nw.InputScaled(), **options).fit(x, y)
+    assert recipe.statement_.epsilon <= 0.3
     assert recipe.score(*unseen) > 0.9
-    assert recipe.score(*unseen) > bare.score(*unseen) + 0.02
+    assert recipe.score(*unseen) > bare.score(*unseen) + 0.03
 
 
 def test_probabilities_are_of_the_stretched_scores(tmp_path):
