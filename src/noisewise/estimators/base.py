@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ _ENOUGH = 8000.0
 _WIDTH = 64
 #: Of the gradient of a linear model on features of length one, of at most the root of two.
 PICTURE_CLIP = 0.3
+#: Of the loss's gradient with Lipschitz networks: without it noise is made for the root of two.
+LOSS_CLIP = 0.3
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -83,6 +86,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     weight_limit: float = 1.0
     projection: str = "singular-values"
     normalise: float | None = None
+    #: Whether "input-scaled" stands for all that makes Lipschitz networks learn.
+    _takes_recipe: bool = False
     pictures_: PictureFeatures
     weights_: list[tuple[Array, Array]]
     statement_: Statement
@@ -133,7 +138,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         named = isinstance(self.gradients, str)
         word = "clipped" if self.gradients == "auto" else self.gradients
         chosen: Estimator = rule_named(word) if named else self.gradients
-        return chosen
+        return replace(chosen, loss_clip=LOSS_CLIP) if self._lipschitz_recipe else chosen
+
+    @property
+    def _lipschitz_recipe(self) -> bool:
+        """Whether the word stands for all that makes it learn; a rule is taken as it is."""
+        word = self.gradients if isinstance(self.gradients, str) else None
+        return self._takes_recipe and word == "input-scaled"
 
     def _network(
         self, x: Array, outputs: int, seed: int, count: int | None = None
@@ -156,6 +167,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             limit=self.weight_limit,
             projection=self.projection,
             alpha=self.normalise,
+            isometric=self._lipschitz_recipe,
         )
 
     def _row_bound(self, width: int) -> float:
@@ -388,11 +400,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, x: Any) -> Array:
         check_is_fitted(self, "weights_")
-        return apply_network(
-            self.weights_,
-            readable(lambda: self._encode(self._check_table(x, None, reset=False)[0])),
-            self.normalise,
-        )
+        rows = readable(lambda: self._encode(self._check_table(x, None, reset=False)[0]))
+        return self._scores_of(rows)
+
+    def _scores_of(self, rows: Array) -> Array:
+        return apply_network(self.weights_, rows, self.normalise) * np.float32(self._temperature)
+
+    @property
+    def _temperature(self) -> float:
+        return 1.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
 from noisewise.datasets.preflight import Look, look_at_target
-from noisewise.estimators.base import PICTURE_CLIP, PrivateEstimator
+from noisewise.estimators.base import LOSS_CLIP, PICTURE_CLIP, PrivateEstimator
 from noisewise.estimators.calibration import (
     CLIPPED_SLOPE,
     Calibration,
@@ -21,8 +21,9 @@ from noisewise.estimators.calibration import (
     calibration_event,
     noisy_counts,
 )
-from noisewise.estimators.network import Array, apply_network
+from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError
+from noisewise.nn.losses import CrossEntropy
 from noisewise.privacy import Statement, _validate
 from noisewise.privacy.events import Event
 from noisewise.training.streams import Streams
@@ -33,6 +34,8 @@ __all__ = ["PrivateClassifier"]
 _UNIT_RATE = 7000.0
 #: Rows times epsilon from which the rate for pictures grows no more.
 _PICTURE_ROOM = 120_000.0
+#: What scores of weights within a limit are stretched by, for tables and for pictures.
+_TEMPERATURE, _PICTURE_TEMPERATURE = 8.0, 64.0
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -54,6 +57,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     gradients : str or estimator
         How one record's influence is bounded: "auto" (flat clipping), one of the words for
         gradient rules such as "clipped", "factored" or "input-scaled", or a rule itself.
+        "input-scaled" brings what it learns best with: a loss gradient of at most 0.3, scores
+        stretched by a temperature, hidden layers that start as isometries, a rate that fits.
     hidden_layer_sizes : "auto", int or sequence of int
         "auto": 64 hidden units where rows times epsilon is at least 8000, none below.
     steps : int
@@ -136,6 +141,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     True
     """
 
+    _takes_recipe = True
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -217,7 +224,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             raise TableError("a classifier needs at least two classes, but there is one class")
         self._prepare(x)
         target = torch.from_numpy(known.astype(np.int64))
-        return self._encode(x), target, len(self.classes_), nn.CrossEntropyLoss(), notes
+        return self._encode(x), target, len(self.classes_), self._loss(), notes
+
+    def _loss(self) -> nn.Module:
+        return CrossEntropy(self._temperature) if self._lipschitz_recipe else nn.CrossEntropyLoss()
+
+    @property
+    def _temperature(self) -> float:
+        """By which scores of weights within a limit are stretched, at no cost in sensitivity."""
+        if not self._lipschitz_recipe:
+            return 1.0
+        return _TEMPERATURE if self.features is None else _PICTURE_TEMPERATURE
 
     def _look_at_target(self, y: Any) -> Look:
         schema = self._schema
@@ -225,6 +242,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return look_at_target(labels, self.classes_.tolist())
 
     def _default_rate(self, rows: int) -> float:
+        rate = self._plain_rate(rows)
+        if not self._lipschitz_recipe:
+            return rate
+        # A score that is stretched moves faster by as much. The rates of clipped gradients are for
+        # those of length one; the one for patches is for shorter ones already.
+        return rate / self._temperature / (1.0 if self.features == "auto" else LOSS_CLIP)
+
+    def _plain_rate(self, rows: int) -> float:
         if self.features == "auto":
             # Clipped gradients are divided by the clip; the less noise, the longer the steps.
             room = math.pow(rows * self.epsilon / _PICTURE_ROOM, 2 / 3)
@@ -276,7 +301,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             return ()
         # The whole fit was charged before it began, this release with it.
         source = Streams(seed, "calibration", bound_to=bound_to).noise(0)
-        scores = apply_network(self.weights_, x, self.normalise)
+        scores = self._scores_of(x)
         counts = noisy_counts(
             scores,
             target.numpy(),

@@ -65,8 +65,12 @@ def build_bounded_network(
     limit: float = 1.0,
     projection: str = "singular-values",
     alpha: float | None = None,
+    isometric: bool = False,
 ) -> nn.Sequential:
-    """Return the same network of layers whose norms are kept within a limit."""
+    """Return the same network of layers whose norms are kept within a limit.
+
+    With `isometric` hidden layers start as isometries on that limit.
+    """
     from noisewise.nn import BoundedInput, SpectralLinear
 
     plain = build_network(inputs, hidden, outputs, seed, alpha=alpha)
@@ -77,6 +81,10 @@ def build_bounded_network(
                 layer.in_features, layer.out_features, limit=limit, projection=projection
             )
             bounded.load_state_dict(layer.state_dict())
+            if isometric and layer.weight.any():
+                with torch.no_grad():
+                    start = torch.linalg.svd(layer.weight, full_matrices=False)
+                    bounded.weight.copy_(limit * start.U @ start.Vh)
             bounded.project_()
             layers.append(bounded)
         else:

@@ -26,6 +26,9 @@ __all__ = ["PatchFeatures"]
 #: Longest side of what the dictionary looks at, and shortest.
 _LONGEST, _SHORTEST = 40, 12
 _DRAWINGS = 12_000
+#: By the number of colours. Grey pictures are mostly aligned, so that places tell more.
+_ATOMS = {3: (256, 512, 256), 1: (160, 256, 96)}
+_CELLS = {3: 2, 1: 3}
 _CHUNK = 64
 
 
@@ -61,9 +64,10 @@ class PatchFeatures(nn.Module):
         channel or three (red, green, blue) have a dictionary of their own; of any other number
         each channel is read as a grey picture.
     atoms : sequence of int, optional
-        Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256).
+        Patches at full resolution, at half, and small ones at half. Default: (256, 512, 256) for
+        colours, whose responses are averaged over quadrants, else (160, 256, 96), over nine fields.
     directions : int
-        Numbers for each dictionary; 2,500 by default.
+        Numbers for each dictionary; 3,000 by default.
     mirror : bool, optional
         Whether a picture and its mirror image have the same features. Default: colours only;
         digits and letters change their meaning.
@@ -88,10 +92,10 @@ class PatchFeatures(nn.Module):
         self,
         shape: Sequence[int],
         *,
-        atoms: Sequence[int] = (256, 512, 256),
-        directions: int = 2500,
+        atoms: Sequence[int] | None = None,
+        directions: int = 3000,
         mirror: bool | None = None,
-        ridge: float = 4e-5,
+        ridge: float = 1e-5,
         threshold: float = 0.5,
         seed: int = 0,
         drawings: int = _DRAWINGS,
@@ -102,15 +106,17 @@ class PatchFeatures(nn.Module):
         if len(sizes) != 3:
             raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
         self.shape = (sizes[0], sizes[1], sizes[2])
-        counts = [_validate.integer("atoms", each, minimum=0) for each in atoms]
-        if len(counts) != 3 or not any(counts):
-            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(atoms)}")
         colours = 3 if self.shape[0] == 3 else 1
+        given = _ATOMS[colours] if atoms is None else atoms
+        counts = [_validate.integer("atoms", each, minimum=0) for each in given]
+        if len(counts) != 3 or not any(counts):
+            raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(given)}")
         height, width = _working_size(self.shape[1], self.shape[2])
+        cells = _CELLS[colours]
         known = (
-            Scale(counts[0], side=6, halve=False, stride=2, seed=seed),
-            Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1),
-            Scale(counts[2], side=4, halve=True, stride=1, seed=seed + 3),
+            Scale(counts[0], side=6, halve=False, stride=2, seed=seed, cells=cells),
+            Scale(counts[1], side=6, halve=True, stride=1, seed=seed + 1, cells=cells),
+            Scale(counts[2], side=4, halve=True, stride=1, seed=seed + 3, cells=cells),
         )
         self.recipe = _Recipe(
             channels=colours,
@@ -124,9 +130,7 @@ class PatchFeatures(nn.Module):
             seed=_validate.integer("seed", seed),
             drawings=_validate.integer("drawings", drawings, minimum=2),
         )
-        constants = kept(self.recipe.name, self._learn, cache)
-        for name, tensor in constants.items():
-            self.register_buffer(name, tensor)
+        self._hold(kept(self.recipe.name, self._learn, cache))
 
     @property
     def output_size(self) -> int:
@@ -157,30 +161,24 @@ class PatchFeatures(nn.Module):
         return torch.cat(parts) if parts else x.new_zeros(0, self.output_size)
 
     def _responses(self, x: Tensor) -> Tensor:
-        """Roots of soft-thresholded correlations, averaged over quadrants (and mirror images)."""
-        parts = []
-        for index, scale in enumerate(self.recipe.scales):
+        """Roots of soft-thresholded correlations, averaged over fields (and mirror images)."""
+        parts, recipe = [], self.recipe
+        for index, scale in enumerate(recipe.scales):
             small = functional.avg_pool2d(x, 2) if scale.halve else x
-            parts.append(self._at(index, scale, small * 255.0 - 128.0))
+            maps = self._at(index, scale, small * 255.0 - 128.0)
+            parts.append(_pooled(maps, scale.cells, recipe.mirror))
         return torch.cat(parts, 1)
 
-    def _at(self, index: int, scale: Scale, x: Tensor) -> Tensor:
+    def _at(self, index: int, scale: Scale, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Responses of either sign at every place: (picture, row, column, atom)."""
         filters: Tensor = getattr(self, f"filters{index}")
         offset: Tensor = getattr(self, f"offset{index}")
         box = filters.new_full((1, *filters.shape[1:]), 1.0 / filters[0].numel())
         mean = functional.conv2d(x, box, stride=scale.stride)
         square = functional.conv2d(x * x, box, stride=scale.stride)
         contrast = (square - mean * mean).clamp_min(0.0).add(10.0).rsqrt()
-        z = functional.conv2d(x, filters, stride=scale.stride) * contrast + offset[:, None, None]
-        threshold = self.recipe.threshold
-        both = torch.cat([(z - threshold).clamp_min(0.0), (-z - threshold).clamp_min(0.0)], 1)
-        pooled = _quadrants(both)
-        if self.recipe.mirror:
-            # Filters come in pairs of mirror images; so do left and right.
-            count = filters.shape[0] // 2
-            signs = pooled.reshape(len(pooled), 2, 2, count, 2, 2)
-            pooled = 0.5 * (signs[:, :, 0] + signs[:, :, 1].flip(-1))
-        return pooled.flatten(1).sqrt()
+        z = _convolved(x, filters, scale.stride) * contrast.permute(0, 2, 3, 1) + offset
+        return torch.relu_(z - self.recipe.threshold), torch.relu_(-z - self.recipe.threshold)
 
     def _learn(self) -> dict[str, Tensor]:
         """Learn the constants from drawings."""
@@ -194,15 +192,18 @@ class PatchFeatures(nn.Module):
         for index, scale in enumerate(recipe.scales):
             filters, offset = dictionary(made, scale, recipe.mirror)
             found[f"filters{index}"], found[f"offset{index}"] = filters, offset
-        for name, tensor in found.items():
-            self.register_buffer(name, tensor)
         with torch.no_grad():
+            self._hold(found)
             starts = range(0, len(made), _CHUNK)
             responses = torch.cat([self._responses(made[i : i + _CHUNK]) for i in starts])
         mean, matrix = principal_directions(responses, recipe.directions, recipe.ridge, recipe.seed)
         for name in found:
             delattr(self, name)
         return {**found, "mean": mean, "matrix": matrix}
+
+    def _hold(self, constants: dict[str, Tensor]) -> None:
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
 
     def extra_repr(self) -> str:
         """Return the settings."""
@@ -230,16 +231,38 @@ def _resized(x: Tensor, recipe: _Recipe) -> Tensor:
     return functional.interpolate(x, size=wanted, mode="nearest")
 
 
-def _quadrants(x: Tensor) -> Tensor:
-    """Averages over four quadrants, which share the middle row and column of odd sizes."""
-    height, width = ((side + 1) // 2 for side in x.shape[2:])
-    halves = [x[:, :, :height], x[:, :, x.shape[2] - height :]]
-    means = [part[..., c].mean((2, 3)) for part in halves for c in _columns(x.shape[3], width)]
-    return torch.stack(means, 2).reshape(*x.shape[:2], 2, 2)
+def _convolved(x: Tensor, filters: Tensor, stride: int) -> Tensor:
+    """Correlations, (picture, row, column, filter), in the memory layout that is fastest."""
+    last = torch.channels_last
+    z = functional.conv2d(
+        x.contiguous(memory_format=last), filters.contiguous(memory_format=last), stride=stride
+    )
+    return z.permute(0, 2, 3, 1)
 
 
-def _columns(size: int, width: int) -> tuple[slice, slice]:
-    return slice(0, width), slice(size - width, size)
+def _pooled(maps: tuple[Tensor, Tensor], cells: int, mirror: bool) -> Tensor:
+    """Roots of averages over cells x cells fields, which overlap where sizes do not divide."""
+    parts = []
+    for part in maps:
+        count, height, width, atoms = part.shape
+        weights = torch.einsum("ap,bq->abpq", _fields(height, cells), _fields(width, cells))
+        flat = weights.reshape(cells * cells, height * width).to(part)
+        means = (flat @ part.reshape(count, height * width, atoms)).reshape(-1, cells, cells, atoms)
+        if mirror:  # filters come in pairs of mirror images; so do left and right
+            means = 0.5 * (means[..., : atoms // 2] + means[..., atoms // 2 :].flip(2))
+        parts.append(means.flatten(1))
+    return torch.cat(parts, 1).sqrt()
+
+
+def _fields(size: int, cells: int) -> Tensor:
+    """Weights of the positions of a line in the mean of each of its fields."""
+    length = math.ceil(size / cells)
+    rows = torch.zeros(cells, size)
+    for index in range(cells):
+        start = index * (size - length) // max(cells - 1, 1)
+        rows[index, start : start + length] = 1.0 / length
+    # Symmetric about the middle, as mirror images need it.
+    return 0.5 * (rows + rows.flip(0, 1))
 
 
 @register(PatchFeatures)
