@@ -78,7 +78,7 @@ def budget(
 
     Give two of --epsilon, --noise and --steps (or --epochs); the third is found.
 
-    Examples:
+    For example:
 
       noisewise budget --noise 1.0 --epochs 20 --batch-size 256 --records 50000
       noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000

@@ -333,8 +333,8 @@ def _publish(
     found: Any, statement: Path | None, as_json: bool, report: Path | None, source: str
 ) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
-    from noisewise.cli.predictions import finite
     from noisewise.cli.evaluation_report import measure_rows
+    from noisewise.cli.predictions import finite
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()

@@ -95,7 +95,7 @@ def new(
 ) -> None:
     r"""Write the study and a folder of configuration for each server, party and analyst.
 
-    Example:
+    For example:
 
       noisewise study new heart --server alpha=https://a.example:8443 \
         --server beta=https://b.example:8443 --party north.public \
@@ -176,7 +176,7 @@ def check(
 ) -> None:
     """Check that copies of a study mean the same, and that each role's files belong to it.
 
-    Examples:
+    For example:
 
       noisewise study check north.toml --dry-run
       noisewise study check north/north.toml south/south.toml alpha/alpha.toml

@@ -284,14 +284,15 @@ def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
 
 def _stopped(kept: Any) -> None:
     if kept is None:
-        said = "Stopped. Nothing was kept and nothing was released. A run with --out can be resumed."
+        said = "Stopped. Nothing was kept or released. A run with --out can be resumed."
     elif not kept.checkpoint.exists():
         said = "Stopped before the first step: nothing was charged. The same command begins again."
     else:
         given = [part for part in sys.argv[1:] if part != "--resume"]
         said = (
-            f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. To go on where "
-            f"it stopped, without paying for a step twice:\n  noisewise {shlex.join(given)} --resume"
+            f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. To go on "
+            "where it stopped, without paying for a step twice:\n"
+            f"  noisewise {shlex.join(given)} --resume"
         )
     typer.echo(said, err=True)
 

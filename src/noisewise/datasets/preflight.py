@@ -211,14 +211,14 @@ def look_at_columns(frame: pd.DataFrame, schema: Schema) -> Look:
             found.warnings.append(f"{unknown:.0%} of the cells of {column.name} {what}")
         elif clamped >= _FIFTH:
             found.warnings.append(
-                f"{clamped:.0%} of the cells of {column.name} lie outside its range and are moved to "
-                "its ends: is it the range of another unit?"
+                f"{clamped:.0%} of the cells of {column.name} lie outside its range and are moved "
+                "to its ends: is it the range of another unit?"
             )
         codes += [column.name] * bool(clamped and column.kind == "numeric")
     if codes:
         found.facts.append(
-            f"outside their range, and moved to its end, are some values of: {', '.join(codes)}. If "
-            'they are codes for nothing, say so in the schema: [file] missing = ["-999"]'
+            f"outside their range, and moved to its end, are some values of: {', '.join(codes)}. "
+            'If they are codes for nothing, say so in the schema: [file] missing = ["-999"]'
         )
     used = sum(not isinstance(column, Drop) for column in schema.columns.values())
     if useless and len(useless) == used:

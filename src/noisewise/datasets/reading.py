@@ -152,7 +152,8 @@ def read_cells(
 ) -> pd.DataFrame:
     """Read a file: cells of text without blanks around them, words for nothing as missing.
 
-    `words` are values that columns list: there "none" or "-" is a value like any other. Without a form the separator is found in the line of names. Bytes that are no UTF-8 in a file
+    `words` are values that columns list: there "none" or "-" is a value like any other. Without a
+    form the separator is found in the line of names. Bytes that are no UTF-8 in a file
     that is said to be are read as Windows-1252: files of several programs are often mixed.
     """
     place = Path(path)
