@@ -51,6 +51,7 @@ def test_help_fits_80_columns_and_shows_no_markup(words):
     found = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
     assert found.exit_code == 0
     assert "\\b" not in found.output
+    assert "…" not in found.output
     assert "\\\\" not in found.output
     assert max(map(len, found.output.splitlines())) <= 80
     # Paragraphs fill their lines: the first word of the next would not have fitted.

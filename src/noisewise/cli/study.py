@@ -24,7 +24,7 @@ RECORDS = 1000
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(help="A new folder, with one inside for each role.")],
-    server: Annotated[list[str], typer.Option(help="NAME=https://host:port; may be repeated.")],
+    server: Annotated[list[str], typer.Option(help="NAME=URL of a server; may be repeated.")],
     party: Annotated[
         list[str],
         typer.Option(help="The .public file of 'noisewise key new', or NAME=KEY; may be repeated."),

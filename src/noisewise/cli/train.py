@@ -95,7 +95,7 @@ def train(
         private_measures,
         summary_of,
     )
-    from noisewise.cli.training_run import begin
+    from noisewise.cli.training_run import begin, finishing
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
     from noisewise.release import compose
@@ -137,20 +137,23 @@ def train(
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
         kept = begin(out, ledger, resume, f"train {records.name}", said)
     watched: list[Any] = []
+    ended: list[Any] = []
 
     def watch(x: Any, y: Any) -> dict[str, Any]:
         if report is None:
-            return {}
+            return {"callbacks": ended}
         from noisewise.analysis.clipping_bias import BiasCallback
 
         watched.append(BiasCallback(x, y, every=max(1, steps // 12), chunk=256))
-        return {"callbacks": list(watched)}
+        return {"callbacks": [*ended, *watched]}
 
     measured: Any = None
     numbers: dict[str, Any] | None = None
     share = evaluate * epsilon
     events = evaluation_events(records, share) if evaluate else ()
     with contextlib.ExitStack() as held:
+        if kept is not None:
+            ended.append(held.enter_context(finishing()))
         try:
             trained, account = train_private(records, settings, watch, kept, events, held)
             model = trained.model
