@@ -1,20 +1,37 @@
 """Manners of the command: quick, 80 columns, plain where asked, nothing literal that is markup."""
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from noisewise._version import __version__
 from noisewise.cli import app
 
-COMMANDS = (
-    [], ["train"], ["budget"], ["verify"], ["certify"], ["prove"], ["evaluate"], ["audit"],
-    ["debug"], ["serve"], ["contribute"], ["collect"], ["schema", "draft"], ["schema", "check"],
-    ["ledger", "create"], ["ledger", "show"],
-)  # fmt: skip
+
+def words_of(commands: typer.Typer, before: tuple[str, ...] = ()) -> list[list[str]]:
+    """Every command with its subcommands, as it is typed."""
+    found = [list(before)]
+    for one in commands.registered_commands:
+        found.append([*before, one.name or one.callback.__name__.replace("_", "-")])
+    for group in commands.registered_groups:
+        found += words_of(group.typer_instance, (*before, group.name))
+    return found
+
+
+COMMANDS = words_of(app)
+
+
+def test_all_commands_are_looked_at():
+    assert ["study", "new"] in COMMANDS
+    assert ["schema", "draft"] in COMMANDS
+    assert len(COMMANDS) > 25
 
 
 def test_the_version_imports_nothing_heavy():
@@ -34,7 +51,15 @@ def test_help_fits_80_columns_and_shows_no_markup(words):
     found = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
     assert found.exit_code == 0
     assert "\\b" not in found.output
+    assert "…" not in found.output
+    assert "\\\\" not in found.output
     assert max(map(len, found.output.splitlines())) <= 80
+    # Paragraphs fill their lines: the first word of the next would not have fitted.
+    text = found.output.split("╭")[0].splitlines()
+    for line, after in itertools.pairwise(text[2:]):
+        filled = len(line.rstrip()) + len(after.split()[0]) >= 78 if after.split() else True
+        example = after.startswith(("   ", " noisewise "))
+        assert filled or example or not line.split(), line
 
 
 def test_exit_codes_are_told_and_completion_is_offered():
@@ -52,3 +77,24 @@ def test_no_color_means_none(tmp_path):
     assert done.returncode == 2
     assert "no file at" in done.stderr
     assert "\x1b[3" not in done.stderr
+
+
+BEGUN = "import sys; from noisewise.cli import main; print(flush=True); main()"
+
+
+@pytest.mark.parametrize("after", [0.02, 0.6, 2.5])
+def test_ctrl_c_ends_any_command_with_130_and_one_sentence(tmp_path, after):
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGUN, "certify", "slow.py:build", "--input-shape", "3"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A shell that runs tests in the background has its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    process.stdout.readline()
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "Stopped by Ctrl-C" in errors

@@ -5,16 +5,23 @@ an imputer on the records.
 """
 
 import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.nn.utils import parametrizations
 from typer.testing import CliRunner
 
 import noisewise as nw
-from noisewise import ecdf
+from noisewise import debugging, ecdf, federated
+from noisewise.auditing import audit
 from noisewise.cli import app
+from noisewise.cli.predictions import look_at_contribution
 from noisewise.datasets import Categorical, Numeric, Schema
 from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.privacy import Ledger
@@ -312,8 +319,262 @@ def test_whoever_answers_for_what_is_published_is_told(case, folder, monkeypatch
     assert not (folder / "new.ledger").exists()
 
 
+def build():
+    return torch.nn.Linear(4, 2)
+
+
+def finds(train=None, model=build, loss=torch.nn.functional.cross_entropy, example=None, **more):
+    """What the bug finder says of a training that it cannot judge."""
+    given = (torch.zeros(2, 4), torch.tensor([0, 1])) if example is None else example
+    found = debugging.check(train or returns(None), model, loss, example=given, effort="quick",
+                            **more)  # fmt: skip
+    raise ValueError(str(found))
+
+
+def returns(what):
+    def train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr):
+        return what(init) if callable(what) else what
+
+    return train
+
+
+def script(*options):
+    return told("debug", *options)
+
+
+FINDING_BUGS = {
+    "a training without a batch size": (
+        lambda: finds(lambda *, clip, data, init: init), "batch_size is missing"),
+    "no state dict comes back": (lambda: finds(returns(None)), "return model.state_dict()"),
+    "a model comes back": (lambda: finds(returns(lambda init: build())), "got Linear"),
+    "the training fails": (lambda: finds(returns(lambda init: init["w"])), "failed with KeyError"),
+    "nothing is trained": (lambda: finds(returns(lambda init: init)), "nothing-trained"),
+    "a model in place of its builder": (
+        lambda: finds(model=build()), "build a fresh model each time"),
+    "the class of a loss": (lambda: finds(loss=torch.nn.CrossEntropyLoss), "CrossEntropyLoss()"),
+    "the name of a script": (lambda: finds("train.py"), "noisewise debug --command"),
+    "an example without targets": (
+        lambda: finds(example=torch.zeros(2, 4)), "a pair of tensors (x, y)"),
+    "an example of one record": (
+        lambda: finds(example=(torch.zeros(4), torch.tensor(0))), "must be a batch"),
+    "an example of another shape": (
+        lambda: finds(example=(torch.zeros(2, 9), torch.tensor([0, 1]))), "(2, 9)"),
+    "an older name of a test": (lambda: finds(tests=("E3",)), "'separation'"),
+    "no such effort": (
+        lambda: debugging.check(returns(None), build, None, example=None, effort="fast"),
+        "'thorough'"),
+}  # fmt: skip
+
+FINDING_BUGS_COMMAND = {
+    "neither script nor function": ([], "--command"),
+    "no such file": (["--model", "gone.py:build", "--train", "gone.py:train"], "gone.py"),
+    "no placeholders": (
+        ["--model", "good.py:build", "--command", "python good.py", "--input-shape", "4"],
+        "{clip}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FINDING_BUGS)
+def test_whoever_looks_for_bugs_is_told(case):
+    action, said = FINDING_BUGS[case]
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as error:
+        action()
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("case", FINDING_BUGS_COMMAND)
+def test_whoever_looks_for_bugs_with_the_command_is_told(case, tmp_path, monkeypatch):
+    arguments, said = FINDING_BUGS_COMMAND[case]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.py").write_text("import torch\ndef build(): return torch.nn.Linear(4, 2)\n")
+    assert said in told("debug", *arguments)
+
+
+def hospital(count, seed=0):
+    rng = np.random.default_rng(seed)
+    sick = rng.random(count) < 0.3
+    return sick, rng.beta(2 + 2 * sick, 4)
+
+
+HOSPITALS = [hospital(20, 0), hospital(30, 1)]
+
+
+def joint(parties=HOSPITALS, aggregator=None, **more):
+    return federated.roc(parties, aggregator or federated.FunctionSharing(),
+                         **{"epsilon": 1.0, "bins": 16, **more})  # fmt: skip
+
+
+ACROSS_PARTIES = {
+    "no hospital": (lambda: joint([]), "there are no parties"),
+    "scores without labels": (lambda: joint([h[1] for h in HOSPITALS]), "(labels, values)"),
+    "a table": (lambda: joint([pd.DataFrame({"y": y, "p": p}) for y, p in HOSPITALS]),
+                "choose the columns"),
+    "a score is missing": (lambda: joint([([1, 0], [0.5, np.nan]), *HOSPITALS]), "public constant"),
+    "a label is missing": (lambda: joint([([1, np.nan], [0.5, 0.5]), *HOSPITALS]), "leave"),
+    "words as labels": (
+        lambda: joint([(np.where(y, "sick", "well"), p) for y, p in HOSPITALS]), "pos_label="),
+    "lengths": (lambda: joint([([1, 0], [0.5])]), "one entry for each"),
+    "a word in place of servers": (lambda: joint(aggregator="fss"), "FunctionSharing()"),
+    "a class in place of servers": (
+        lambda: joint(aggregator=federated.FunctionSharing), "FunctionSharing()"),
+    "epsilon of zero": (lambda: joint(epsilon=0), "epsilon must be > 0"),
+    "one threshold": (lambda: joint(bins=1), "bins must"),
+    "bounds the wrong way round": (lambda: joint(bounds=(1, 0)), "increase"),
+    "identifiers of one hospital": (lambda: joint(units=[np.arange(20)]), "units"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ACROSS_PARTIES)
+def test_whoever_evaluates_across_parties_is_told(case):
+    action, said = ACROSS_PARTIES[case]
+    with pytest.raises((ValueError, TypeError)) as error:
+        action()
+    assert said in str(error.value)
+
+
+SERVERS = ["--server", "a=https://a.example:1", "--server", "b=https://b.example:1"]
+MEMBERS = ["--party", "north.public", "--party", "south.public", "--analyst", "registry.public"]
+TO_STUDY = ["--data", "scores.csv", "--config", "study/north/north.toml"]
+STUDIES = {
+    "a server without TLS": (
+        ["study", "new", "x", "--server", "a=http://a:1", *MEMBERS], "NAME=https://host:port"),
+    "a curve misspelt": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--curve", "ROC"], "a choice of"),
+    "masks without a word on collusion": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--curve", "roc", "--route", "masks"],
+        "--colluding-parties"),
+    "more parties needed than there are": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--curve", "roc", "--minimum-parties", 9],
+        "between 1 and the 2 parties"),
+    "a private key was sent": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--party", "north.key"], "is a private key"),
+    "a key is not there": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--party", "gone.public"], "noisewise key new"),
+    "a party twice": (
+        ["study", "new", "x", *SERVERS, *MEMBERS, "--party", "north.public"], "a name of its own"),
+    "a study over another": (["study", "new", "study", *SERVERS, *MEMBERS], "not empty"),
+    "a key again": (["key", "new", "north"], "never replaced"),
+    "the key left elsewhere": (
+        ["contribute", *TO_STUDY, "--column", "p", "--label", "y"], "'noisewise key new north'"),
+    "no such configuration": (
+        ["contribute", "--data", "scores.csv", "--column", "p", "--config", "x.toml"],
+        "no configuration file"),
+    "a party's file for a server": (
+        ["serve", "--config", "study/north/north.toml"], "'listen' is missing"),
+    "a column misspelt": (
+        ["contribute", "--data", "scores.csv", "--config", "study/south/south.toml",
+         "--column", "q", "--label", "y"], "'q' is not a column"),
+    "words as labels": (
+        ["contribute", "--data", "scores.csv", "--config", "study/south/south.toml",
+         "--column", "p", "--label", "word"], "--pos-label"),
+    "a curve that was not agreed on": (
+        ["collect", "--config", "study/registry/registry.toml", "--curve", "ecdf", "--epsilon", 1],
+        "ecdf"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def study(folder):
+    """A folder with keys and a study; the south has its key where it belongs."""
+    pytest.importorskip("aiohttp")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for name in ("north", "south", "registry"):
+            assert CliRunner().invoke(app, ["key", "new", name]).exit_code == 0
+        made = CliRunner().invoke(
+            app, ["study", "new", "study", *SERVERS, *MEMBERS, "--curve", "roc", "--trial"]
+        )
+        assert made.exit_code == 0, made.output
+        for name in ("south", "registry"):
+            shutil.copy(f"{name}.key", f"study/{name}/{name}.key")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.mark.parametrize("case", STUDIES)
+def test_whoever_takes_part_in_a_study_is_told(case, study, monkeypatch):
+    arguments, said = STUDIES[case]
+    monkeypatch.chdir(study)
+    assert said in told(*arguments)
+    assert not (study / "x").exists()
+
+
+def test_a_party_is_told_of_logits_and_of_a_wrong_positive_label_before_they_leave():
+    agreed = SimpleNamespace(name="heart", round="1", lower=0.0, upper=1.0)
+    said = str(look_at_contribution(np.array([-3.0, 0.4, 7.0]), np.zeros(3, bool), agreed))
+    assert "NOT private" in said
+    assert "67% of the values lie outside the study's public bounds, 0 to 1" in said
+    assert "no record is positive" in said
+    assert "--replace" in said
+
+
+INPUT = [nw.nn.BoundedInput((4,), norm=2.0)]
+
+
+def certified(*layers, loss=None, shape=(4,)):
+    return nw.certify(torch.nn.Sequential(*layers), shape, loss=loss or nw.nn.losses.CrossEntropy())
+
+
+def attacked(**changes):
+    settings = {"claimed": 1.0, "delta": 1e-5, "attack": "gradient-canaries", "clip": 1.0}
+    return audit(lambda gradients, *, seed: gradients.sum(0), canaries=20,
+                 **{**settings, **changes})  # fmt: skip
+
+
+RESEARCH = {
+    "no bound on the input": (
+        lambda: private_step(nw.nn.SpectralLinear(4, 2), nw.Propagated()), "BoundedInput"),
+    "a loss that grows without limit": (
+        lambda: certified(*INPUT, nw.nn.SpectralLinear(4, 2), loss=torch.nn.MSELoss()),
+        "losses.MeanSquared"),
+    "no loss": (lambda: nw.certify(torch.nn.Linear(4, 2), (4,)), "certify needs the loss"),
+    "batch norm": (
+        lambda: certified(*INPUT, torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)), "BatchNorm1d"),
+    "another shape": (
+        lambda: certified(*INPUT, nw.nn.SpectralLinear(4, 2), shape=(7,)), "shape"),
+    "torch's spectral norm": (
+        lambda: certified(*INPUT, parametrizations.spectral_norm(torch.nn.Linear(4, 2))),
+        "redefines weight"),
+    "a paper's batch maximum": (nw.BatchMaxScaled, "use InputScaled"),
+    "a loss clip below zero": (lambda: nw.InputScaled(loss_clip=-1), "loss_clip must be > 0"),
+    "a temperature of zero": (
+        lambda: nw.nn.losses.CrossEntropy(temperature=0), "temperature must be > 0"),
+    "an attack misspelt": (lambda: attacked(attack="canary"), "'gradient-canaries'"),
+    "a delta above one": (lambda: attacked(delta=2), "delta must lie"),
+    "an audit that knows no sampling": (attacked, "noise=NoiseModel("),
+    "no claim to test": (lambda: audit(None, delta=1e-5), "claimed"),
+}  # fmt: skip
+
+
+def private_step(net, gradients):
+    run = private(net, gradients=gradients)
+    run.step(*next(iter(run.loader)))
+
+
+@pytest.mark.parametrize("case", RESEARCH)
+def test_whoever_studies_bounds_and_attacks_is_told(case):
+    action, said = RESEARCH[case]
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as error:
+        action()
+    assert said in str(error.value)
+
+
 @pytest.mark.parametrize(
-    "cases", [TABLE_COMMAND, EVALUATION_COMMAND, IN_PYTHON, WITH_TORCH, CURVES, PUBLISHING]
+    "cases",
+    [
+        TABLE_COMMAND,
+        EVALUATION_COMMAND,
+        IN_PYTHON,
+        WITH_TORCH,
+        CURVES,
+        PUBLISHING,
+        FINDING_BUGS,
+        ACROSS_PARTIES,
+        STUDIES,
+        RESEARCH,
+    ],
 )
 def test_there_are_ten_of_each_kind(cases):
     assert len(cases) >= 10

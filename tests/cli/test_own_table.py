@@ -308,7 +308,8 @@ def test_a_run_that_was_stopped_goes_on_and_pays_every_step_once(folder, sign):
     code, errors, command = stopped_run(folder, out, sign)
     if sign == signal.SIGINT:
         assert code == 130, errors
-        assert "--resume" in errors
+        resumed = errors.split("noisewise ")[-1].split()
+        assert resumed == [*command[3:], "--resume"]  # to be copied as it stands
         assert "stay charged" in errors
     else:
         assert code == -signal.SIGKILL
@@ -339,3 +340,18 @@ def test_other_settings_do_not_resume_a_run(folder, monkeypatch):
     with pytest.raises(ValueError, match="--resume"):
         begin(folder / "begun", None, False, "train x", {"epsilon": 1.0})
     assert begin(folder / "begun", None, True, "train x", {"epsilon": 1.0}).name == kept.name
+
+
+def test_ctrl_c_stops_training_but_waits_once_all_steps_are_paid():
+    from noisewise.cli.training_run import finishing
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), finishing():
+            os.kill(os.getpid(), signal.SIGINT)
+        with finishing() as watch:
+            watch.on_end(None)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

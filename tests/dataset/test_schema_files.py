@@ -327,3 +327,55 @@ def test_a_note_among_the_answers_leaves_them_yes_or_no_and_a_count_is_a_number(
     text = draft_schema(str(path))
     assert '"smoker" = { kind = "yes/no" }' in text
     assert '"children" = { kind = "number"' in text
+
+
+def test_days_written_in_two_ways_are_days(tmp_path):
+    path = tmp_path / "a.csv"
+    days = ["17.03.2024", "2024-03-18", "5.1.2024"] * 20 + ["soon"]
+    path.write_text("began\n" + "\n".join(days))
+    text = draft_schema(str(path))
+    assert 'kind = "date", range = "?", format = ["%d.%m.%Y", "ISO8601"]' in text
+    text = text.replace('range = "?"', "range = [2024-01-01, 2024-12-31]")
+    text = text.replace('source = "?"', 'source = "a form"')
+    schema = Schema.from_toml(text)
+    assert Schema.from_toml(schema.to_toml()) == schema == Schema.from_json(schema.to_json())
+    column = schema.columns["began"]
+    found = column.encode("began", pd.Series(days), symmetric=False)
+    assert found[:3, 0] == pytest.approx([76 / 365, 77 / 365, 4 / 365])
+    assert found[-1].tolist() == [0.0, 1.0]  # said to be missing
+    with pytest.raises(SchemaError, match="list of such"):
+        Date("2024-01-01", "2024-12-31", format=())
+
+
+def test_a_date_that_could_be_read_in_two_ways_is_read_in_the_commoner_one(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("began\n" + "\n".join(["3/4/2025", "12/31/2024", "1/30/2025"] * 9))
+    assert 'format = "%m/%d/%Y"' in draft_schema(str(path))
+
+
+def test_words_for_nothing_are_added_to_the_usual_ones_and_a_listed_value_is_a_value(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("age,loan,country\n40,none,NA\n-999,car,FR\nNA,-,-\n")
+    schema = Schema(
+        {"age": Numeric(0, 99), "loan": Categorical(["none", "car"], missing=True),
+         "country": Categorical(["FR", "NA"], missing=True)},
+        file=FileFormat(missing=("-999", "NA")),
+    )  # fmt: skip
+    frame = read_table(path, schema)
+    assert frame["age"].isna().tolist() == [False, True, True]
+    assert frame["loan"].tolist() == ["none", "car", None]
+    assert frame["country"].tolist() == ["NA", "FR", None]
+    assert Schema.from_json(schema.to_json()).file.missing == ("-999",)
+
+
+def test_a_look_says_what_to_write_for_other_days_and_for_codes_of_nothing(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = ["2024-03-18,40,x", "18.03.2024,-999,x", "2024-03-18,200,z"] * 10
+    path.write_text("day,age,town\n" + "\n".join(rows))
+    schema = Schema({"day": Date("2024-01-01", "2024-12-31"), "age": Numeric(0, 99),
+                     "town": Categorical(["x", "y"])})  # fmt: skip
+    said = str(look_at(path, schema))
+    assert "33% of the cells of day cannot be read as a day" in said
+    assert '[file] missing = ["-999"]' in said
+    assert "67% of the cells of age lie outside its range" in said
+    assert "33% of the cells of town are not in its list" in said

@@ -30,6 +30,31 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return
+    try:
+        _run()
+    except BaseException as error:
+        # Typer turns Ctrl-C into an exit code that also means "found wanting", and modules that are
+        # being imported turn it into errors of their own.
+        if not _was_interrupted(error) or getattr(error, "code", None) == 130:
+            raise
+        _stopped()
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    return _was_interrupted(error.__cause__) or _was_interrupted(error.__context__)
+
+
+def _stopped() -> None:
+    print(
+        "Stopped by Ctrl-C. What was charged to a ledger stays charged.",
+        file=sys.stderr,
+    )
+    sys.exit(130)
+
+
+def _run() -> None:
     from rich.console import Console
     from rich.markup import escape
 

@@ -74,14 +74,17 @@ def budget(
         Path | None, typer.Option(help="Write a picture of epsilon over steps, e.g. out.png.")
     ] = None,
 ) -> None:
-    """Tell what training costs, how much noise it needs, or how long it may last.
+    r"""Tell what training costs, how much noise it needs, or how long it may last.
 
     Give two of --epsilon, --noise and --steps (or --epochs); the third is found.
 
-    Example: noisewise budget --noise 1.0 --epochs 20 --batch-size 256 --records 50000
-    noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000
-    noisewise budget --epsilon 3 --noise 1.0 --batch-size 256 --records 50000
-    noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000 --unit-rows 8
+    For example:
+
+      noisewise budget --noise 1.0 --epochs 20 --batch-size 256 --records 50000
+      noisewise budget --epsilon 3 --epochs 20 --batch-size 256 --records 50000
+      noisewise budget --epsilon 3 --noise 1.0 --batch-size 256 --records 50000
+      noisewise budget --epsilon 3 --epochs 20 --batch-size 256 \
+        --records 50000 --unit-rows 8
     """
     rate = _rate(sample_rate, batch_size, records)
     if delta is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import typer
 
 from noisewise._version import __version__
@@ -51,6 +53,20 @@ app.add_typer(datasets, name="datasets")
 app.add_typer(study, name="study")
 app.add_typer(key, name="key")
 app.add_typer(bench, name="bench")
+
+
+def _flow(commands: typer.Typer) -> None:
+    """Let the paragraphs of help fill the lines; a paragraph that is indented stays as it is."""
+    for command in commands.registered_commands:
+        paragraphs = inspect.cleandoc(command.callback.__doc__ or "").split("\n\n")
+        command.help = "\n\n".join(
+            text if text.startswith(" ") else " ".join(text.split()) for text in paragraphs
+        )
+    for group in commands.registered_groups:
+        _flow(group.typer_instance)
+
+
+_flow(app)
 
 
 def _version(show: bool) -> None:

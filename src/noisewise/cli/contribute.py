@@ -51,6 +51,9 @@ def contribute(
             "--replace", help="Withdraw an earlier contribution first, if no release has used it."
         ),
     ] = False,
+    preflight: Annotated[
+        bool, typer.Option(help="Look at the records first; local, and not private.")
+    ] = True,
 ) -> None:
     """Share this party's records with the servers of a study, then go offline.
 
@@ -66,6 +69,8 @@ def contribute(
 
     Example: noisewise contribute --data duckdb:///scores.db --table visits --column age
     """
+    from noisewise.cli.evaluate import is_engine
+    from noisewise.cli.predictions import look_at_contribution
     from noisewise.federated.network import contribution
     from noisewise.federated.network.settings import ClientSettings
 
@@ -73,6 +78,9 @@ def contribute(
     records = read_records(
         data, column, label, pos_label, schema, query=query, table=table, unit=unit
     )
+    if preflight and not is_engine(data, query, table):
+        look = look_at_contribution(records.values, records.positive, settings.study)
+        typer.echo(str(look), err=True)
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "

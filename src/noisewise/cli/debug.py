@@ -98,12 +98,15 @@ def debug(
         list[str] | None,
         typer.Option(
             help="An argument that must not change the result, with values to try: "
-            "micro_batch_size=2,8; a placeholder of that name in the command"
+            "world_size=1,2; a placeholder of that name in the command"
         ),
     ] = None,
     correlated_noise: Annotated[
         bool,
-        typer.Option(help="Noise of steps depends on each other as the accountant knows (DP-FTRL)"),
+        typer.Option(
+            "--correlated-noise",
+            help="Noise of steps depends on each other as the accountant knows (DP-FTRL)",
+        ),
     ] = False,
     noise_schedule: Annotated[
         str,

@@ -180,7 +180,7 @@ def evaluate(
             )
             summary = found.summary(threshold=threshold)
     if classes is not None or regression:
-        _publish(measured, statement, as_json)
+        _publish(measured, statement, as_json, report, _title(predictions))
         return
     promise = found.statement()
     if show_true:
@@ -329,35 +329,47 @@ def _account(ledger: Path | None, about: str) -> Iterator[Any]:
         yield LedgerAccount(book, book.relation, book.unit, about=about)
 
 
-def _publish(found: Any, statement: Path | None, as_json: bool) -> None:
+def _publish(
+    found: Any, statement: Path | None, as_json: bool, report: Path | None, source: str
+) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
+    from noisewise.cli.evaluation_report import measure_rows
     from noisewise.cli.predictions import finite
-    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()
     if statement is not None:
         statement.write_text(promise.to_json() + "\n", "utf-8")
+    if report is not None:
+        from noisewise.cli.evaluation_report import write_measures
+
+        write_measures(found, report, source=source)
     if as_json:
         content = {**found.summary(), "statement": promise.to_dict()}
         typer.echo(json.dumps(finite(content), indent=2))
         return
-    title = f"epsilon {round_up(promise.epsilon)}, {promise.relation}, {promise.unit}"
+    title = f"epsilon {round_up(promise.epsilon)}, protected is {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
     for name, value in measure_rows(found.summary()):
         table.add_row(name, value)
     Console(highlight=False).print(table)
-    if statement is not None:
-        typer.echo(f"written: {statement}")
+    for path in (report, statement):
+        if path is not None:
+            typer.echo(f"written: {path}")
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:
-    from noisewise.cli.evaluation_report import rows_of
+    from noisewise.cli.evaluation_report import rows_of, unsure
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()
-    title = f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, {promise.relation}"
+    title = (
+        f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, protected is {promise.unit}"
+    )
     table = Table("measure", "private value", "95 % interval", title=title, title_justify="left")
     for name, value, interval in rows_of(summary):
         table.add_row(name, value, interval)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if unsure(summary):
+        console.print(unsure(summary))

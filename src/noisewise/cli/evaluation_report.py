@@ -14,7 +14,7 @@ from noisewise.ecdf.labelled import as_labelled
 from noisewise.reports.chart import Chart
 from noisewise.reports.page import Page, promised, seeded
 
-__all__ = ["rows_of", "write_report"]
+__all__ = ["measure_rows", "ranking", "rows_of", "unsure", "write_measures", "write_report"]
 
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
 
@@ -64,20 +64,7 @@ def write_report(
         steps=_steps(rows, seeded(promise)),
     )
     page.heading("Ranking")
-    if np.isnan(found.roc.auc):
-        page.paragraph("The noise hides one of the two classes: there is no curve to draw.")
-    else:
-        page.charts(
-            (
-                _with_truth(roc_chart(found.roc), rows, "roc"),
-                "ROC curve. The region holds the true curve with probability 95 %. Moving the "
-                "threshold reads released numbers and costs no privacy.",
-            ),
-            (
-                _with_truth(precision_chart(found.roc), rows, "precision"),
-                "Precision over recall; at low recall there are few records and much noise.",
-            ),
-        )
+    ranking(page, found, rows)
     size: dict[str, Any] = {"figsize": (5.2, 4.6), "layout": "constrained"}
     with plt.rc_context({"font.size": 13, "lines.linewidth": 2.5}):
         if found.calibration is not None:
@@ -89,6 +76,58 @@ def write_report(
     page.heading("All numbers")
     page.table(("measure", "private value", "95 % interval"), rows_of(summary))
     return page.statement(promise).reproduce().write(path)
+
+
+def write_measures(found: Any, path: Path, *, source: str) -> Path:
+    """Write the report of measures without curves: of several classes, or of a number."""
+    promise, summary = found.statement(), found.summary()
+    page = Page("Private evaluation", f"How good the predictions of {source} are.")
+    first = "r2" if "r2" in summary else "accuracy"
+    page.answer(
+        promised(promise),
+        (
+            "How good it is",
+            f"{'R²' if first == 'r2' else first} {_shown(summary[first])}",
+            ["1 is perfect; 0 is no better than always saying the mean."]
+            if first == "r2"
+            else ["The share of records whose class is predicted."],
+        ),
+        mood="unsure" if seeded(promise) else "good",
+        steps=_steps(None, seeded(promise))[0 if seeded(promise) else 1 :],
+    )
+    page.heading("All numbers")
+    page.table(("measure", "private value"), measure_rows(summary))
+    return page.statement(promise).reproduce().write(path)
+
+
+def ranking(page: Page, found: Evaluation, rows: Any = None) -> None:
+    """Draw the released curves, with a slider over their thresholds."""
+    if np.isnan(found.roc.auc):
+        page.paragraph("The noise hides one of the two classes: there is no curve to draw.")
+        return
+    page.charts(
+        (
+            _with_truth(roc_chart(found.roc), rows, "roc"),
+            "ROC curve. The region holds the true curve with probability 95 %. Moving the "
+            "threshold reads released numbers and costs no privacy.",
+        ),
+        (
+            _with_truth(precision_chart(found.roc), rows, "precision"),
+            "Precision over recall; at low recall there are few records and much noise.",
+        ),
+    )
+
+
+def unsure(summary: dict[str, Any]) -> str:
+    """Say that the area cannot be told from guessing, if that is so."""
+    low, high = summary["auc_interval"]
+    if not math.isnan(summary["auc"]) and not low <= 0.5 <= high:
+        return ""
+    return (
+        "The interval of the AUC holds 0.5: at this epsilon these records cannot tell the model "
+        "from guessing. Rates at one threshold are as uncertain. Measure on more records, or spend "
+        "more."
+    )
 
 
 def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
@@ -104,7 +143,7 @@ def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
         )
     texts = [
         f"The true area lies between {low:.3f} and {high:.3f} (95 %).",
-        "1 is perfect, 0.5 is guessing.",
+        unsure(summary) or "1 is perfect, 0.5 is guessing.",
     ]
     if "ece" in summary:
         texts.append(f"Predicted probabilities are off by {summary['ece']:.1%} on average.")
@@ -118,7 +157,8 @@ def _steps(rows: Any, trial: bool) -> list[str]:
         return ["Look, and try settings.", "Then run it once, without --seed, to share it."]
     return [
         "Choose a threshold with the slider below: it costs nothing.",
-        "Share this page together with statement.json.",
+        "Share this page: its statement is below, and --statement writes it to a file that others "
+        "can verify.",
         "Every further question to these records adds to epsilon: keep a --ledger.",
     ]
 
@@ -182,6 +222,26 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
             for row in frame.rename(columns={"count": "records"}).itertuples()
         ],
     )
+
+
+def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return private measures as rows of text, each with its interval if it has one."""
+    if "auc" not in summary:
+        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+    return [
+        (name, f"{value} ({interval})" if interval else value)
+        for name, value, interval in rows_of(summary)
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
+    if value is None or value != value:
+        return "lost in the noise"
+    if isinstance(value, list):
+        return " to ".join(map(_shown, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:

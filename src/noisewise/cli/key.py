@@ -22,10 +22,9 @@ def new(
     name: Annotated[str, typer.Argument(help="Of the party or analyst, as in the study.")],
     folder: Annotated[Path, typer.Option(help="Where to write the two files.")] = Path(),
 ) -> None:
-    r"""Make a key on this machine: NAME.key stays here, NAME.public is sent to the organiser.
+    """Make a key on this machine: NAME.key stays here, NAME.public is sent to the organiser.
 
-    \b
-    noisewise key new north
+    Example: noisewise key new north
     """
     from noisewise.federated.network.setup import new_key
 

@@ -15,7 +15,17 @@ from noisewise.datasets.preflight import Look, look_at_budget
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Predicted", "finite", "look_at_predictions", "of_model", "read_columns"]
+__all__ = [
+    "Predicted",
+    "finite",
+    "look_at_contribution",
+    "look_at_predictions",
+    "of_model",
+    "read_columns",
+]
+
+#: What a party does about a contribution that it should not have made.
+_AGAIN = " If that is wrong, correct it and contribute again with --replace."
 
 
 def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.DataFrame:
@@ -132,3 +142,30 @@ def look_at_predictions(
             "--lower -20 --upper 20, or turn them into probabilities"
         )
     return found + look_at_budget(len(labels), epsilon)
+
+
+def look_at_contribution(values: Any, positive: Any, study: Any) -> Look:
+    """Look at a party's records before they leave as shares; local, and not private.
+
+    Nothing is refused: a hospital may have one class only, and a refusal would be seen.
+    """
+    found = Look([f"{len(values):,} records for study {study.name}, round {study.round}"])
+    if positive is not None and len(values):
+        share = float(np.mean(positive))
+        found.facts.append(f"positives: {share:.1%}")
+        if share in (0.0, 1.0):
+            found.warnings.append(
+                f"{'no' if share == 0.0 else 'every'} record is positive: is --pos-label written "
+                "as in the file?" + _AGAIN
+            )
+    outside = float(np.mean((values < study.lower) | (values > study.upper))) if len(values) else 0
+    if outside:
+        text = (
+            f"{outside:.0%} of the values lie outside the study's public bounds, {study.lower:g} "
+            f"to {study.upper:g}, and are moved to them"
+        )
+        if outside > 0.05:
+            found.warnings.append(f"{text}: another unit, or scores for probabilities?" + _AGAIN)
+        else:
+            found.facts.append(text)
+    return found

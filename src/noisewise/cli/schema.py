@@ -120,7 +120,8 @@ category      values = ["north", "south"]; other = true (unknown values get a
               number of their own); missing = true; ignore_case = true
 ordered       values = ["low", "middle", "high"], from first to last; missing
 yes/no        yes = ["ja"], no = ["nein"]; default: the usual words; missing
-date          range = [2010-01-01, 2030-12-31]; format = "%d.%m.%Y"; missing
+date          range = [2010-01-01, 2030-12-31]; format = "%d.%m.%Y" or a
+              list of formats; missing
 codes         groups = { heart = [[390, 459]], lung = [[460, 519]] }
 identifier    names a person or a thing; never learnt from
 drop          reason = "free text"; not used

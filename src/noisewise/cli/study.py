@@ -24,7 +24,7 @@ RECORDS = 1000
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(help="A new folder, with one inside for each role.")],
-    server: Annotated[list[str], typer.Option(help="NAME=https://host:port; may be repeated.")],
+    server: Annotated[list[str], typer.Option(help="NAME=URL of a server; may be repeated.")],
     party: Annotated[
         list[str],
         typer.Option(help="The .public file of 'noisewise key new', or NAME=KEY; may be repeated."),
@@ -101,11 +101,12 @@ def new(
 ) -> None:
     r"""Write the study and a folder of configuration for each server, party and analyst.
 
-    \b
-    noisewise study new heart --server alpha=https://a.example:8443 \\
-        --server beta=https://b.example:8443 --party north.public --party south.public \\
-        --analyst registry.public --curve roc --epsilon 1
-    noisewise study check heart/*/*.toml
+    For example:
+
+      noisewise study new heart --server alpha=https://a.example:8443 \
+        --server beta=https://b.example:8443 --party north.public \
+        --party south.public --analyst registry.public --curve roc --epsilon 1
+      noisewise study check heart/*/*.toml
     """
     from noisewise.federated.network.errors import ConfigurationError
     from noisewise.federated.network.setup import read_members, with_keys, write_study
@@ -180,11 +181,12 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    r"""Check that copies of a study mean the same, and that each role's files belong to it.
+    """Check that copies of a study mean the same, and that each role's files belong to it.
 
-    \b
-    noisewise study check north.toml --dry-run
-    noisewise study check north/north.toml south/south.toml alpha/alpha.toml
+    For example:
+
+      noisewise study check north.toml --dry-run
+      noisewise study check north/north.toml south/south.toml alpha/alpha.toml
     """
     from noisewise.federated.network.rehearsal import sights, sizes
     from noisewise.federated.network.setup import check_copy

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
+import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +56,9 @@ def train(
             "model and measures may be published under one statement. 0: measured without noise."
         ),
     ] = 0.0,
+    threshold: Annotated[
+        float, typer.Option(help="Probability from which --evaluate counts a record as positive.")
+    ] = 0.5,
     out: Annotated[
         Path | None, typer.Option(help="Folder for model, statement and ledger.")
     ] = None,
@@ -88,8 +93,9 @@ def train(
         local_measures,
         look_at_measuring,
         private_measures,
+        summary_of,
     )
-    from noisewise.cli.training_run import begin
+    from noisewise.cli.training_run import begin, finishing
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
     from noisewise.release import compose
@@ -98,7 +104,7 @@ def train(
     for path in (report, out, ledger):
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
-    for name, part in (("--test", test), ("--evaluate", evaluate)):
+    for name, part in (("--test", test), ("--evaluate", evaluate), ("--threshold", threshold)):
         if not 0 <= part < 1 or (name == "--test" and not part):
             raise ValueError(f"{name} must lie between 0 and 1, got {part}")
     if out is None and (ledger is not None or resume):
@@ -131,19 +137,23 @@ def train(
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
         kept = begin(out, ledger, resume, f"train {records.name}", said)
     watched: list[Any] = []
+    ended: list[Any] = []
 
     def watch(x: Any, y: Any) -> dict[str, Any]:
         if report is None:
-            return {}
+            return {"callbacks": ended}
         from noisewise.analysis.clipping_bias import BiasCallback
 
         watched.append(BiasCallback(x, y, every=max(1, steps // 12), chunk=256))
-        return {"callbacks": list(watched)}
+        return {"callbacks": [*ended, *watched]}
 
     measured: Any = None
+    numbers: dict[str, Any] | None = None
     share = evaluate * epsilon
     events = evaluation_events(records, share) if evaluate else ()
     with contextlib.ExitStack() as held:
+        if kept is not None:
+            ended.append(held.enter_context(finishing()))
         try:
             trained, account = train_private(records, settings, watch, kept, events, held)
             model = trained.model
@@ -152,11 +162,19 @@ def train(
                     # What is lost in the noise is said in the table.
                     warnings.simplefilter("ignore", RuntimeWarning)
                     measured = private_measures(records, model, share, account, seed)
-                    measured.summary()
+                    numbers = summary_of(measured, threshold)
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
+            if out is not None and kept is not None:
+                # The model last: where it lies, all that belongs to it lies too.
+                (out / "statement.json").write_text(model.statement_.to_json() + "\n", "utf-8")
+                if numbers is not None:
+                    text = json.dumps(finite(numbers), indent=2)
+                    (out / "evaluation.json").write_text(text + "\n", "utf-8")
+                save_estimator(model, out)
+                kept.finished()
         except KeyboardInterrupt:
-            _stopped(kept, data)
+            _stopped(kept)
             raise typer.Exit(130) from None
     statement = model.statement_
     rows = [Comparison(f"private, {gradients}", statement.epsilon, trained.score, trained.seconds)]
@@ -169,14 +187,6 @@ def train(
             plain = train_plain(records, model)
         rows.append(Comparison("not private", None, plain.score, plain.seconds))
     local = local_measures(records, model)
-    if out is not None and kept is not None:
-        save_estimator(model, out)
-        (out / "statement.json").write_text(statement.to_json() + "\n", "utf-8")
-        if measured is not None:
-            (out / "evaluation.json").write_text(
-                json.dumps(finite(measured.summary()), indent=2) + "\n", "utf-8"
-            )
-        kept.finished()
     if report is not None:
         from noisewise.cli.training_report import write_training_report
 
@@ -186,19 +196,20 @@ def train(
             trained,
             rows,
             watched[0].series,
-            None if measured is None else measured.summary(),
+            measured,
+            numbers,
         )
     if as_json:
         content = {
             "statement": statement.to_dict(),
-            "evaluation": None if measured is None else measured.summary(),
+            "evaluation": numbers,
             "not_private": local,
             "out": None if out is None else str(out),
             "report": None if report is None else str(report),
         }
         typer.echo(json.dumps(finite(content), indent=2, default=str))
         return
-    _show(console, rows, local, measured, "R2" if records.regression else "accuracy")
+    _show(console, rows, local, numbers, "R2" if records.regression else "accuracy")
     if gradients == "auto" and not records.pictures:
         console.print(
             "Each record's gradient was clipped as a whole (--gradients clipped): the simplest "
@@ -224,9 +235,15 @@ def train(
         console.print(f"written: {report}")
 
 
-def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, word: str) -> None:
+def _show(
+    console: Console,
+    rows: Any,
+    local: dict[str, float],
+    numbers: dict[str, Any] | None,
+    word: str,
+) -> None:
+    from noisewise.cli.evaluation_report import measure_rows, unsure
     from noisewise.cli.predictions import finite
-    from noisewise.cli.training_quality import measure_rows
     from noisewise.privacy.statement import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
@@ -236,17 +253,19 @@ def _show(console: Console, rows: Any, local: dict[str, float], measured: Any, w
     console.print(table)
     found = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
     console.print(f"On held-out records, without noise and NOT private: {found}.")
-    if measured is None:
+    if numbers is None:
         console.print(
             "To publish how good the model is, train with --evaluate 0.2 (one budget, one "
             "statement) or use noisewise evaluate."
         )
         return
     table = Table("private measure", "value")
-    for name, value in measure_rows(measured.summary()):
+    for name, value in measure_rows(numbers):
         table.add_row(name, value)
     console.print(table)
-    if any(value is None for value in finite(measured.summary()).values()):
+    if "auc" in numbers and unsure(numbers):
+        console.print(unsure(numbers))
+    elif any(value is None for value in finite(numbers).values()):
         console.print(
             "Some measures are lost in the noise. More held-out rows (--test), a larger part of "
             "epsilon (--evaluate) or a larger epsilon would show them."
@@ -266,16 +285,19 @@ def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
     )
 
 
-def _stopped(kept: Any, data: str) -> None:
-    console = Console(stderr=True, highlight=False)
+def _stopped(kept: Any) -> None:
     if kept is None:
-        console.print("Stopped. Nothing was kept and nothing was released.")
-        return
-    console.print(
-        f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. Go on where it "
-        f"stopped, with the same options and --resume: noisewise train {data} ... --out "
-        f"{kept.folder} --resume"
-    )
+        said = "Stopped. Nothing was kept or released. A run with --out can be resumed."
+    elif not kept.checkpoint.exists():
+        said = "Stopped before the first step: nothing was charged. The same command begins again."
+    else:
+        given = [part for part in sys.argv[1:] if part != "--resume"]
+        said = (
+            f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. To go on "
+            "where it stopped, without paying for a step twice:\n"
+            f"  noisewise {shlex.join(given)} --resume"
+        )
+    typer.echo(said, err=True)
 
 
 def _sizes(text: str) -> Any:

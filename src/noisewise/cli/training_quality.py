@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.cli.evaluation_report import rows_of
 from noisewise.cli.training_job import Data
 from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import calibration_event
-from noisewise.ecdf.evaluation import CURVE_SHARE, private_evaluation
+from noisewise.ecdf.evaluation import CURVE_SHARE, Evaluation, private_evaluation
 from noisewise.ecdf.prediction_errors import (
     confusion_event,
     private_confusion,
@@ -29,8 +28,8 @@ __all__ = [
     "evaluation_events",
     "local_measures",
     "look_at_measuring",
-    "measure_rows",
     "private_measures",
+    "summary_of",
 ]
 
 _BINS = 1024
@@ -110,6 +109,16 @@ def private_measures(data: Data, model: Any, epsilon: float, account: Any, seed:
     )
 
 
+def summary_of(measured: Any, threshold: float) -> dict[str, Any]:
+    """Return the numbers of private measures; rates of two classes at the threshold."""
+    found: dict[str, Any] = (
+        measured.summary(threshold=threshold)
+        if isinstance(measured, Evaluation)
+        else measured.summary()
+    )
+    return found
+
+
 def local_measures(data: Data, model: Any) -> dict[str, float]:
     """Measure on the held-out records without noise: not private, for whoever holds them."""
     from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
@@ -140,23 +149,3 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
                    if (labels == one).any()]  # fmt: skip
         found["least recall of a class"] = min(recalls, default=math.nan)
     return found
-
-
-def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return private measures as rows of text, each with its interval if it has one."""
-    if "auc" not in summary:
-        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
-    return [
-        (name, f"{value} ({interval})" if interval else value)
-        for name, value, interval in rows_of(summary)
-    ]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
-    if value is None or value != value:
-        return "lost in the noise"
-    if isinstance(value, list):
-        return " to ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.evaluation_report import measure_rows, ranking
 from noisewise.cli.training_job import Comparison, Data, Trained
-from noisewise.cli.training_quality import local_measures, measure_rows
+from noisewise.cli.training_quality import local_measures
+from noisewise.ecdf.evaluation import Evaluation
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
@@ -34,11 +36,12 @@ def write_training_report(
     trained: Trained,
     rows: list[Comparison],
     series: Any,
-    measured: dict[str, Any] | None = None,
+    measured: Any = None,
+    numbers: dict[str, Any] | None = None,
 ) -> Path:
     """Write curves, the privacy card, what bounding did, and how good the model is.
 
-    `measured` holds private measures from the same budget, which may be published.
+    `measured` and its `numbers` are private measures from the same budget: they may be published.
     """
     import matplotlib
 
@@ -78,12 +81,11 @@ def write_training_report(
         f"{_PUBLIC[measured is not None]} below were taken on private records without noise and "
         "are covered by no epsilon: keep this page inside."
     )
-    if measured is not None:
+    if numbers is not None:
         page.heading("Private measures: may be published")
-        page.table(
-            ("measure", "private value"),
-            measure_rows(measured),
-        )
+        if isinstance(measured, Evaluation):
+            ranking(page, measured)
+        page.table(("measure", "private value"), measure_rows(numbers))
     page.heading("Result")
     page.table(
         ("model", f"{measure} on held-out records", "epsilon", "seconds"),

@@ -10,17 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 from noisewise.estimators.fits import open_fit_account
 from noisewise.privacy import Ledger
 from noisewise.privacy._durable import replace_file
 from noisewise.release import LedgerAccount
+from noisewise.training import Callback, PrivateRun
 
-__all__ = ["Kept", "begin"]
+__all__ = ["Kept", "begin", "finishing"]
 
 #: Steps after which a checkpoint is written.
 EVERY = 10
@@ -78,6 +83,40 @@ class Kept:
     def finished(self) -> None:
         """Remove what only a stopped run needs."""
         self.checkpoint.unlink(missing_ok=True)
+
+
+class _Ended(Callback):
+    """Knows whether the last step was taken."""
+
+    ended = False
+
+    def on_end(self, run: PrivateRun) -> None:
+        self.ended = True
+
+
+@contextlib.contextmanager
+def finishing() -> Iterator[Callback]:
+    """Let Ctrl-C wait from the last step on; the callback is told of the steps.
+
+    What is measured then is charged before it is known. A moment later it is saved; stopped in
+    between, it would be lost and be paid for again.
+    """
+    watch = _Ended()
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if not watch.ended:
+            signal.default_int_handler(number, frame)
+        print("All steps are taken and paid for: finishing.", file=sys.stderr)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or current_thread() is not main_thread():
+        yield watch
+        return
+    signal.signal(signal.SIGINT, heard)
+    try:
+        yield watch
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def begin(

@@ -35,6 +35,7 @@ __all__ = ["NO_WORDS", "YES_WORDS", "Date", "Identifier", "YesNo", "day_numbers"
 YES_WORDS: tuple[Value, ...] = ("yes", "y", "true", "t", "1", 1, "ja", "j", "oui", "si", "sí")
 NO_WORDS: tuple[Value, ...] = ("no", "n", "false", "f", "0", 0, "nein", "non")
 _EPOCH = date(1970, 1, 1)
+_ISO = "ISO8601"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,9 @@ class Date(Column):
     ----------
     low, high : str
         First and last possible day, ``"2010-01-31"``.
-    format : str, optional
-        How days are written, such as ``"%d.%m.%Y"``; by default ISO 8601.
+    format : str or tuple of str, optional
+        How days are written, such as ``"%d.%m.%Y"``; by default ISO 8601. Of several formats the
+        first that reads a cell counts.
     missing : {"zero", "indicator"}
         A missing or unreadable day becomes 0, and with "indicator" a second number says so.
 
@@ -121,7 +123,7 @@ class Date(Column):
 
     low: str
     high: str
-    format: str | None = None
+    format: str | tuple[str, ...] | None = None
     missing: str = "zero"
     kind: ClassVar[str] = "date"
 
@@ -130,11 +132,22 @@ class Date(Column):
             object.__setattr__(self, name, _day(name, getattr(self, name)).isoformat())
         if not self.low < self.high:
             raise SchemaError(f"a range of days needs low < high, got {self.low} and {self.high}")
-        if self.format is not None and (not isinstance(self.format, str) or "%" not in self.format):
+        if isinstance(self.format, list):
+            object.__setattr__(self, "format", tuple(self.format))
+        if not self._formats or not all(
+            isinstance(form, str) and ("%" in form or form == _ISO) for form in self._formats
+        ):
             raise SchemaError(
-                f'format must be like "%d.%m.%Y" (day.month.year), got {self.format!r}'
+                f'format must be like "%d.%m.%Y" (day.month.year) or "{_ISO}", or a list of such, '
+                f"got {self.format!r}"
             )
         _validate.choice("missing", self.missing, ("zero", "indicator"))
+
+    @property
+    def _formats(self) -> tuple[str, ...]:
+        if self.format is None:
+            return (_ISO,)
+        return self.format if isinstance(self.format, tuple) else (self.format,)
 
     @property
     def _number(self) -> Numeric:
@@ -151,11 +164,11 @@ class Date(Column):
 
     def encode(self, name: str, cells: pd.Series[Any], symmetric: bool) -> Floats:
         """Count days, clamp and scale."""
-        return self._number.encode(name, day_numbers(name, cells, self.format), symmetric)
+        return self._number.encode(name, day_numbers(name, cells, self._formats), symmetric)
 
     def count(self, name: str, cells: pd.Series[Any]) -> Counts:
         """Count days outside the range, unreadable ones and missing ones."""
-        days = day_numbers(name, cells, self.format)
+        days = day_numbers(name, cells, self._formats)
         found = self._number.count(name, days)
         empty = int(cells.isna().sum())
         return Counts(clamped=found.clamped, unknown=found.missing - empty, missing=empty)
@@ -172,14 +185,18 @@ class Identifier(Drop):
         return self.reason or "identifier, not used"
 
 
-def day_numbers(name: str, cells: pd.Series[Any], form: str | None) -> pd.Series[Any]:
-    """Return days since 1970 as floats; what cannot be read as a day is missing."""
+def day_numbers(name: str, cells: pd.Series[Any], forms: tuple[str, ...]) -> pd.Series[Any]:
+    """Return days since 1970 as floats; what no format reads as a day is missing."""
     if pd.api.types.is_numeric_dtype(cells.dtype) and cells.notna().any():
         raise SchemaError(
             f"column {name!r} is declared a date but holds numbers; declare it a number with a "
             "public range, or convert it to days first"
         )
-    read = pd.to_datetime(cells, format=form or "ISO8601", errors="coerce", utc=True)
+    read, *others = (
+        pd.to_datetime(cells, format=form, errors="coerce", utc=True) for form in forms
+    )
+    for other in others:
+        read = read.fillna(other)
     days = (read - pd.Timestamp(_EPOCH, tz="UTC")) / pd.Timedelta(days=1)
     found: pd.Series[Any] = pd.Series(days.to_numpy(np.float64), index=cells.index)
     return found

@@ -154,14 +154,38 @@ def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str
     if read.notna().mean() >= _MOST:
         whole = text_numbers(known.astype("string"), form)
         return ("identifier", "") if _counts_up(whole, distinct) else ("number", "")
-    for style in _DATES:
-        if pd.to_datetime(texts, format=style, errors="coerce").notna().mean() >= _MOST:
-            return "date", "" if style == "ISO8601" else f", format = {_value(style)}"
+    styles = _date_styles(texts)
+    if styles:
+        form = _value(styles[0] if len(styles) == 1 else styles)
+        return "date", "" if styles == ["ISO8601"] else f", format = {form}"
     if len(known) >= 20 and distinct == len(known) and texts.str.split().str.len().mean() < 2:
         return "identifier", ""
     if distinct > max(50, 0.2 * len(known)) or texts.str.split().str.len().mean() > 4:
         return "drop", ', reason = "free text"'
     return "category", ""
+
+
+def _date_styles(texts: pd.Series[Any]) -> list[str]:
+    """Return how days are written, in one or more ways; nothing if most cells are no days.
+
+    A further way counts if it reads a fiftieth of the cells. Of two that a cell could mean, such
+    as 3/4/2025, only the commoner one is proposed.
+    """
+    styles: list[str] = []
+    left = texts
+    while len(left) >= max(1, len(texts) / 50):
+        open_styles = [s for s in _DATES if not any(_ambiguous(s, one) for one in styles)]
+        fits = {s: pd.to_datetime(left, format=s, errors="coerce").notna() for s in open_styles}
+        style = max(open_styles, key=lambda s: int(fits[s].sum()))
+        if fits[style].sum() < max(1, len(texts) / 50):
+            break
+        styles.append(style)
+        left = left[~fits[style]]
+    return styles if len(left) <= (1 - _MOST) * len(texts) else []
+
+
+def _ambiguous(one: str, other: str) -> bool:
+    return one == other or {one, other} == {"%d/%m/%Y", "%m/%d/%Y"}
 
 
 def _counts_up(values: pd.Series[Any], distinct: int) -> bool:

@@ -32,14 +32,15 @@ class FileFormat:
         A byte order mark at the beginning is no part of the first name, whatever it is. In a file
         of UTF-8, the default, bytes that are none are read as Windows-1252.
     missing : tuple of str
-        Cells that mean nothing is known, without capitals.
+        Further words that mean nothing is known, such as ``-999``, beside the usual ones
+        (`MISSING_WORDS`). A word that a column lists among its values is a value there.
     """
 
     separator: str = ","
     decimal: str = "."
     thousands: str | None = None
     encoding: str = "utf-8"
-    missing: tuple[str, ...] = MISSING_WORDS
+    missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("separator", "decimal"):
@@ -63,8 +64,13 @@ class FileFormat:
         listed: Any = self.missing
         if isinstance(listed, str) or not all(isinstance(word, str) for word in listed):
             raise SchemaError("missing must be a list of words for nothing, such as ['NA', '-9']")
-        words = tuple(word.strip().casefold() for word in self.missing)
-        object.__setattr__(self, "missing", words)
+        words = (word.strip().casefold() for word in self.missing)
+        object.__setattr__(self, "missing", tuple(w for w in words if w not in MISSING_WORDS))
+
+    @property
+    def nothing(self) -> frozenset[str]:
+        """All words that mean nothing is known, without capitals."""
+        return frozenset((*MISSING_WORDS, *self.missing))
 
     def written(self) -> dict[str, Any]:
         """Return what differs from the default."""

@@ -40,7 +40,15 @@ __all__ = [
 
 #: Share of cells from which a column is worth a word, and from which it is worthless.
 _MANY = 0.05
+_FIFTH = 0.2
 _ALL = 0.95
+#: What is wrong with cells that are not known: of a list, and of a date.
+_UNKNOWN = (
+    "are not in its list of values and all count as the same value, other: misspelt, or is the "
+    "list too short?",
+    "cannot be read as a day and count as missing. If days are written in several ways, list "
+    'them: format = ["%d.%m.%Y", "%Y-%m-%d"]',
+)
 #: Below this, rows times epsilon buys little, and below that nothing.
 _FEW = 1000.0
 _NONE = 100.0
@@ -181,7 +189,8 @@ def look_at_columns(frame: pd.DataFrame, schema: Schema) -> Look:
     """Count what the schema clamps, does not know or finds missing."""
     found = Look()
     rows = max(1, len(frame))
-    useless = []
+    useless: list[str] = []
+    codes: list[str] = []
     for column in schema.check(frame).columns:
         clamped, unknown, missing = (
             count / rows for count in (column.clamped, column.unknown, column.missing)
@@ -197,6 +206,20 @@ def look_at_columns(frame: pd.DataFrame, schema: Schema) -> Look:
             useless.append(f"{column.name} (all outside its range: another unit?)")
         elif unknown >= _ALL * (1 - missing) and unknown:
             useless.append(f"{column.name} (no value is in its list: misspelt, or codes?)")
+        elif unknown >= _MANY:
+            what = _UNKNOWN[column.kind == "date"]
+            found.warnings.append(f"{unknown:.0%} of the cells of {column.name} {what}")
+        elif clamped >= _FIFTH:
+            found.warnings.append(
+                f"{clamped:.0%} of the cells of {column.name} lie outside its range and are moved "
+                "to its ends: is it the range of another unit?"
+            )
+        codes += [column.name] * bool(clamped and column.kind == "numeric")
+    if codes:
+        found.facts.append(
+            f"outside their range, and moved to its end, are some values of: {', '.join(codes)}. "
+            'If they are codes for nothing, say so in the schema: [file] missing = ["-999"]'
+        )
     used = sum(not isinstance(column, Drop) for column in schema.columns.values())
     if useless and len(useless) == used:
         found.stops.append(

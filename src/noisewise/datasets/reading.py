@@ -10,7 +10,7 @@ import codecs
 import csv
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pandas as pd
 
 from noisewise.datasets.cells import SchemaError
 from noisewise.datasets.columns import Binary, Categorical, Column, Drop, Numeric, Ordinal
+from noisewise.datasets.columns_by_rule import YesNo
 from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.schema import Schema
 
@@ -70,11 +71,13 @@ def read_table(
     >>> read_table(path, Schema({"age": Numeric(0, 100)}, file=form))["age"].tolist()
     [40.5, nan]
     """
-    frame = read_cells(path, schema.file)
+    rules = dict(schema.columns)
+    rule = schema.target_rule or schema.target_range or _of_classes(schema)
+    if schema.target is not None and rule is not None:
+        rules[schema.target] = rule
+    frame = read_cells(path, schema.file, {name: _words(rule) for name, rule in rules.items()})
     for name in frame.columns:
-        column = schema.columns.get(name)
-        if name == schema.target:
-            column = schema.target_rule or schema.target_range or _of_classes(schema)
+        column = rules.get(name)
         if column is not None and not isinstance(column, Drop):
             frame[name] = _typed(frame[name], column, schema.file)
     if schema.target in frame.columns:
@@ -85,6 +88,16 @@ def read_table(
                 values = frame[schema.target].tolist()
                 frame[schema.target] = np.array(values) if values else values
     return frame
+
+
+def _words(column: Column) -> frozenset[str]:
+    """Return the values that a column lists, as they are compared with words for nothing."""
+    listed: tuple[Any, ...] = ()
+    if isinstance(column, (Categorical, Ordinal, Binary)):
+        listed = tuple(column.values)
+    elif isinstance(column, YesNo):
+        listed = (*column.yes, *column.no)
+    return frozenset(str(value).strip().casefold() for value in listed)
 
 
 def _of_classes(schema: Schema) -> Column | None:
@@ -132,10 +145,15 @@ def text_numbers(cells: pd.Series[Any], form: FileFormat) -> pd.Series[Any]:
     return found
 
 
-def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> pd.DataFrame:
+def read_cells(
+    path: str | os.PathLike[str],
+    form: FileFormat | None = None,
+    words: Mapping[str, frozenset[str]] | None = None,
+) -> pd.DataFrame:
     """Read a file: cells of text without blanks around them, words for nothing as missing.
 
-    Without a form the separator is found in the line of names. Bytes that are no UTF-8 in a file
+    `words` are values that columns list: there "none" or "-" is a value like any other. Without a
+    form the separator is found in the line of names. Bytes that are no UTF-8 in a file
     that is said to be are read as Windows-1252: files of several programs are often mixed.
     """
     place = Path(path)
@@ -177,16 +195,19 @@ def read_cells(path: str | os.PathLike[str], form: FileFormat | None = None) -> 
             "schema: [file] separator = ';'"
         ) from None
     frame.columns = pd.Index(_told_apart(map(str, frame.columns)))
-    return _trimmed(frame, (form or FileFormat()).missing)
+    return _trimmed(frame, (form or FileFormat()).nothing, words or {})
 
 
-def _trimmed(frame: pd.DataFrame, nothing: tuple[str, ...]) -> pd.DataFrame:
+def _trimmed(
+    frame: pd.DataFrame, usual: frozenset[str], words: Mapping[str, frozenset[str]]
+) -> pd.DataFrame:
     for name in frame.columns:
         cells = frame[name]
+        nothing = usual - words.get(name, frozenset())
         if isinstance(cells.dtype, pd.StringDtype) or cells.dtype == object:
             texts = cells.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
-            absent = texts.map(lambda cell: isinstance(cell, str) and cell.casefold() in nothing)
-            frame[name] = texts.astype(object).mask(absent.astype(bool), None)
+            absent = [isinstance(cell, str) and cell.casefold() in nothing for cell in texts]
+            frame[name] = texts.astype(object).mask(np.array(absent, dtype=bool), None)
     return frame
 
 

@@ -314,7 +314,8 @@ def _entry(column: Column) -> dict[str, Any]:
     if isinstance(column, Date):
         entry = {"kind": "date", "range": [column.low, column.high]}
         if column.format is not None:
-            entry["format"] = column.format
+            formats = column.format
+            entry["format"] = list(formats) if isinstance(formats, tuple) else formats
         return entry if column.missing == "indicator" else {**entry, "missing": column.missing}
     if isinstance(column, CodeRanges):
         groups = {label: [list(span) for span in spans] for label, spans in column.groups}

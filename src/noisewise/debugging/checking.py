@@ -272,6 +272,18 @@ def check(
     )
     for name in tests:
         _validate.choice("tests", name, TESTS)
+    if isinstance(model_fn, nn.Module):
+        raise TypeError(
+            f"model_fn must build a fresh model each time it is called, got a model: give a "
+            f"function, such as `lambda: {type(model_fn).__name__}(...)`"
+        )
+    if isinstance(loss_fn, type):
+        raise TypeError(f"loss_fn is a class: give {loss_fn.__name__}(), an object")
+    if not callable(train):
+        raise TypeError(
+            f"train must be a function, got {type(train).__name__}; a script is checked by "
+            "`noisewise debug --command 'python train.py ...'`"
+        )
     began = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

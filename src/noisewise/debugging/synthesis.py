@@ -33,6 +33,15 @@ class Records:
     @classmethod
     def like(cls, model: nn.Module, loss: Loss, example: tuple[Tensor, Tensor]) -> Records:
         """Take shapes and dtypes from an example of one record, or of a batch."""
+        if not (
+            isinstance(example, tuple)
+            and len(example) == 2
+            and all(isinstance(part, Tensor) for part in example)
+        ):
+            raise TypeError(
+                f"example must be a pair of tensors (x, y), a batch of which only shapes and kinds "
+                f"are read; got {type(example).__name__}"
+            )
         x, y = example
         if x.ndim == 0 or y.ndim == 0 or len(x) == 0 or len(x) != len(y):
             raise ValueError(
@@ -40,8 +49,14 @@ class Records:
                 f"got {tuple(x.shape)} and {tuple(y.shape)}"
             )
         model = model.eval()
-        with torch.no_grad():
-            output = model(x[:1])
+        try:
+            with torch.no_grad():
+                output = model(x[:1])
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"the model that model_fn builds cannot take the example, of shape "
+                f"{tuple(x.shape)} and {x.dtype}: {error}"
+            ) from error
         tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
         vocabulary = min(tables) if tables else int(x.max()) + 1 if not x.is_floating_point() else 0
         return cls(model, loss, x[:1].clone(), y.clone(), int(output.shape[-1]), vocabulary)

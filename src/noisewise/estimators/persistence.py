@@ -65,7 +65,10 @@ def save_estimator(estimator: PrivateEstimator, folder: str | os.PathLike[str]) 
     for index, (matrix, bias) in enumerate(estimator.weights_):
         arrays[f"{index}.weight"], arrays[f"{index}.bias"] = matrix, bias
     save_file(arrays, place / "weights.safetensors")
-    (place / "estimator.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    # Last and at once: a folder with this file holds a whole model.
+    unfinished = place / "estimator.json.part"
+    unfinished.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    unfinished.replace(place / "estimator.json")
 
 
 def _plain(value: Any) -> bool:

@@ -341,6 +341,12 @@ def _records(
     pos_label: Any = None,
 ) -> tuple[list[Records], Protected]:
     """Return what counts of each party's rows, and what is protected."""
+    if isinstance(aggregator, type) or not hasattr(aggregator, "threat"):
+        given = aggregator.__name__ if isinstance(aggregator, type) else repr(aggregator)
+        raise TypeError(
+            f"aggregator says who sees what, and must be an object such as "
+            f"noisewise.federated.FunctionSharing(), got {given}"
+        )
     if getattr(aggregator, "elsewhere", False):
         if parties is not None or units is not None or max_per_unit != 1:
             raise ValueError(

@@ -52,6 +52,11 @@ class Records:
         if isinstance(data, tuple) and len(data) == 2:
             rows = as_labelled(data[0], data[1], pos_label)
             return cls(rows[:, 1], rows[:, 0] > 0)
+        if getattr(data, "ndim", 1) == 2:
+            raise ValueError(
+                "a party gives its values, or a pair (labels, values), not a table: choose the "
+                'columns, for example (frame["y"], frame["score"])'
+            )
         return cls(as_records(data))
 
     def __len__(self) -> int:

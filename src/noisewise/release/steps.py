@@ -170,8 +170,9 @@ class LedgerSteps:
         if not self._resumed:
             raise LedgerError(
                 f"{str(self._ledger.path)!r} already holds {self._charged} steps of a run called "
-                f"{self._name!r}. Resume it from its checkpoint (resume=), or give this run "
-                "another name=: two runs under one name could repeat their noise."
+                f"{self._name!r}. Resume it from its checkpoint (resume=, with PrivateTrainer "
+                "resume_from_checkpoint=True), or give this run another name=: two runs under "
+                "one name could repeat their noise."
             )
         key = f"{self._prefix}{step + 1}"
         if step < self._charged:

@@ -121,7 +121,10 @@ class Signer:
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         except OSError as error:
-            raise ConfigurationError(f"no private key at {str(path)!r}: {error}") from error
+            raise ConfigurationError(
+                f"no private key at {str(path)!r} that can be read: move the file that 'noisewise "
+                f"key new {name}' made on this machine there"
+            ) from error
         except (ValueError, TypeError) as error:
             raise ConfigurationError(
                 f"{str(path)!r} is not an unencrypted PEM key: {error}"

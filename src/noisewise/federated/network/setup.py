@@ -63,7 +63,13 @@ def read_members(given: Sequence[str], *, trial: bool) -> list[Member]:
         if separator and key.startswith("ed25519:"):
             found.append(Member(name, key))
         elif Path(text).is_file():
-            for line in Path(text).read_text("utf-8").splitlines():
+            lines = Path(text).read_text("utf-8").splitlines()
+            if "PRIVATE KEY" in "".join(lines[:1]):
+                raise ConfigurationError(
+                    f"{Path(text).name!r} is a private key, which never leaves the machine of its "
+                    "owner: ask for the .public file beside it. If it was sent, make a new key."
+                )
+            for line in lines:
                 name, _, key = line.partition(",")
                 found.append(Member(name.strip(), key.strip()))
         elif trial:
