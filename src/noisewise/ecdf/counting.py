@@ -90,6 +90,7 @@ def counting(
         what,
         unit=contribution.unit,
         assumptions=(*assumptions, *contribution.sentences),
+        unit_rows=contribution.unit_rows,
     )
 
 

@@ -143,6 +143,11 @@ class Contribution:
         """Whether identifiers were given."""
         return bool(self.sentences)
 
+    @property
+    def unit_rows(self) -> int | None:
+        """The bound for the statement; None if every row is a unit of its own."""
+        return self.rows if self.of_units else None
+
     def keeps_total(self, public: bool) -> bool:
         """Whether the total is public if the number of units is: each adds the same."""
         return public and self.rows == 1
