@@ -323,7 +323,7 @@ def bound_of(units: Units, limit: int, held_by: int | None, weighted: bool = Fal
     )
     said = [
         f"at most {limit} {'row' if limit == 1 else 'rows'} of a unit count: {how}",
-        "all rows of a unit carry its identifier",
+        "all rows of a unit carry its identifier, and those of no other unit do",
     ]
     parties = 1
     if held_by is not None and units.common:
