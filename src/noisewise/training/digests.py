@@ -104,7 +104,7 @@ def _written(name: Any) -> bytes:
         return b"bytes " + name
     if isinstance(name, (Rational, float, Decimal)):  # truth values and whole numbers are rational
         if math.isinf(name):
-            return b"number beyond" if name > 0 else b"number below"
+            return f"number {float(name)}".encode()
         exact = Fraction(name)
         return f"number {exact.numerator}/{exact.denominator}".encode()
     if isinstance(name, UUID):
