@@ -43,7 +43,9 @@ from noisewise.release import Units
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORE, PAGE = DOCS / "images" / "units.json", DOCS / "units.md"
-EPSILONS, SEEDS, PARTS = (1.0, 3.0), (0, 1), 5
+EPSILONS, SEEDS, PARTS = (0.01, 0.1, 1.0, 3.0, 10.0), (0, 1, 2, 3), 5
+#: Of which statements about stays is said what they are worth to a patient.
+WORTH = (1.0, 3.0)
 ROC_EPSILONS, ROC_RUNS, HOSPITALS = (0.1, 1.0), 20, 3
 DELTA = 1e-6
 STAYS = (1, 2, 3, 5, 10, 20, 40)
@@ -170,13 +172,13 @@ def tables(stored: dict[str, Any]) -> dict[str, str]:
                 f"{max(auc):.3f}) | {fits[0]['noise_multiplier']:.3g} |"
             )
     patients = stored["patients"]
-    head = " | ".join(f"stated {epsilon:g}" for epsilon in EPSILONS)
+    head = " | ".join(f"stated {epsilon:g}" for epsilon in WORTH)
     value = [
-        f"| stays | patients with as many or more | {head} | group privacy of {EPSILONS[0]:g} |",
-        "|---|---|" + "---|" * (len(EPSILONS) + 1),
+        f"| stays | patients with as many or more | {head} | group privacy of {WORTH[0]:g} |",
+        "|---|---|" + "---|" * (len(WORTH) + 1),
     ]
     for index, stays in enumerate(STAYS):
-        rows = [stored["worth"][f"{epsilon:g}"][index] for epsilon in EPSILONS]
+        rows = [stored["worth"][f"{epsilon:g}"][index] for epsilon in WORTH]
         group = rows[0]["group"]
         cells = " | ".join(round_up(row["epsilon"], 3) for row in rows)
         told = "nothing" if group is None else round_up(group, 3)
@@ -198,7 +200,7 @@ def main() -> int:
     frame, schema = read()
     counts = frame["patient_nbr"].value_counts()
     stored["patients"] = {str(k): int((counts >= k).sum()) for k in STAYS}
-    stored["worth"] = {f"{epsilon:g}": worth(epsilon) for epsilon in EPSILONS}
+    stored["worth"] = {f"{epsilon:g}": worth(epsilon) for epsilon in WORTH}
     STORE.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
     done = [{name: fit[name] for name in ("unit", "epsilon", "seed")} for fit in stored["fits"]]
     for job in jobs():

@@ -167,3 +167,39 @@ def test_codes_that_come_again_say_that_rows_are_not_people_whatever_their_name(
 )
 def test_which_values_look_like_numbers_of_people(values, codes):
     assert holds_codes_again(pd.Series(values)) == codes
+
+
+# ------------------------------------------------------------------------------------- tuning
+
+
+def test_settings_are_tuned_on_whole_units(tmp_path):
+    frame, y = visits()
+    options = {"epsilon": 3.0, "random_state": 0, "hidden_layer_sizes": (), "schema": None}
+    options |= {"tune": [{"learning_rate": 0.1}, {"learning_rate": 1.0, "steps": 4}], "steps": 6}
+    options["ledger"] = str(tmp_path / "l")
+    Ledger.create(tmp_path / "l", delta=1e-6, unit="one patient").close()
+    x, ids = frame[["a", "b", "c"]].to_numpy(), frame["patient_nbr"]
+    model = PrivateClassifier(classes=["no", "yes"], **options).fit(x, y, units=ids)
+    statement = model.statement_
+    assert statement.unit == "one patient"
+    assert statement.epsilon <= 3.0
+    assert verify(statement).ok
+    assert "each unit, with all its rows," in str(statement).lower()
+    assert "The number of units, 150" in str(statement)
+    assert "P-0" not in statement.to_json() + repr(model.__dict__)
+    assert model.best_params_ in options["tune"]
+    with Ledger.open(tmp_path / "l") as ledger:
+        assert ledger.history == statement.history
+    assert set(model.predict(x)) <= {"no", "yes"}
+
+
+def test_a_seeded_tuned_fit_on_other_units_draws_other_noise():
+    frame, y = visits()
+    x, ids = frame[["a", "b", "c"]].to_numpy(), frame["patient_nbr"].to_numpy()
+    tune = [{"learning_rate": 0.1}]
+    first, again, other = (
+        classifier(tune=tune, epsilon=3.0).fit(x, y, units=units)
+        for units in (ids, ids, np.roll(ids, 7))
+    )
+    np.testing.assert_array_equal(first.weights_[0][0], again.weights_[0][0])
+    assert not np.array_equal(first.weights_[0][0], other.weights_[0][0])

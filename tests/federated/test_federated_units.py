@@ -72,7 +72,9 @@ def test_statement_and_ledger_speak_of_the_unit(curve, kind, tmp_path):
     assert "4711" not in statement.to_json() + repr(vars(found))
     with Ledger.open(path) as ledger:
         assert ledger.unit == statement.unit
-        assert sorted(map(repr, ledger.history)) == sorted(map(repr, statement.history))
+        told = [event.per_row(rows) for event in ledger.history]
+        assert sorted(map(repr, told)) == sorted(map(repr, statement.history))
+    assert statement.unit_rows == rows
     with pytest.raises(RelationError):
         CURVES[curve](LocalAggregator(), ledger=path)
     if curve == "ecdf":

@@ -14,6 +14,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from dividing_records import division
+from dividing_units import units
 from making_runs import plan, small_model, start, table, weights
 
 from noisewise.errors import BudgetExceededError
@@ -288,7 +289,7 @@ def diverted(folder):
 
 SCENARIOS = (
     *(replicated, by_hand, sharded, parallel, noise, sampling, budget, undisturbed, diverted),
-    division,
+    *(division, units),
 )
 
 

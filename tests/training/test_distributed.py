@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from dividing_records import CASES
+from dividing_units import WRONG, full, owners, trained
 from making_runs import plan, same, small_model, start, table, weights
 
 from noisewise.privacy import Ledger
@@ -230,6 +231,62 @@ def test_the_statement_says_how_records_were_divided(four):
 
 def said(result, name):
     return result[name]["assumptions"]
+
+
+# -------------------------------------------------------------------------------------- units
+
+
+def test_units_are_divided_among_workers_and_train_like_one_process(team):
+    _, (first, *others) = team
+    names, (x, y) = owners(), table(240)
+    alone = trained(full(), names, (x, y))
+    for way in ("whole", "parts"):
+        found = first["units"][way]
+        assert all(same(found["weights"], other["units"][way]["weights"]) for other in others)
+        close(found["weights"], alone["weights"])
+        assert json.loads(found["statement"])["epsilon"] == pytest.approx(
+            json.loads(alone["statement"])["epsilon"]
+        )
+        assert "Alice" not in found["statement"]
+    assert (
+        "no two of them held rows with the same identifier" in first["units"]["parts"]["statement"]
+    )
+
+
+def test_every_unit_is_one_workers_to_draw_with_all_its_rows(team):
+    _, found = team
+    names, (x, _) = owners(), table(240)
+    whose = dict(zip(x[:, 0].tolist(), names, strict=True))
+    sizes = {name: names.count(name) for name in names}
+    for way in ("drawn whole", "drawn parts", "drawn rows"):
+        seen = [
+            {whose[row] for step in worker["units"][way]["drawn"] for row in step}
+            for worker in found
+        ]
+        assert all(not one & other for i, one in enumerate(seen) for other in seen[:i])
+        # Each of 60 units, in none of 40 steps with probability 0.7^40.
+        if way != "drawn rows":
+            assert set().union(*seen) == set(names)
+    for way in ("drawn whole", "drawn parts"):
+        for worker in found:
+            for step in worker["units"][way]["drawn"]:
+                drawn = [whose[row] for row in step]
+                assert all(drawn.count(name) == sizes[name] for name in drawn)
+    rows = [
+        {row for step in worker["units"]["drawn rows"]["drawn"] for row in step} for worker in found
+    ]
+    kept = [whose[row] for worker in rows for row in worker]
+    assert max(kept.count(name) for name in kept) <= 2
+
+
+def test_units_that_are_not_one_workers_are_refused_by_all_before_anything_is_charged(team):
+    for worker in team[1]:
+        for name, (expected, _) in WRONG.items():
+            said, charged = worker["units"]["refused"][name]
+            assert said is not None, name
+            assert expected in said, (name, said)
+            assert "Alice" not in said
+            assert not charged
 
 
 def test_a_team_needs_a_process_group():

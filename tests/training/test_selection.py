@@ -11,7 +11,7 @@ from torch import nn
 import noisewise as nw
 from noisewise.privacy import Ledger, Pure, Selection, verify
 from noisewise.release import best
-from noisewise.training import Candidate, Plan, TrialNumber, select
+from noisewise.training import Candidate, Plan, TrialNumber, select, selection
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -221,3 +221,93 @@ def test_full_batches_and_replaced_records():
     chosen = select(build, table(200), full, settings=SETTINGS, loss=LOSS, trials=1.5)
     assert chosen.statement().relation.name == "replace-one"
     assert chosen.statement().epsilon <= 4.0
+
+
+# -------------------------------------------------------------------------------------- units
+
+
+def of_units(rows=600, seed=0):
+    """Rows of 100 units; one of them has a third."""
+    numbers = torch.randint(0, 100, (rows,), generator=torch.Generator().manual_seed(seed))
+    numbers[::3] = 7
+    return [f"patient {number}" for number in numbers.tolist()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unit_rule": "rows", "unit_rows": 3},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"unit_rule": "units", "unit_rows": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_selection_on_units_states_what_is_promised_about_one(changes, tmp_path):
+    path = tmp_path / "l"
+    chosen = select(
+        build,
+        table(),
+        plan(unit="one patient", **changes),
+        settings=SETTINGS,
+        loss=LOSS,
+        trials=3,
+        units=of_units(),
+        ledger=path,
+    )
+    statement = chosen.statement()
+    assert statement.unit == "one patient"
+    assert statement.epsilon <= 4.0
+    assert statement.unit_rows == (3 if changes.get("unit_rule") == "rows" else None)
+    assert verify(statement).ok
+    assert any("Each unit, with all its rows, was held back" in s for s in statement.assumptions)
+    known = f"The number of units, {len(set(of_units()))}, "
+    assert any(known in said for said in statement.assumptions)
+    assert "patient 7" not in statement.to_json()
+    with Ledger.open(path) as ledger:
+        assert ledger.unit == "one patient"
+        assert ledger.history == statement.history
+
+
+def test_a_unit_is_held_back_or_trained_on_with_all_its_rows(monkeypatch):
+    seen = []
+    split = selection._Split.of
+
+    def watched(records, share, rng, units=None):
+        seen.append((units, split(records, share, rng, units)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(selection._Split, "of", staticmethod(watched))
+    x, y = table()
+    x[:, 3] = torch.arange(len(x))
+    select(build, (x, y), plan(), settings=SETTINGS, loss=LOSS, trials=2, units=of_units())
+    ((whole, found),) = seen
+    parts = [found.training.tensors[0][:, 3].long(), found.held.tensors[0][:, 3].long()]
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(x)))
+    trained, held = (set(whole.codes[part].tolist()) for part in parts)
+    assert not trained & held
+    assert 0 < len(held) < 40
+    for part, units in zip(parts, (found.units, found.held_units), strict=True):
+        codes = whole.codes[part]
+        same = codes[:, None] == codes
+        assert torch.equal(same, units.codes[:, None] == units.codes)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_a_unit_adds_at_most_one_to_the_score(rows):
+    """Whatever its rows score, and however many they are."""
+    units = selection.UnitTable.of([0, 1, *[2] * rows])
+    rest = selection.UnitTable.of([0, 1])
+    for score in (0, 1, selection._UNITS // 3, selection._UNITS):
+        whole = selection._summed([5, 7, *[score] * rows], units)
+        assert 0 <= whole - selection._summed([5, 7], rest) <= selection._UNITS
+    # The twin: rows that count one by one.
+    assert rows == 1 or rows * selection._UNITS > selection._UNITS
+
+
+def test_units_are_read_before_anything_is_charged(tmp_path):
+    for wrong in (of_units()[:-1], [None, *of_units()[1:]]):
+        with pytest.raises(ValueError, match="units"):
+            select(
+                build, table(), plan(), settings=SETTINGS, loss=LOSS, units=wrong,
+                ledger=tmp_path / "l",
+            )  # fmt: skip
+    assert not (tmp_path / "l").exists()

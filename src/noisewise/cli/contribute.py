@@ -108,16 +108,11 @@ def read_records(
     from noisewise.privacy.units import unit_codes
 
     if is_engine(str(where), query, table):
-        if unit is not None:
-            raise ValueError(
-                "--unit needs a .csv or .parquet file: rows of a database come in no order, so "
-                "that identifiers read beside them would not be theirs"
-            )
         from noisewise.ecdf.sources import column_of, open_source, open_table
 
         source = open_source(open_table(where, query=query, table=table))
         wanted = positive_of(source, label, pos_label) if label else None
-        return Records(*column_of(source, column, label, wanted).arrays())
+        return Records(*column_of(source, column, label, wanted, unit).arrays(unit))
     labels, values, positive = read_predictions(
         Path(where), label or column, column, pos_label if label else None, schema
     )

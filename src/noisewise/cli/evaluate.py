@@ -115,14 +115,16 @@ def evaluate(
     units: Any = None
     classes: list[Any] | None = None
     if is_engine(predictions, query, table):
-        if show_true or unit is not None or model is not None or regression or schema is not None:
+        if show_true or model is not None or regression or schema is not None:
             raise ValueError(
-                "--show-true, --unit, --model, --regression and --schema need every record, and "
-                "those of a database or folder are not read: export them to a .parquet file"
+                "--show-true, --model, --regression and --schema need every record, and those of "
+                "a database or folder are not read: export them to a .parquet file"
             )
         table_of_engine, y, values, positive = read_table(
-            predictions, query, table, label, score, pos_label
+            predictions, query, table, label, score, pos_label, unit
         )
+        if unit is not None:
+            units = Units(unit, name=name_of_unit(ledger, unit))
     elif model is not None:
         if label is not None or score is not None:
             raise ValueError("--model brings labels and scores: leave --label and --score out")
@@ -138,9 +140,9 @@ def evaluate(
         y, values, positive = read_predictions(
             Path(predictions), label, score, pos_label, schema, regression
         )
-    if unit is not None:
+    if unit is not None and table_of_engine is None:
         units = read_units(Path(predictions), unit, schema)
-    if units is not None:
+    if units is not None and table_of_engine is None:
         units = Units(units, name=name_of_unit(ledger, str(units.name)))
     if regression and (lower is None or upper is None):
         raise ValueError(
@@ -264,13 +266,15 @@ def read_table(
     label: str | None,
     score: str | None,
     pos_label: str | None,
+    unit: str | None = None,
 ) -> tuple[Any, str, str, Any]:
     """Return a table, names of its columns, and the positive label in the type of the labels."""
     from noisewise.ecdf.sources import open_source, open_table
 
     source = open_source(open_table(where, query=query, table=table))
-    if label is None and score is None and len(source.columns) == 2:
-        label, score = source.columns
+    others = [name for name in source.columns if name != unit]
+    if label is None and score is None and len(others) == 2:
+        label, score = others
     if label is None or score is None:
         known = ", ".join(map(repr, source.columns[:20]))
         raise ValueError(

@@ -36,7 +36,7 @@ from noisewise.ecdf.group_sums import (
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.sources.tables import Column
+from noisewise.ecdf.sources.tables import Column, rows_at_hand
 from noisewise.privacy import _validate
 from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
@@ -281,14 +281,15 @@ def private_calibration(
     most = ONE_ROW if bounded is None else bounded.contribution
     n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
     _validate.choice("strategy", strategy, ("uniform", "quantile"))
-    labels, predictions = as_predictions(y, p, pos_label, data, units)
-    held = Held.of(bounded, units, labels.size)
+    p, y, pos_label, units, data = rows_at_hand(data, p, y, pos_label, units, bounded)
+    labels, predictions = as_predictions(y, p, pos_label, data, units, bounded)
+    held = Held.of(bounded, units, None if isinstance(predictions, Column) else labels.size)
     points = None if cuts is None else checked_cuts(cuts)
     if points is None and strategy == "uniform":
         points = np.arange(1, n_bins) / n_bins
     scores: Any = curve_records(predictions, bins) if points is None else predictions
     if isinstance(predictions, Column) and points is not None:
-        records = public_count(predictions.number(points, CALIBRATION), relation)
+        records = public_count(predictions.number(points, CALIBRATION), relation, held)
     else:
         records = public_count(len(scores), relation, held)
     curve = None
@@ -346,12 +347,13 @@ def measure_calibration(
         return release_sums(
             None,
             [
-                SummedFamily(("count",), UNIT * summed["count"][:, None], UNIT, COUNT_SHARE),
+                SummedFamily(("count",), summed["weight"][:, None], UNIT, COUNT_SHARE),
                 SummedFamily(("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE),
                 SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE),
             ],
             cuts,
             **options,
+            held=held,
         )
     group = group_of(predictions, cuts)
     edges = np.concatenate([[0.0], cuts, [1.0]])

@@ -18,13 +18,16 @@ class Counted:
     Parameters
     ----------
     histogram : array
-        Counts by bin: private, like the records.
+        Counts by bin: private, like the records. With units, in steps of what one may add.
+    units : int, optional
+        How many units there are.
     """
 
     histogram: IntArray
+    units: int | None = None
 
     def __len__(self) -> int:
-        return int(self.histogram.sum())
+        return int(self.histogram.sum()) if self.units is None else self.units
 
     def on(self, bins: int) -> IntArray:
         """Return the histogram, which must be one of so many bins."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.ecdf.budget import Budget
+from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.protocol import (
     Change,
@@ -90,6 +91,7 @@ def counting(
         what,
         unit=contribution.unit,
         assumptions=(*assumptions, *contribution.sentences),
+        unit_rows=contribution.unit_rows,
     )
 
 
@@ -113,6 +115,8 @@ def count_of(grid: Grid, bounded: PerUnit | None) -> Callable[[Any], IntArray]:
     held = bounded
 
     def count(part: Any) -> IntArray:
+        if isinstance(part, Counted):  # where the rows are, on this very grid
+            return part.on(grid.bins)
         rows = np.asarray(part, np.float64).reshape(-1, 2)
         return held.count(rows[:, 1].astype(np.int64), grid.place(rows[:, 0]), grid.bins)
 
@@ -133,7 +137,10 @@ def public_total(
     held = [parties.records] if isinstance(parties, ThisProcess) else parties.records
     if not bounded.contribution.keeps_total(True):
         return None if any(len(part) for part in held) else 0
-    return sum(int(np.unique(part[:, -1]).size) for part in held)
+    return sum(
+        len(part) if isinstance(part, Counted) else int(np.unique(part[:, -1]).size)
+        for part in held
+    )
 
 
 def as_mechanism(noise: Noise) -> Mechanism:

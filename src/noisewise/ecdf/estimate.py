@@ -34,7 +34,7 @@ from noisewise.ecdf.mechanisms.thesis import ThesisTree
 from noisewise.ecdf.mechanisms.tree_estimate import subtree_variances
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
-from noisewise.ecdf.sources.tables import counted
+from noisewise.ecdf.sources.tables import column_of, rows_at_hand, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -176,7 +176,10 @@ def dp_ecdf(
     )
     _check_smoothing(chosen, smooth)
     if data is not None:
-        x = counted(data, x, grid, aggregator, units)
+        without_others(aggregator)
+        x, _, _, units, data = rows_at_hand(data, x, None, None, units, bounded)
+    if data is not None:
+        x = column_of(data, x, units=units, bounded=bounded).counted(grid)
     held = x if aggregator is not None or isinstance(x, Counted) else as_records(x)
     if bounded is not None:
         held = with_codes(held, units, bounded, parties=aggregator is not None)

@@ -23,13 +23,13 @@ from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc import PrivateROC, private_roc
-from noisewise.ecdf.sources.tables import Column, column_of, without_others
+from noisewise.ecdf.sources.tables import Column, column_of, rows_at_hand
 from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.statement import Statement
-from noisewise.release import ONE_ROW, LedgerOrPath, compose, per_unit, together
+from noisewise.release import ONE_ROW, LedgerOrPath, PerUnit, compose, per_unit, together
 from noisewise.release.words import one_vocabulary
 
 __all__ = ["Evaluation", "private_evaluation"]
@@ -180,10 +180,11 @@ def private_evaluation(
     """
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 12)
-    labels, scores, predictions = _held(y, score, pos_label, data, bounds, bins, units)
     bounded = per_unit(units, max_per_unit, source)
+    score, y, pos_label, units, data = rows_at_hand(data, score, y, pos_label, units, bounded)
+    labels, scores, predictions = _held(y, score, pos_label, data, bounds, bins, units, bounded)
     most = ONE_ROW if bounded is None else bounded.contribution
-    held = Held.of(bounded, units, len(labels))
+    held = Held.of(bounded, units, None if isinstance(predictions, Column) else len(labels))
     calibrated = tuple(bounds) == (0.0, 1.0) if bounds is not None else False
     share = CURVE_SHARE if calibrated else 1.0
     with account_of(ledger, relation, budget, most) as account:
@@ -222,13 +223,19 @@ def private_evaluation(
 
 
 def _held(
-    y: Any, score: Any, pos_label: Any, data: Any, bounds: Any, bins: int, units: Any
+    y: Any,
+    score: Any,
+    pos_label: Any,
+    data: Any,
+    bounds: Any,
+    bins: int,
+    units: Any,
+    bounded: PerUnit | None,
 ) -> tuple[Any, Any, FloatArray | Column]:
     """Return labels, what the curves count, and what is summed; a table is asked and checked."""
     if data is None:
         rows = as_labelled(y, score, pos_label)
         return rows[:, 0], rows[:, 1], np.clip(rows[:, 1], 0.0, 1.0)
-    without_others(None, units)
-    column = column_of(data, score, y, pos_label)
+    column = column_of(data, score, y, pos_label, units, bounded)
     counted = column.counted_by_label(mirrored_grid(bounds, bins), negated=True)
     return np.zeros(0), counted, column

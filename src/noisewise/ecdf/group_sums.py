@@ -118,17 +118,19 @@ class Held:
     Parameters
     ----------
     bounded : PerUnit
-    codes : int array
-        One for each row.
+    codes : int array, optional
+        One for each row; None if a table sums its rows itself, within the same bounds.
     """
 
     bounded: PerUnit
-    codes: IntArray
+    codes: IntArray | None
 
     @classmethod
-    def of(cls, bounded: PerUnit | None, units: Any, rows: int) -> Held | None:
-        """Return None if every row is a unit."""
-        return None if bounded is None else cls(bounded, unit_codes(units, rows))
+    def of(cls, bounded: PerUnit | None, units: Any, rows: int | None) -> Held | None:
+        """Return None if every row is a unit; `rows` is None for those of a table."""
+        if bounded is None:
+            return None
+        return cls(bounded, None if rows is None else unit_codes(units, rows))
 
     @property
     def contribution(self) -> Contribution:
@@ -137,6 +139,7 @@ class Held:
 
     def sums(self, group: NDArray[np.intp], groups: int, values: IntArray) -> IntArray:
         """Sums by group, with no unit adding too much."""
+        assert self.codes is not None
         if self.bounded.rule == "weights":
             return self.bounded.sums(self.codes, group.astype(np.int64), groups, values)
         total = np.zeros((groups, values.shape[1]), np.int64)
@@ -146,13 +149,14 @@ class Held:
     @cached_property
     def kept(self) -> IntArray:
         """Which rows were chosen: drawn when they are first measured, for all columns alike."""
+        assert self.codes is not None
         return self.bounded.chosen(self.codes)
 
-    def public_total(self, relation: Relation) -> int | None:
-        """Return the number of units if it is public and each adds the same."""
+    def public_total(self, relation: Relation, counted: int) -> int | None:
+        """Return the number of units, which a table has counted, if it is public and all alike."""
         if not self.bounded.contribution.keeps_total(relation.count_is_public):
             return None
-        return int(np.unique(self.codes).size)
+        return counted if self.codes is None else int(np.unique(self.codes).size)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import Mechanism
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.sources.tables import column_of, without_others
+from noisewise.ecdf.sources.tables import column_of, rows_at_hand
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -170,9 +170,10 @@ def private_histogram(
         mechanism="histogram" if noise == "independent" else mechanism,
         objective="mean",
     )
+    x, _, _, units, data = rows_at_hand(data, x, None, None, units, bounded)
     if data is not None:
-        without_others(None, units)
-        held: Any = column_of(data, x).counted(mirrored, negated=True)
+        column = column_of(data, x, units=units, bounded=bounded)
+        held: Any = column.counted(mirrored, negated=True)
     else:
         held = -as_records(x)
     if bounded is not None:

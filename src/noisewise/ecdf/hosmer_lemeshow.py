@@ -57,7 +57,7 @@ from noisewise.ecdf.hosmer_lemeshow_sums import SUMMED, _families, _residual_fam
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.sources.tables import Column
+from noisewise.ecdf.sources.tables import Column, rows_at_hand
 from noisewise.privacy import _validate
 from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
@@ -227,8 +227,9 @@ def dp_hosmer_lemeshow(
     _validate.choice("method", method, METHODS)
     draws = _validate.integer("draws", draws, minimum=1)
     floor, clip = _validate.positive("floor", floor), _validate.positive("clip", clip)
-    labels, predictions = as_predictions(y, p, pos_label, data, units)
     bounded = per_unit(units, max_per_unit, source, whole=True)
+    p, y, pos_label, units, data = rows_at_hand(data, p, y, pos_label, units, bounded)
+    labels, predictions = as_predictions(y, p, pos_label, data)
     most = ONE_ROW if bounded is None else bounded.contribution
     held = Held.of(bounded, units, labels.size)
     points = None if cuts is None else checked_cuts(cuts)

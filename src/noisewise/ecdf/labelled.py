@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.privacy.units import unit_codes
@@ -97,6 +98,8 @@ def with_codes(
         Whether there are several. Without a common identifier, rows of a unit at two of them are
         not brought together.
     """
+    if isinstance(records, Counted):
+        return records  # bounded where the rows are
     if not parties:
         return np.column_stack([records, unit_codes(units, len(records))])
     given = as_units(units)

@@ -10,22 +10,27 @@ from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.group_sums import Held
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.sources.tables import Column, column_of, without_others
+from noisewise.ecdf.sources.tables import Column, column_of
 from noisewise.privacy.relation import Relation
+from noisewise.release import PerUnit
 
 __all__ = ["as_predictions", "curve_records", "public_count"]
 
 
 def as_predictions(
-    y: Any, p: Any, pos_label: Any = None, data: Any = None, units: Any = None
+    y: Any,
+    p: Any,
+    pos_label: Any = None,
+    data: Any = None,
+    units: Any = None,
+    bounded: PerUnit | None = None,
 ) -> tuple[FloatArray, FloatArray | Column]:
     """Return labels as 0.0 and 1.0, and predicted probabilities, checked.
 
     With a table as `data`: no labels, and a column that knows where its labels are.
     """
     if data is not None:
-        without_others(None, units)
-        return np.zeros(0), column_of(data, p, y, pos_label)
+        return np.zeros(0), column_of(data, p, y, pos_label, units, bounded)
     rows = as_labelled(y, p, pos_label, name="p")
     labels, predictions = rows[:, 0], rows[:, 1]
     if np.any((predictions < 0) | (predictions > 1)):
@@ -52,4 +57,4 @@ def public_count(records: int, relation: Relation, held: Held | None = None) -> 
             "y and p are empty: nothing can be calibrated. If the number of records is private, "
             "use relation='add-remove'."
         )
-    return records if held is None else held.public_total(relation)
+    return records if held is None else held.public_total(relation, records)

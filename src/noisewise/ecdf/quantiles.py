@@ -313,6 +313,7 @@ def _released(
         + (" with limits" if choice.limits else ""),
         unit=most.unit,
         assumptions=(PUBLIC_GRID, *most.sentences),
+        unit_rows=most.unit_rows,
     )
     with open_account(
         ledger,

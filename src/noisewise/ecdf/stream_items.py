@@ -71,7 +71,7 @@ class FirstOfUnit:
             return ()
         return (
             f"of each unit the first {self.limit} items count and later ones count 0",
-            "all items of a unit carry its identifier",
+            "all items of a unit carry its identifier, and those of no other unit do",
         )
 
     def require_no_file(self) -> None:

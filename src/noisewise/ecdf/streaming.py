@@ -393,6 +393,7 @@ class StreamingCounter:
             mechanism=f"running count of a stream: {description}",
             relation=REPLACE_ONE,
             unit=self._first.unit,
+            unit_rows=self._first.limit,
             randomness=self._rng.description,
             assumptions=(
                 f"items are whole numbers in [0, {self.bound}], and each is fed once",

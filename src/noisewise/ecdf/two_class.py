@@ -42,7 +42,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
     Strategy,
 )
-from noisewise.ecdf.sources.tables import column_of, without_others
+from noisewise.ecdf.sources.tables import column_of, rows_at_hand, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -53,6 +53,7 @@ from noisewise.release import (
     Block,
     Contribution,
     LedgerOrPath,
+    PerUnit,
     Promise,
     parties_of,
     per_unit,
@@ -294,7 +295,10 @@ def count_two_classes(
     )
     if smooth == "l1" and joint.name != "thesis":
         raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
-    held = _held(y, score, pos_label, aggregator, data, grid, units)
+    if data is not None:
+        without_others(aggregator)
+    score, y, pos_label, units, data = rows_at_hand(data, score, y, pos_label, units, bounded)
+    held = _held(y, score, pos_label, aggregator, data, grid, units, bounded)
     if bounded is not None:
         held = with_codes(held, units, bounded, parties=aggregator is not None)
     parties = parties_of(aggregator, held)
@@ -343,13 +347,14 @@ def _held(
     data: Any,
     grid: Grid,
     units: Any,
+    bounded: PerUnit | None,
 ) -> Any:
     """Return the records in the form in which they are counted."""
     if isinstance(score, Counted):
         return score
     if data is not None:
-        without_others(aggregator, units)
-        return column_of(data, score, y, pos_label).counted_by_label(grid, negated=True)
+        column = column_of(data, score, y, pos_label, units, bounded)
+        return column.counted_by_label(grid, negated=True)
     return (as_labelled if aggregator is None else as_parties)(y, score, pos_label)
 
 

@@ -40,7 +40,7 @@ from noisewise.estimators.network import (
 )
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
-from noisewise.estimators.unit_rows import one_row_each, read_units, refuse_tuning, rows_of
+from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, rule_named
 from noisewise.privacy import LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
@@ -291,8 +291,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._validate_parameters()
         table = read_units(self._schema, x, units)
         if self.tune is not None:
-            refuse_tuning(table)
-            tuning.fit_tuned(self, *self._looked_at(x, y))
+            tuning.fit_tuned(self, *self._looked_at(x, y, table is not None), table)
             return
         account = self._account(x, table)
         try:

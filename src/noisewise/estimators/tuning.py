@@ -19,6 +19,7 @@ from noisewise.estimators.fits import digest_of_fit, note_fit
 from noisewise.estimators.network import Array, weights_of
 from noisewise.training import Candidate, Plan, Polyak, Selected, TrialNumber, select
 from noisewise.training.records import TensorRecords
+from noisewise.training.units import UnitTable
 
 if TYPE_CHECKING:
     from noisewise.estimators.base import PrivateEstimator
@@ -96,6 +97,7 @@ def fit_tuned(
     outputs: int,
     loss: nn.Module,
     notes: tuple[str, ...],
+    table: UnitTable | None = None,
 ) -> None:
     """Fit with settings that are chosen privately."""
     if estimator._released_later:
@@ -106,11 +108,15 @@ def fit_tuned(
     seed = estimator._seed()
     inputs = torch.from_numpy(np.ascontiguousarray(x))
     said = note_fit(TensorRecords((inputs, target)))
-    plan, bound_to = estimator._plan(len(x)), b""
+    bound_to = b""
     if seed is not None:
-        bound_to = digest_of_fit(plan, estimator.tune, estimator, inputs, target)
+        plan = estimator._plan(len(x) if table is None else len(table))
+        tensors = (inputs, target) if table is None else (inputs, target, table.codes)
+        bound_to = digest_of_fit(plan, estimator.tune, estimator, *tensors)
     promises = estimator._promises((*notes, said))
-    chosen = _choose(estimator, x, target, outputs, loss, promises, seed=seed, bound_to=bound_to)
+    chosen = _choose(
+        estimator, x, target, outputs, loss, promises, table, seed=seed, bound_to=bound_to
+    )
     _keep(estimator, chosen)
     estimator._finish(x, target, seed, bound_to)
 
@@ -122,14 +128,17 @@ def _choose(
     outputs: int,
     loss: nn.Module,
     preprocessing: Any,
+    table: UnitTable | None,
     *,
     seed: int | None,
     bound_to: bytes,
 ) -> Selected:
     """Train on settings and keep the best; only the shape of x is told to what builds models."""
+    count = len(x) if table is None else len(table)
+    unit = estimator._unit(table is not None)
     tuning = tuning_of(estimator.tune)
     listed = tuning.settings if isinstance(tuning.settings, list) else [{}]
-    plans = {_key(estimator, each): _plan(estimator, each, seed, len(x)) for each in listed}
+    plans = {_key(estimator, each): _plan(estimator, each, seed, count, unit) for each in listed}
     shape = np.broadcast_to(np.float32(0.0), x.shape)
     start = 0 if seed is None else seed % (2**31)
 
@@ -137,9 +146,9 @@ def _choose(
         if unknown := sorted(set(setting) - set(TUNABLE)):
             raise ValueError(f"tune can change {', '.join(TUNABLE)}, got {', '.join(unknown)}")
         changed = _changed(estimator, setting)
-        rate = changed._rate(len(shape))
+        rate = changed._rate(count)
         return Candidate(
-            changed._network(shape, outputs, start),
+            changed._network(shape, outputs, start, count),
             lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
             gradients=changed._gradients(),
             plan=_key(estimator, setting),
@@ -157,6 +166,7 @@ def _choose(
         ledger=estimator.ledger,
         preprocessing=preprocessing,
         bound_to=bound_to,
+        units=table,
     )
 
 
@@ -182,7 +192,7 @@ def _key(estimator: PrivateEstimator, setting: Mapping[str, Any]) -> str:
 
 
 def _plan(
-    estimator: PrivateEstimator, setting: Mapping[str, Any], seed: int | None, rows: int
+    estimator: PrivateEstimator, setting: Mapping[str, Any], seed: int | None, rows: int, unit: str
 ) -> Plan:
     costs = {name: setting[name] for name in _COSTS if name in setting}
-    return _changed(estimator, costs)._plan(rows).with_(seed=seed)
+    return _changed(estimator, costs)._plan(rows, unit).with_(seed=seed)

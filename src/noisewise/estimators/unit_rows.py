@@ -10,7 +10,7 @@ from noisewise.datasets import Schema
 from noisewise.training.streams import Streams
 from noisewise.training.units import UnitTable
 
-__all__ = ["one_row_each", "read_units", "refuse_tuning", "rows_of"]
+__all__ = ["one_row_each", "read_units", "rows_of"]
 
 
 def rows_of(x: Any) -> int:
@@ -23,15 +23,6 @@ def read_units(schema: Schema | None, x: Any, units: Any) -> UnitTable | None:
     if units is None and schema is not None:
         units = schema.units(x)
     return None if units is None else UnitTable.of(units, rows_of(x))
-
-
-def refuse_tuning(table: UnitTable | None) -> None:
-    """Raise if settings are to be tried on units."""
-    if table is not None:
-        raise ValueError(
-            "tune= tries settings on single rows and is not there for units yet: choose the "
-            "settings without looking at the records, and leave tune out"
-        )
 
 
 def one_row_each(

@@ -162,6 +162,7 @@ class Question(ABC):
             self.what,
             unit=most.unit,
             assumptions=(self.public, *most.sentences),
+            unit_rows=most.unit_rows,
         )
 
     def _promise(self, sums: Sums) -> Promise:
@@ -172,6 +173,7 @@ class Question(ABC):
             mechanism=f"{self.what}: {sums.mechanism.description}",
             relation=self.relation,
             unit=self.protects.name,
+            unit_rows=self.protects.contribution.unit_rows,
             randomness=sums.randomness,
             assumptions=(
                 self.public,

@@ -133,8 +133,15 @@ def _solve(grid: Array, mass: Array, delta: float) -> float:
     return top if excess(top) > 0 else float(brentq(excess, 0.0, top, xtol=1e-10))
 
 
+def _rows(event: Any) -> int:
+    """How many rows a unit may have, of which the event tells what one costs."""
+    return 1 if event.rows is None else int(event.rows)
+
+
 def _of_pure(event: Pure, way: int, relation: Relation) -> Iterator[Losses]:
-    values = np.array([event.epsilon, -event.epsilon])
+    # A unit leaves row by row, and each step costs epsilon.
+    loss = event.epsilon * _rows(event)
+    values = np.array([loss, -loss])
     yield values, 1.0 / (1.0 + np.exp(-values))
 
 
@@ -147,7 +154,7 @@ def _of_laplace(event: Laplace, way: int, relation: Relation) -> Iterator[Losses
 
 
 def _of_gaussian(event: Gaussian, way: int, relation: Relation) -> Iterator[Losses]:
-    yield _gaussian_losses(event.noise_multiplier, 1.0, way, False)
+    yield _gaussian_losses(event.noise_multiplier / _rows(event), 1.0, way, False)
 
 
 def _of_poisson_gaussian(event: PoissonGaussian, way: int, relation: Relation) -> Iterator[Losses]:
@@ -317,5 +324,5 @@ LOSSES: dict[type[Event], Callable[[Any, int, Relation], Iterator[Losses]]] = {
 
 #: rho of all releases, of kinds of which nothing else is known.
 CONCENTRATED: dict[type[Event], Callable[[Any], float]] = {
-    ZeroConcentrated: lambda event: event.rho * event.count
+    ZeroConcentrated: lambda event: event.rho * event.count * _rows(event) ** 2
 }

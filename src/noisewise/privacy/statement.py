@@ -211,7 +211,8 @@ class Statement:
     @property
     def unit_rows(self) -> int | None:
         """How many rows a unit may have, if epsilon was derived from such a bound."""
-        bounds = [rows for event in self.history if (rows := getattr(event, "rows", None))]
+        parts = (part for event in self.history for part in event.parts)
+        bounds = [rows for part in parts if (rows := getattr(part, "rows", None))]
         return max(bounds) if bounds else None
 
     @property

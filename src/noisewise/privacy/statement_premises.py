@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from noisewise.privacy.events import History
+from noisewise.privacy.events import Event, History
 from noisewise.privacy.relation import Relation
 
 __all__ = ["POISSON", "premises", "sampler_of", "sampler_problem"]
@@ -46,7 +46,7 @@ def sampler_of(history: History) -> str:
     rates = _rates(history)
     if not rates:
         return _ALL[0]
-    words = POISSON["row" if any(hasattr(event, "rows") for event in history) else "record"]
+    words = POISSON["row" if any(_of_rows(event) for event in history) else "record"]
     return f"{words}{', '.join(rates)}"
 
 
@@ -78,6 +78,11 @@ def sampler_problem(sampler: str, history: History) -> str | None:
             f"{', '.join(sorted(rates)) or 'none'}"
         )
     return None
+
+
+def _of_rows(event: Event) -> bool:
+    """Whether it drew rows of units, each by itself."""
+    return any(part.secret_rates and getattr(part, "rows", None) for part in event.parts)
 
 
 def _rates(history: History) -> list[str]:

@@ -19,10 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["identifiers_of", "unit_codes"]
+__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "unit_codes"]
 
+MISSING = (
+    "units has missing identifiers (None, NaN, NaT or empty text). A row of an unknown unit cannot "
+    "be protected together with the unit's other rows: leave such rows out, or give each of them a "
+    "unit of its own if you know that it is one."
+)
 #: What a missing value becomes when a column is turned into text.
-_MISSING_TEXT = frozenset({"nan", "NaN", "None", "<NA>", "NaT"})
+MISSING_TEXT = frozenset({"nan", "NaN", "None", "<NA>", "NaT"})
 #: From here on neighbouring whole numbers are the same float64.
 _WHOLE = 2.0**53
 
@@ -111,11 +116,7 @@ def _checked(values: list[Any]) -> list[Hashable]:
         found = [_identifier(value) for value in values]
         dict.fromkeys(found)
     except _MissingError:
-        trouble = ValueError(
-            "units has missing identifiers (None, NaN, NaT or empty text). A row of an unknown "
-            "unit cannot be protected together with the unit's other rows: leave such rows out, or "
-            "give each of them a unit of its own if you know that it is one."
-        )
+        trouble = ValueError(MISSING)
     except Exception:  # whatever it says would quote the identifier; it ends here
         trouble = TypeError(
             "the identifiers in units must be hashable and equal where units are (numbers, text, "
@@ -135,7 +136,7 @@ def _identifier(value: Any) -> Hashable:
     if isinstance(value, (int, np.integer)):
         return value
     if isinstance(value, str):
-        if value in _MISSING_TEXT or not value.strip():
+        if value in MISSING_TEXT or not value.strip():
             raise _MissingError
         return value
     if isinstance(value, (tuple, frozenset)):

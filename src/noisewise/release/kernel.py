@@ -116,6 +116,7 @@ def release(
         relation=query.relation,
         randomness=source.description,
         unit=query.unit,
+        unit_rows=query.unit_rows,
         assumptions=(*query.assumptions, *agreed.assumptions, *agreed.noise.assumptions),
     )
     if delta is not None:

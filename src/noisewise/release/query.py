@@ -33,6 +33,8 @@ class Query:
         What one record stands for.
     assumptions : tuple of str
         What must hold for the bound and cannot be checked here.
+    unit_rows : int, optional
+        How many rows of a unit count: so many times what one row does is what moves the sums.
 
     Examples
     --------
@@ -46,6 +48,7 @@ class Query:
     what: str
     unit: str = "one record"
     assumptions: tuple[str, ...] = ()
+    unit_rows: int | None = None
 
     def __post_init__(self) -> None:
         if not self.sensitivity:
@@ -65,10 +68,11 @@ class Query:
         *,
         unit: str = "one record",
         assumptions: Iterable[str] = (),
+        unit_rows: int | None = None,
     ) -> Query:
         """Return a query; a single sensitivity stands for all numbers together."""
         parts = (sensitivity,) if isinstance(sensitivity, Sensitivity) else tuple(sensitivity)
-        return cls(measure, parts, what, unit, tuple(assumptions))
+        return cls(measure, parts, what, unit, tuple(assumptions), unit_rows)
 
     @property
     def relation(self) -> Relation:

@@ -143,6 +143,11 @@ class Contribution:
         """Whether identifiers were given."""
         return bool(self.sentences)
 
+    @property
+    def unit_rows(self) -> int | None:
+        """The bound for the statement; None if every row is a unit of its own."""
+        return self.rows if self.of_units else None
+
     def keeps_total(self, public: bool) -> bool:
         """Whether the total is public if the number of units is: each adds the same."""
         return public and self.rows == 1
@@ -318,7 +323,7 @@ def bound_of(units: Units, limit: int, held_by: int | None, weighted: bool = Fal
     )
     said = [
         f"at most {limit} {'row' if limit == 1 else 'rows'} of a unit count: {how}",
-        "all rows of a unit carry its identifier",
+        "all rows of a unit carry its identifier, and those of no other unit do",
     ]
     parties = 1
     if held_by is not None and units.common:

@@ -8,8 +8,13 @@ and different ones differ but for a chance of n^2 / 2^65 (3e-8 for a million rec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
+from numbers import Rational
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +25,14 @@ from torch import Tensor
 
 from noisewise.training.records import Records, TensorRecords, leaves
 
-__all__ = ["Digests", "changing", "identifier_digests", "layout_of", "record_digests"]
+__all__ = [
+    "Digests",
+    "changing",
+    "identifier_digests",
+    "layout_of",
+    "record_digests",
+    "unit_digests",
+]
 
 Digests = npt.NDArray[np.uint64]
 
@@ -70,6 +82,47 @@ def identifier_digests(identifiers: Any, key: bytes) -> Digests:
     for value in values:
         found += _digest(key, [value if isinstance(value, bytes) else str(value).encode()])
     return np.frombuffer(bytes(found), dtype=np.uint64)
+
+
+def unit_digests(identifiers: Sequence[Hashable], key: bytes) -> Digests:
+    """Return one digest for each different identifier of a unit, of equal ones the same.
+
+    Equal identifiers are written alike on every worker: 1, 1.0 and True are one, as they are in a
+    dictionary.
+    """
+    found = b"".join(_digest(key, [_written(name)]) for name in dict.fromkeys(identifiers))
+    return np.unique(np.frombuffer(found, dtype=np.uint64))
+
+
+def _written(name: Any) -> bytes:
+    """Write an identifier so that equal ones are written alike, whatever their types."""
+    if isinstance(name, np.generic):
+        name = name.item()
+    if isinstance(name, str):
+        return b"text " + name.encode("utf-8", "surrogatepass")
+    if isinstance(name, bytes):
+        return b"bytes " + name
+    if isinstance(name, (Rational, float, Decimal)):  # truth values and whole numbers are rational
+        if math.isinf(name):
+            return f"number {float(name)}".encode()
+        exact = Fraction(name)
+        return f"number {exact.numerator}/{exact.denominator}".encode()
+    if isinstance(name, UUID):
+        return b"uuid " + name.bytes
+    if isinstance(name, datetime):
+        moment = name if name.tzinfo is None else name.astimezone(timezone.utc)
+        return b"time " + moment.isoformat().encode()
+    if isinstance(name, date):
+        return b"date " + name.isoformat().encode()
+    if isinstance(name, (tuple, frozenset)):
+        parts = [_written(part) for part in name]
+        kind = b"tuple" if isinstance(name, tuple) else b"set"
+        ordered = parts if isinstance(name, tuple) else sorted(parts)
+        return kind + b"".join(b" %d %s" % (len(part), part) for part in ordered)
+    raise TypeError(
+        "workers compare units by digests of their identifiers, which must be numbers, text, "
+        f"bytes, dates, UUIDs or tuples of these, got a {type(name).__name__}"
+    )
 
 
 def layout_of(records: Records | None) -> str:

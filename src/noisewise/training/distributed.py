@@ -29,7 +29,12 @@ from noisewise.errors import BudgetExceededError, LedgerError, NoisewiseError
 from noisewise.privacy import Randomness, _validate
 from noisewise.release import Approval, Query, ThisProcess
 from noisewise.release.tensors import TensorNoise
-from noisewise.training.division import compare_copies, compare_parts
+from noisewise.training.division import (
+    compare_copies,
+    compare_parts,
+    compare_unit_copies,
+    compare_unit_parts,
+)
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.records import Records
 from noisewise.training.sampling import Shard
@@ -60,8 +65,9 @@ class Distributed:
     Parameters
     ----------
     data : {"whole", "shard"}
-        "whole": every worker was given the whole dataset and draws from every W-th record of it.
-        "shard": every worker was given its own records, which no other has.
+        "whole": every worker was given the whole dataset and draws from every W-th record of it,
+        or every W-th unit with its rows. "shard": every worker was given its own records, which no
+        other has; of units, all their rows.
         Either is checked before training, see :mod:`noisewise.training.division`.
     group : ProcessGroup, optional
         Default: all processes.
@@ -125,6 +131,16 @@ class Distributed:
         if self._data == "whole":
             return compare_copies(self, records, self._identifiers)
         return compare_parts(self, records, self._identifiers, declared)
+
+    def compare_units(
+        self, records: Records, units: Any, codes: Tensor, declared: int | None
+    ) -> str:
+        """Raise unless each unit's rows are one worker's to draw."""
+        if self._data == "shard":
+            return compare_unit_parts(self, units, declared)
+        said = compare_copies(self, records, self._identifiers)
+        compare_unit_copies(self, codes)
+        return said
 
     def shard(self, held: int) -> Shard:
         """Every W-th record of the whole, or all of this worker's own."""

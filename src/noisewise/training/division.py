@@ -1,5 +1,9 @@
 """Whether several workers hold what they should: one copy each, or parts that do not overlap.
 
+Units of several rows are divided as units: a unit of which two workers hold rows would be bounded
+twice. Where each was given the whole, each takes every W-th unit, and they compare records and who
+they belong to; where each was given a part, they compare digests of the units' identifiers.
+
 A record that two workers hold counts twice in a step, and the printed sensitivity would be half of
 the true one. So before anything is charged the workers compare keyed digests of their records
 (:mod:`noisewise.training.digests`) under a key that worker 0 draws for this comparison alone: of
@@ -19,17 +23,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisewise.privacy.units import identifiers_of
 from noisewise.training.digests import (
     Digests,
     changing,
     identifier_digests,
     layout_of,
     record_digests,
+    unit_digests,
 )
 from noisewise.training.errors import StepError
 from noisewise.training.records import Records
 
-__all__ = ["Exchange", "compare_copies", "compare_parts"]
+__all__ = [
+    "Exchange",
+    "compare_copies",
+    "compare_parts",
+    "compare_unit_copies",
+    "compare_unit_parts",
+]
 
 _IDENTIFIERS = "Distributed(identifiers=...)"
 
@@ -132,6 +144,53 @@ def compare_parts(
     )
 
 
+def compare_unit_copies(team: Exchange, codes: Tensor) -> None:
+    """Raise unless all workers say the same of whose rows the records are."""
+    if _differ(team, codes.numpy().tobytes()):
+        raise StepError(
+            "the workers were given units that differ: a row is one unit's for one of them and "
+            "another's for the next, so that a unit would be divided among them. Give all the "
+            "same identifiers in the order of the rows. Nothing was charged."
+        )
+
+
+def compare_unit_parts(team: Exchange, units: Any, declared: int | None) -> str:
+    """Raise unless no two workers hold rows of one unit.
+
+    Parameters
+    ----------
+    team : Exchange
+    units : sequence
+        The identifier of each row of this worker. What leaves it are keyed digests.
+    declared : int, optional
+        The number of units that was declared public.
+    """
+    key = _key(team)
+    found = _together(team, lambda: unit_digests(identifiers_of(units), key))
+    counts = [int(count) for count in team.each(torch.tensor([len(found)]))]
+    if not all(counts):
+        raise StepError(
+            f"worker {counts.index(0)} was given no unit: a part of the data is missing. Give "
+            "every worker its part, or start fewer workers. Nothing was charged."
+        )
+    if team.agree(_overlaps(team, found, counts)):
+        raise StepError(
+            "two workers were given rows of the same unit; each would bound what it holds, and the "
+            "unit would count twice in a step. Give all rows of a unit to one worker, or all of "
+            "the data to every worker and let noisewise divide the units (data='whole'). Nothing "
+            "was charged."
+        )
+    if declared is not None and 2 * abs(sum(counts) - declared) >= min(counts):
+        raise StepError(
+            f"{declared} units were declared, but the workers together hold far fewer or more: a "
+            "part is missing, or one too many was given. Nothing was charged."
+        )
+    return (
+        f"The caller divided the units among {team.workers} workers. Before training no two of "
+        "them held rows with the same identifier."
+    )
+
+
 def _said(team: Exchange, identifiers: Any) -> str:
     if identifiers is None:
         return ""
@@ -145,8 +204,7 @@ def _begin(
     team: Exchange, records: Records | None, identifiers: Any
 ) -> tuple[bytes, Digests | None]:
     """Agree on a key, and return digests under it if there are records."""
-    own = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
-    key = team.from_worker(0, own).numpy().tobytes()
+    key = _key(team)
     layout = f"{layout_of(records)}, {identifiers is not None}"
     if _differ(team, layout.encode()):
         raise StepError(
@@ -163,6 +221,12 @@ def _begin(
     return key, found
 
 
+def _key(team: Exchange) -> bytes:
+    """Draw a key for this comparison alone, the same for all workers."""
+    own = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
+    return team.from_worker(0, own).numpy().tobytes()
+
+
 def _together(team: Exchange, read: Callable[[], Digests]) -> Digests:
     """Let every worker read its records; if one cannot, all stop."""
     failure: Exception | None = None
@@ -174,7 +238,7 @@ def _together(team: Exchange, read: Callable[[], Digests]) -> Digests:
     if team.agree(failure is not None):
         if failure is None:
             raise StepError("another worker could not read its records, see there")
-        if type(failure) is TypeError:
+        if type(failure) is TypeError and "units" not in str(failure):
             raise StepError(
                 f"{failure}. Tell records apart by {_IDENTIFIERS}, one number or word per record, "
                 "such as its row in the undivided dataset or the name of its file."

@@ -34,7 +34,7 @@ def make_loader(
         records,
         drawing(team.shard(len(records)))
         if table is None
-        else sampler_of(table, resolved, drawing, streams),
+        else sampler_of(table, resolved, drawing, streams, team.shard(len(table))),
         resolved.steps,
         resolved.steps_per_epoch,
         device,

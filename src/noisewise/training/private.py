@@ -20,6 +20,7 @@ from noisewise.release.steps import Steps
 from noisewise.training.account import memory_account, open_account
 from noisewise.training.averaging import Averaging, averaging_of
 from noisewise.training.distributed import default_team
+from noisewise.training.errors import StepError
 from noisewise.training.plan import Plan
 from noisewise.training.private_run import Augmentation, LossFunction, PrivateRun
 from noisewise.training.records import Records, TensorRecords, records_of
@@ -138,14 +139,19 @@ def make_private(
     size_read = records is None and plan.records is None and plan.needs_size and held is not None
     if size_read:
         assert held is not None
-        records = team.public_size(len(held)) if table is None else len(table)
+        records = team.public_size(len(held) if table is None else len(table))
     resolved = plan.resolve(records, of_units=units is not None)
     plan = resolved.plan
     within = "mean" if resolved.unit_rule == "units" else None
     _check_parameters(model, optimizer)
     _check_sharded(model, averaging)
     team.prepare(model, plan.to_json())
-    division = team.compare(held, None if size_read or table else resolved.records)
+    declared = None if size_read else resolved.records
+    if table is None:
+        division = team.compare(held, declared)
+    else:
+        assert held is not None
+        division = team.compare_units(held, units, table.codes, declared)
     with team.gathered(model):
         _check_whole(model)
         engine = build_engine(
@@ -231,19 +237,23 @@ def build_engine(
 
 def _table(units: Any, held: Records | None, team: Team) -> UnitTable | None:
     """Read the units of all rows; None if rows are units, or the caller draws all batches."""
-    if units is None:
-        return None
-    if team.workers > 1:
-        raise UnsoundError(
-            "units of several rows are not divided among workers yet: a unit whose rows are on two "
-            "of them would be bounded twice. Train in one process, or without units."
-        )
-    if held is None:
-        raise ValueError(
-            "units belong to the rows of data, and there are none. Give data, from which batches "
-            "of whole units are drawn."
-        )
-    return UnitTable.of(units, len(held))
+    if team.agree(units is None) and team.agree(units is not None):
+        raise StepError("only some workers were given units; give all of them, or none")
+    failure: Exception | None = None
+    table: UnitTable | None = None
+    try:
+        if units is not None and held is None:
+            raise ValueError(
+                "units belong to the rows of data, and there are none. Give data, from which "
+                "batches of whole units are drawn."
+            )
+        if units is not None and held is not None:
+            table = UnitTable.of(units, len(held))
+    except Exception as error:  # told to all, so that no worker waits for this one
+        failure = error
+    if team.agree(failure is not None):
+        raise failure or StepError("another worker could not read its units, see there")
+    return table
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -162,7 +162,7 @@ def _assumptions(
             "rate, the number of steps, delta or the divisor follow from it."
         )
     if resolved.unit_rule is not None:
-        yield "All rows of a unit carry its identifier."
+        yield "All rows of a unit carry its identifier, and those of no other unit do."
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."
     if resolved.sample_rate < 1.0 and circumstances.caller_batches:
@@ -177,8 +177,8 @@ def _assumptions(
         )
     if circumstances.caller_batches and circumstances.workers > 1:
         yield (
-            f"The caller promises that no record was drawn by two of the {circumstances.workers} "
-            "workers in one step."
+            f"The caller promises that no {_drawn(resolved)} was drawn by two of the "
+            f"{circumstances.workers} workers in one step."
         )
     if circumstances.division:
         yield circumstances.division

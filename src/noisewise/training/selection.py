@@ -53,6 +53,7 @@ from noisewise.training.records import (
     records_of,
 )
 from noisewise.training.selection_plans import Plans
+from noisewise.training.units import UnitTable
 
 __all__ = ["Candidate", "Selected", "select"]
 
@@ -145,6 +146,7 @@ def select(
     preprocessing: Any = None,
     bound_to: bytes = b"",
     split: Callable[[Any], tuple[Any, Any]] = split_batch,
+    units: Any = None,
 ) -> Selected:
     """Train on several settings and keep the best, privately; the statement covers all of it.
 
@@ -183,6 +185,9 @@ def select(
         As for :func:`make_private`.
     split : callable
         From a batch to (inputs, targets).
+    units : sequence, optional
+        As for :func:`make_private`. A unit is held back with all its rows or trained on with all of
+        them, and its score is the mean over its rows.
 
     Returns
     -------
@@ -209,12 +214,19 @@ def select(
         )
     number = trials if isinstance(trials, TrialNumber) else TrialNumber.of_mean(trials, "poisson")
     records = records_of(data)
+    table = None if units is None else UnitTable.of(units, len(records))
     public = None if public_validation is None else records_of(public_validation)
     share = 0.0 if public is not None else _validate.fraction("held_back", held_back)
-    plans = Plans.of(plan, round(len(records) * (1 - share)), number, scored=public is None)
+    plans = Plans.of(
+        plan,
+        round(len(records if table is None else table) * (1 - share)),
+        number,
+        scored=public is None,
+        of_units=table is not None,
+    )
     proposal = proposal_of(settings)
     job = _Job(build, plans, proposal, loss, score, share, public, preprocessing, split)
-    said = job.preflight(records)
+    said = job.preflight(records, table)
     first = plans.first
     relation = Relation.of(first.plan.relation)
     seed = first.plan.seed
@@ -222,7 +234,7 @@ def select(
     # What is handed to the trials are the records themselves; each trial bounds what it takes.
     one = Sensitivity(1.0, "linf", relation)
     query = Query.of(
-        lambda held: _Split.of(held, share, rng),
+        lambda held: _Split.of(held, share, rng, table),
         one,
         "a choice among settings",
         unit=first.plan.unit,
@@ -245,17 +257,29 @@ def select(
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Records for training and records for the score, divided by coins."""
+    """Records for training and records for the score, divided by coins; of units, whole ones."""
 
     training: Records
     held: Records | None
+    units: UnitTable | None = None
+    held_units: UnitTable | None = None
 
     @staticmethod
-    def of(records: Records, share: float, rng: Randomness) -> _Split:
+    def of(
+        records: Records, share: float, rng: Randomness, table: UnitTable | None = None
+    ) -> _Split:
         if share == 0.0:
-            return _Split(records, None)
-        mask = rng.poisson_mask(len(records), share)
-        return _Split(_rows(records, ~mask), _rows(records, mask))
+            return _Split(records, None, table)
+        if table is None:
+            mask = rng.poisson_mask(len(records), share)
+            return _Split(_rows(records, ~mask), _rows(records, mask))
+        mask = rng.poisson_mask(len(table), share)[table.codes]
+        return _Split(
+            _rows(records, ~mask),
+            _rows(records, mask),
+            UnitTable.of(table.codes[~mask]),
+            UnitTable.of(table.codes[mask]),
+        )
 
 
 def _rows(records: Records, mask: Tensor) -> Records:
@@ -307,7 +331,7 @@ class _Job:
             plan = plan.with_(gradients=made.gradients)
         return made, plan
 
-    def preflight(self, records: Records) -> tuple[str, ...]:
+    def preflight(self, records: Records, table: UnitTable | None) -> tuple[str, ...]:
         """Try settings on a record of zeros before anything is charged; return assumptions."""
         if len(records) < 1:
             raise ValueError("there are no records to train on")
@@ -331,13 +355,15 @@ class _Job:
                 self.loss,
                 records,
                 plan,
-                records=len(records),
+                records=len(records if table is None else table),
                 preprocessing=self.preprocessing,
+                units=table,
                 **options,
             ) as run:
                 said += run.assumptions()
+        each = "record" if table is None else "unit, with all its rows,"
         public = (
-            f"Each record was held back for the score with probability {self.share:g}, by a coin "
+            f"Each {each} was held back for the score with probability {self.share:g}, by a coin "
             "of its own; the others were trained on."
             if self.public is None
             else "The records of the score are public."
@@ -365,6 +391,7 @@ class _Job:
             split=self.split,
             records=sized.records,
             preprocessing=self.preprocessing,
+            units=held.units,
             **made.options,
         )
         model = fitted.model.eval()
@@ -373,13 +400,18 @@ class _Job:
             assert self.public is not None
             scores = list(self._scores(model, _one_by_one(self.public)))
             return Outcome(sum(scores) / _UNITS / max(1, len(scores)), (model, setting), (trained,))
-        value, scored = self._noisy(model, held.held, rng, plan)
+        value, scored = self._noisy(model, held.held, held.held_units, rng, plan)
         # The size that is expected may be public, the size of the part is not.
         size = self.share * (sized.records or 0) / (1 - self.share) if sized.size_used else 1.0
         return Outcome(value / _UNITS / max(1.0, size), (model, setting), (trained, scored))
 
     def _noisy(
-        self, model: nn.Module, held: Records, rng: Randomness, plan: Plan
+        self,
+        model: nn.Module,
+        held: Records,
+        units: UnitTable | None,
+        rng: Randomness,
+        plan: Plan,
     ) -> tuple[int, History]:
         epsilon = self.plans.score_epsilon
         assert epsilon is not None
@@ -389,7 +421,7 @@ class _Job:
         )
         account = MemoryAccount()
         query = Query.of(
-            lambda part: sum(self._scores(model, _one_by_one(part))),
+            lambda part: _summed(list(self._scores(model, _one_by_one(part))), units),
             moves,
             "the score of held-back records",
             unit=plan.unit,
@@ -411,6 +443,15 @@ class _Job:
                     )
                 value = float(found)
                 yield 0 if math.isnan(value) else round(min(1.0, max(0.0, value)) * _UNITS)
+
+
+def _summed(scores: list[int], units: UnitTable | None) -> int:
+    """Add up scores; of a unit the mean over its rows, rounded down, so that it adds no more."""
+    if units is None:
+        return sum(scores)
+    totals = torch.zeros(len(units), dtype=torch.int64)
+    totals.index_add_(0, units.codes, torch.tensor(scores, dtype=torch.int64))
+    return int((totals // units.counts).sum())
 
 
 def _one_by_one(records: Records) -> Iterator[Any]:

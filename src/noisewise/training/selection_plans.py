@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from noisewise.privacy import PoissonGaussian, Pure, Selection
+from noisewise.privacy import Pure, Selection
 from noisewise.privacy.accounting import calibrate, epsilon_of
-from noisewise.privacy.events import History
+from noisewise.privacy.events import History, with_count
 from noisewise.privacy.events.profile import Profile, profile_of
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.trials import TrialNumber
@@ -27,7 +27,12 @@ class Plans:
 
     @staticmethod
     def of(
-        given: Plan | Mapping[str, Plan], records: int, number: TrialNumber, *, scored: bool
+        given: Plan | Mapping[str, Plan],
+        records: int,
+        number: TrialNumber,
+        *,
+        scored: bool,
+        of_units: bool = False,
     ) -> Plans:
         """Calibrate the noise of every plan; `scored` if private records are held back."""
         plans = dict(given) if isinstance(given, Mapping) else {"": given}
@@ -47,7 +52,7 @@ class Plans:
         # The sizes follow from the plan whatever the noise is; it is filled in below.
         sized = {
             name: plan.with_(epsilon=None, noise_multiplier=1.0).resolve(
-                plan.records if plan.records is not None else records
+                plan.records if plan.records is not None else records, of_units=of_units
             )
             for name, plan in plans.items()
         }
@@ -63,9 +68,7 @@ class Plans:
                 name: replace(
                     each,
                     noise_multiplier=alone[name] * factor,
-                    plan=plans[name].with_(
-                        epsilon=None, noise_multiplier=alone[name] * factor, delta=delta
-                    ),
+                    plan=each.plan.with_(noise_multiplier=alone[name] * factor, delta=delta),
                 )
                 for name, each in sized.items()
             }
@@ -95,8 +98,7 @@ class Plans:
 
 
 def _training(resolved: ResolvedPlan) -> History:
-    event = PoissonGaussian(resolved.noise_multiplier, resolved.sample_rate, resolved.steps)
-    return (event,)
+    return (with_count(resolved.event, resolved.steps),)
 
 
 def _score_epsilon(

@@ -54,6 +54,12 @@ class Team(Protocol):
         """Raise if a record could be drawn by two workers; what the statement must say of it."""
         ...
 
+    def compare_units(
+        self, records: Records, units: Any, codes: Tensor, declared: int | None
+    ) -> str:
+        """Raise if rows of one unit could be drawn by two workers; what must be said of it."""
+        ...
+
     def shard(self, held: int) -> Shard:
         """Which of the records that this worker was given are its own to draw."""
         ...
@@ -124,6 +130,12 @@ class Solo:
         return held
 
     def compare(self, records: Records | None, declared: int | None) -> str:
+        """Nobody to compare with."""
+        return ""
+
+    def compare_units(
+        self, records: Records, units: Any, codes: Tensor, declared: int | None
+    ) -> str:
         """Nobody to compare with."""
         return ""
 

@@ -124,13 +124,17 @@ class ChosenRows:
 
 
 def sampler_of(
-    table: UnitTable, resolved: ResolvedPlan, drawing: Callable[[Shard], Sampler], streams: Streams
+    table: UnitTable,
+    resolved: ResolvedPlan,
+    drawing: Callable[[Shard], Sampler],
+    streams: Streams,
+    mine: Shard,
 ) -> Sampler:
-    """Draw units with their rows, or rows that were chosen once."""
+    """Draw units with their rows, or rows that were chosen once; of all units those of a worker."""
     most = resolved.plan.unit_rows
     if resolved.unit_rule == "units":
-        return UnitSampler(drawing(Shard(len(table))), table, most, streams)
-    rows = table.rows_of(torch.arange(len(table)), most, streams.choice(-1))
+        return UnitSampler(drawing(mine), table, most, streams)
+    rows = table.rows_of(mine.positions(torch.arange(mine.count)), most, streams.choice(-1))
     return ChosenRows(drawing(Shard(len(rows))), rows)
 
 

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.release import PerUnit
 
-__all__ = ["Answer", "Piece"]
+__all__ = ["Answer", "Piece", "Whose"]
 
-#: Values, codes of their labels, and whether a value is missing.
-Piece = tuple[FloatArray, IntArray | None, bool]
+
+class Piece(NamedTuple):
+    """Some rows: values, codes of their labels, whether a value is missing, and whose they are."""
+
+    values: FloatArray
+    codes: IntArray | None
+    missing: bool
+    identifiers: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Whose:
+    """A column that says whose row it is, and how rows of a unit are bounded together.
+
+    Parameters
+    ----------
+    column : str
+    bounded : PerUnit
+        By weights, which need no chance.
+    """
+
+    column: str
+    bounded: PerUnit
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +49,19 @@ class Answer:
         Codes of the labels that occur.
     ends : pair of float, optional
         Least and largest value; private.
+    units : int, optional
+        Their number, if rows of units were bounded together; private, too. Counts are then in steps
+        of such a bound, and so is the table "weight" of sums.
+    unknown : bool
+        Whether an engine found that an identifier of a unit is missing.
     """
 
     tables: dict[str, IntArray]
     absent: bool
     labels: set[int]
     ends: tuple[float, float] | None
+    units: int | None = None
+    unknown: bool = False
 
     @property
     def counts(self) -> IntArray:

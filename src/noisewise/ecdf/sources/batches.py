@@ -10,14 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from noisewise.ecdf.group_sums import to_units
+from noisewise.ecdf.group_sums import UNIT, to_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.sources.answers import Answer, Piece
+from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.labels import MISSING, NEGATIVE, POSITIVE, LabelRule
 from noisewise.ecdf.sources.placement import Placement
 from noisewise.ecdf.sources.pushed import quietly
+from noisewise.privacy.units import unit_codes
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "bounded_here"]
 
 #: Rows that are looked at together.
 ROWS = 1 << 18
@@ -89,16 +90,36 @@ class Batches:
         """Count records and add up what they contribute, by group and label."""
         return quietly("read the columns", lambda: self._sums(value, label, placement, names))
 
-    def read(self, value: str, label: LabelRule | None) -> list[Piece]:
-        """Read values and codes of labels into memory."""
-        return quietly("read the columns", lambda: list(self._pieces(value, label)))
+    def of_units(
+        self,
+        value: str,
+        label: LabelRule | None,
+        placement: Placement,
+        whose: Whose,
+        names: Sequence[str] = (),
+        *,
+        by_label: bool = False,
+    ) -> Answer:
+        """Count, or sum, with all rows of a unit bounded together.
 
-    def _pieces(self, value: str, label: LabelRule | None) -> Iterator[Piece]:
-        wanted = [value] if label is None else list(dict.fromkeys((value, label.column)))
-        for batch in self.batches(wanted):
+        By the code that bounds arrays: a unit's rows may be anywhere in the table, so its number,
+        the place and the sums of every row are kept.
+        """
+        rows = self.read(value, label, whose.column)
+        return bounded_here(rows, placement, whose, names, by_label=by_label)
+
+    def read(self, value: str, label: LabelRule | None, unit: str | None = None) -> list[Piece]:
+        """Read values, codes of labels and identifiers into memory."""
+        return quietly("read the columns", lambda: list(self._pieces(value, label, unit)))
+
+    def _pieces(
+        self, value: str, label: LabelRule | None, unit: str | None = None
+    ) -> Iterator[Piece]:
+        labels = [] if label is None else [label.column]
+        for batch in self.batches(list(dict.fromkeys([value, *labels, *([unit] if unit else [])]))):
             values, missing = _numbers(batch.column(value))
             codes = None if label is None else _codes(batch.column(label.column), label)
-            yield values, codes, missing
+            yield Piece(values, codes, missing, None if unit is None else batch.column(unit))
 
     def _sums(
         self, value: str, label: LabelRule | None, placement: Placement, names: Sequence[str]
@@ -106,7 +127,7 @@ class Batches:
         size = 2 * placement.bins
         tables = {name: np.zeros(size, np.int64) for name in ("count", *names)}
         absent, seen, ends = False, set[int](), (np.inf, -np.inf)
-        for values, codes, missing in self._pieces(value, label):
+        for values, codes, missing, _ in self._pieces(value, label):
             absent = absent or missing
             if codes is None:
                 codes = np.full(values.size, NEGATIVE, np.int64)
@@ -125,6 +146,42 @@ class Batches:
                 np.add.at(tables[name], cells, added)
         ordered = {name: placement.in_order(table.reshape(2, -1)) for name, table in tables.items()}
         return Answer(ordered, absent, seen, ends if np.isfinite(ends[0]) else None)
+
+
+def bounded_here(
+    rows: list[Piece],
+    placement: Placement,
+    whose: Whose,
+    names: Sequence[str],
+    *,
+    by_label: bool,
+) -> Answer:
+    """Count or sum rows that were read, with those of a unit bounded together."""
+    identifiers = _joined([piece.identifiers for piece in rows])
+    codes = unit_codes(identifiers)
+    values = np.concatenate([np.zeros(0), *(piece.values for piece in rows)])
+    labels = [piece.codes for piece in rows if piece.codes is not None]
+    seen = {int(code) for part in labels for code in np.unique(part)}
+    if any(piece.missing for piece in rows):
+        return Answer({}, True, seen, None, 0)
+    inside = np.clip(values, placement.lower, placement.upper)
+    place = _bins(inside, placement)
+    positive = np.zeros(values.size, np.bool_)
+    if labels:
+        positive = np.concatenate(labels) == POSITIVE
+    if names:
+        columns = [np.full(values.size, UNIT, np.int64)]
+        columns += [
+            to_units(_contribution(name, inside, positive, place, placement)) for name in names
+        ]
+        summed = whose.bounded.sums(codes, place, placement.bins, np.column_stack(columns))
+        tables = dict(zip(("weight", *names), summed.T, strict=True))
+    else:
+        ordered = placement.bins - 1 - place if placement.closed == "below" else place
+        cells = ordered + placement.bins * (positive & by_label)
+        tables = {"count": whose.bounded.count(codes, cells, 2 * placement.bins).reshape(2, -1)}
+    ends = (float(values.min()), float(values.max())) if values.size else None
+    return Answer(tables, False, seen, ends, int(np.unique(codes).size))
 
 
 def _bins(inside: FloatArray, placement: Placement) -> IntArray:
@@ -168,6 +225,13 @@ def _codes(column: pa.Array, label: LabelRule) -> IntArray:
         )
     )
     return found
+
+
+def _joined(columns: list[pa.Array]) -> Any:
+    """Return whole numbers as an array, other identifiers as a list."""
+    if columns and all(kinds.is_integer(part.type) and not part.null_count for part in columns):
+        return np.concatenate([np.asarray(part) for part in columns])
+    return [name for part in columns for name in part.to_pylist()]
 
 
 def _schema_of(frame: Any) -> pa.Schema:

@@ -16,13 +16,16 @@ import numpy as np
 
 from noisewise.ecdf.group_sums import UNIT
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.sources.answers import Answer, Piece
+from noisewise.ecdf.sources.answers import Answer, Piece, Whose
+from noisewise.ecdf.sources.engine_units import answered, by_unit
 from noisewise.ecdf.sources.labels import MISSING, NEGATIVE, OTHER, POSITIVE, SIGNED, LabelRule
 from noisewise.ecdf.sources.placement import Placement
 
-__all__ = ["PushedDown", "quietly"]
+__all__ = ["PushedDown", "check_bins", "quietly"]
 
 T = TypeVar("T")
+#: Databases, of single files, whose parsers give up on the query that weighs sums of units.
+SMALL_PARSERS = ("sqlite",)
 
 
 class PushedDown:
@@ -82,17 +85,53 @@ class PushedDown:
         )
         return self._answer(query, placement, names)
 
-    def read(self, value: str, label: LabelRule | None) -> list[Piece]:
-        """Read values and codes of labels into memory."""
+    def of_units(
+        self,
+        value: str,
+        label: LabelRule | None,
+        placement: Placement,
+        whose: Whose,
+        names: Sequence[str] = (),
+        *,
+        by_label: bool = False,
+    ) -> Answer:
+        """Count, or sum, with all rows of a unit bounded together, in the engine.
+
+        One entry for each unit and cell; windows over a unit give its rows and those up to each
+        cell, and whole numbers below 2^53 the steps that :class:`PerUnit` gives them.
+        """
+        if self.types[whose.column].is_float():
+            raise ValueError(
+                f"column {whose.column!r} holds floating-point numbers, among which identifiers "
+                "can be lost: cast it to a whole number or to text in the query"
+            )
+        if names and self._backend_name in SMALL_PARSERS:
+            from noisewise.ecdf.sources.batches import bounded_here  # which needs this module
+
+            rows_here = self.read(value, label, whose.column)
+            return bounded_here(rows_here, placement, whose, names, by_label=by_label)
+        query = quietly(
+            "take the query",
+            lambda: by_unit(self, value, label, placement, whose, names, by_label=by_label),
+        )
+        rows = quietly("answer one grouped count", lambda: self._collected(query))
+        return answered(rows, placement, names)
+
+    def read(self, value: str, label: LabelRule | None, unit: str | None = None) -> list[Piece]:
+        """Read values, codes of labels and identifiers into memory."""
         nw = self.nw
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
-        query = self.frame.select(value=nw.col(value).cast(nw.Float64), label=code)
+        wanted = {"value": nw.col(value).cast(nw.Float64), "label": code}
+        if unit is not None:
+            wanted["unit"] = nw.col(unit)
+        query = self.frame.select(**wanted)
 
         def collected() -> Piece:
             found = query.collect(backend="pyarrow").to_native()
             values = np.asarray(found["value"].to_numpy(), np.float64)
             codes = None if label is None else np.asarray(found["label"].to_numpy(), np.int64)
-            return values, codes, bool(np.isnan(values).any())
+            whose = None if unit is None else found["unit"]
+            return Piece(values, codes, bool(np.isnan(values).any()), whose)
 
         return [quietly("read the columns", collected)]
 
@@ -109,11 +148,23 @@ class PushedDown:
     def _grouped(
         self, value: str, label: LabelRule | None, placement: Placement, names: Sequence[str] = ()
     ) -> Any:
-        """Return rows with their bin (-1: no number) and code of their label, grouped by both."""
-        nw, number = self.nw, self._number
+        """Return rows grouped by their bin and the code of their label."""
+        rows = self.rows(value, label, placement, names)
+        return rows.group_by("noisewise_place", "noisewise_label")
+
+    def rows(
+        self,
+        value: str,
+        label: LabelRule | None,
+        placement: Placement,
+        names: Sequence[str] = (),
+        **others: Any,
+    ) -> Any:
+        """Return rows with their bin (-1: no number), code of their label, and what they add."""
+        nw, number = self.nw, self.number
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
         frame = self.frame.select(
-            noisewise_value=nw.col(value).cast(nw.Float64), noisewise_label=code
+            noisewise_value=nw.col(value).cast(nw.Float64), noisewise_label=code, **others
         )
         column = nw.col("noisewise_value")
         absent = column.is_null()
@@ -132,16 +183,15 @@ class PushedDown:
         frame = self._placed(frame, placement)
         for name in names:
             frame = self._contributing(frame, name, placement)
-        frame = frame.with_columns(
+        return frame.with_columns(
             noisewise_place=nw.when(nw.col("noisewise_absent"))
             .then(number(-1.0))
             .otherwise(nw.col("noisewise_place"))
         )
-        return frame.group_by("noisewise_place", "noisewise_label")
 
     def _placed(self, frame: Any, placement: Placement) -> Any:
         """Add the bin, by the same operations as :meth:`Placement.place`."""
-        nw, number = self.nw, self._number
+        nw, number = self.nw, self.number
         inside, place = nw.col("noisewise_inside"), nw.col("noisewise_place")
         below, last = placement.closed == "below", float(placement.bins - 1)
         if placement.kind == "searched":
@@ -188,9 +238,9 @@ class PushedDown:
 
         def between(first: int, last: int) -> Any:
             if first == last:
-                return self._number(values[first])
+                return self.number(values[first])
             middle = (first + last) // 2
-            end = self._number(float(placement.edges[middle + 1]))
+            end = self.number(float(placement.edges[middle + 1]))
             left = inside < end if placement.closed == "below" else inside <= end
             return nw.when(left).then(between(first, middle)).otherwise(between(middle + 1, last))
 
@@ -198,7 +248,7 @@ class PushedDown:
 
     def _contributing(self, frame: Any, name: str, placement: Placement) -> Any:
         """Add what a record contributes to a sum, rounded to grid units and bounded."""
-        nw, number = self.nw, self._number
+        nw, number = self.nw, self.number
         inside, scaled = nw.col("noisewise_inside"), nw.col("noisewise_scaled")
         if name == "expected":
             part = inside
@@ -253,25 +303,25 @@ class PushedDown:
             wanted = label.positive
             if kind == nw.Float32:  # as NumPy compares a column of float32 with a number
                 wanted = float(np.float32(wanted))
-            value = nw.lit(wanted) if isinstance(wanted, str) else self._number(wanted)
+            value = nw.lit(wanted) if isinstance(wanted, str) else self.number(wanted)
             return coded((absent, MISSING), (column == value, POSITIVE), otherwise=NEGATIVE)
         return coded(
             (absent, MISSING),
-            (column == self._number(1), POSITIVE),
-            (column == self._number(0), NEGATIVE),
-            (column == self._number(-1), SIGNED),
+            (column == self.number(1), POSITIVE),
+            (column == self.number(0), NEGATIVE),
+            (column == self.number(-1), SIGNED),
             otherwise=OTHER,
         )
 
-    def _number(self, value: float) -> Any:
+    def number(self, value: float) -> Any:
         """Return a double; a bare literal such as 0.1 is a decimal to some engines."""
         return self.nw.lit(float(value), self.nw.Float64)
 
     def _divisor(self, value: float) -> Any:
         """Return what to divide by. Polars multiplies by the inverse of a constant instead."""
         if self.frame.implementation.is_polars() or self._backend_name == "polars":
-            return self.nw.col("noisewise_inside") * self._number(0) + self._number(value)
-        return self._number(value)
+            return self.nw.col("noisewise_inside") * self.number(0) + self.number(value)
+        return self.number(value)
 
     @functools.cached_property
     def _backend(self) -> Any:
@@ -312,13 +362,7 @@ class PushedDown:
         places: IntArray = column("place", np.float64).astype(np.int64)
         least: FloatArray = column("least", np.float64)
         largest: FloatArray = column("largest", np.float64)
-        inside = bool(np.all((places >= 0) & (places < placement.bins)))
-        if not (inside and placement.holds(places, least, largest)):
-            raise ValueError(
-                "this engine does not compute with doubles as IEEE 754 says: it put values into "
-                "bins whose limits they are outside of. Read the columns into "
-                "arrays and give those instead."
-            )
+        check_bins(placement, places, least, largest)
         positive = column("label", np.int64) == POSITIVE
         counted = {"count": column("count", np.int64)}
         counted |= {name: column(f"sum_{name}", np.int64) for name in names}
@@ -329,6 +373,18 @@ class PushedDown:
             tables[name] = placement.in_order(table)
         ends = (float(least.min()), float(largest.max())) if keep else None
         return Answer(tables, any(absent), seen, ends)
+
+
+def check_bins(
+    placement: Placement, places: IntArray, least: FloatArray, largest: FloatArray
+) -> None:
+    """Refuse an engine that put values into bins where they do not belong."""
+    inside = bool(np.all((places >= 0) & (places < placement.bins)))
+    if not (inside and placement.holds(places, least, largest)):
+        raise ValueError(
+            "this engine does not compute with doubles as IEEE 754 says: it put values into bins "
+            "whose limits they are outside of. Read the columns into arrays and give those instead."
+        )
 
 
 def quietly(what: str, act: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.group_sums import UNIT
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.sources.answers import Answer, Piece
+from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.labels import POSITIVE, LabelRule
 from noisewise.ecdf.sources.placement import Placement
+from noisewise.privacy.units import MISSING, unit_codes
+from noisewise.release import PerUnit
+from noisewise.release.units import as_units
 
-__all__ = ["Column", "Source", "column_of", "counted", "open_source", "without_others"]
+__all__ = ["Column", "Source", "column_of", "open_source", "rows_at_hand", "without_others"]
 
 FORMS = (
     "a pandas, Polars or PyArrow table, a PyArrow dataset, a DuckDB relation, a PySpark data "
@@ -57,8 +61,21 @@ class Source(Protocol):
         """Count records and add up what they contribute, by group and label."""
         ...
 
-    def read(self, value: str, label: LabelRule | None) -> Iterable[Piece]:
-        """Read values and codes of labels into memory, and whether a value is missing."""
+    def of_units(
+        self,
+        value: str,
+        label: LabelRule | None,
+        placement: Placement,
+        whose: Whose,
+        names: Sequence[str] = (),
+        *,
+        by_label: bool = False,
+    ) -> Answer:
+        """Count by bin (and label), or sum by group, with rows of a unit bounded together."""
+        ...
+
+    def read(self, value: str, label: LabelRule | None, unit: str | None = None) -> Iterable[Piece]:
+        """Read values, codes of labels and identifiers of units into memory."""
         ...
 
 
@@ -114,6 +131,8 @@ class Column:
     source : Source
     value : str
     label : LabelRule, optional
+    whose : Whose, optional
+        Whose rows they are, if rows of a unit are bounded together.
     known : dict
         Sums that were asked for before.
     """
@@ -121,26 +140,31 @@ class Column:
     source: Source
     value: str
     label: LabelRule | None = None
-    known: dict[Any, dict[str, IntArray]] = field(default_factory=dict)
+    whose: Whose | None = None
+    known: dict[Any, tuple[dict[str, IntArray], int]] = field(default_factory=dict)
 
     def counted(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count all records together."""
-        return Counted(self._count(grid, negated).counts.sum(axis=0))
+        answer = self._count(grid, negated)
+        return Counted(answer.counts.sum(axis=0), answer.units)
 
     def counted_by_label(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count negatives, then positives."""
-        return Counted(self._count(grid, negated).counts.ravel())
+        answer = self._count(grid, negated, by_label=True)
+        return Counted(answer.counts.ravel(), answer.units)
 
     def counted_probabilities(self, grid: Grid) -> Counted:
         """Count all records together; their values must be probabilities."""
         answer = self._count(grid, negated=False)
         self._check_probabilities(answer)
-        return Counted(answer.counts.sum(axis=0))
+        return Counted(answer.counts.sum(axis=0), answer.units)
 
     def sums(
         self, cuts: FloatArray, names: Sequence[str], *, clip: bool = False
     ) -> dict[str, IntArray]:
-        """Return the number of records of each group, that of positives, and other sums.
+        """Return the weight of the records of each group, in grid units, and other sums.
+
+        Without units also their number ("count") and that of positives.
 
         Parameters
         ----------
@@ -154,41 +178,63 @@ class Column:
         key = (cuts.tobytes(), tuple(names), clip)
         if key not in self.known:
             self.known[key] = self._sums(cuts, names, clip)
-        return self.known[key]
+        return self.known[key][0]
 
     def number(self, cuts: FloatArray, names: Sequence[str]) -> int:
-        """Return the number of records, from the sums that will be asked for anyhow."""
-        return int(self.sums(cuts, names)["count"].sum())
+        """Return the number of records or units, from sums that will be asked for anyhow."""
+        self.sums(cuts, names)
+        return self.known[(cuts.tobytes(), tuple(names), False)][1]
 
-    def _sums(self, cuts: FloatArray, names: Sequence[str], clip: bool) -> dict[str, IntArray]:
+    def _sums(
+        self, cuts: FloatArray, names: Sequence[str], clip: bool
+    ) -> tuple[dict[str, IntArray], int]:
         assert self.label is not None
         placement = Placement("searched", np.concatenate([[0.0], cuts, [1.0]]), "above")
-        answer = self.source.sums(self.value, self.label, placement, names)
+        if self.whose is None:
+            answer = self.source.sums(self.value, self.label, placement, names)
+        else:
+            answer = self.source.of_units(self.value, self.label, placement, self.whose, names)
         self._check(answer)
         if not clip:
             self._check_probabilities(answer)
+        if self.whose is not None:
+            assert answer.units is not None
+            return answer.tables, answer.units
         found = {name: table.sum(axis=0) for name, table in answer.tables.items()}
-        return {**found, "positives": answer.counts[1]}
+        more = {"positives": answer.counts[1], "weight": UNIT * found["count"]}
+        return {**found, **more}, int(found["count"].sum())
 
-    def arrays(self) -> tuple[FloatArray, NDArray[np.bool_] | None]:
-        """Read the columns into memory: values, and which of them are positive."""
-        parts = list(self.source.read(self.value, self.label))
-        absent = any(missing for _, _, missing in parts)
-        codes = [code for _, code, _ in parts if code is not None]
+    def arrays(
+        self, unit: str | None = None
+    ) -> tuple[FloatArray, NDArray[np.bool_] | None, IntArray | None]:
+        """Read the columns into memory: values, which of them are positive, and whose they are."""
+        parts = list(self.source.read(self.value, self.label, unit))
+        codes = [part.codes for part in parts if part.codes is not None]
         seen = {int(code) for part in codes for code in np.unique(part)}
-        self._check(Answer({}, absent, seen, None))
-        values = np.concatenate([np.zeros(0), *(value for value, _, _ in parts)])
-        if self.label is None:
-            return values, None
-        return values, np.concatenate([np.zeros(0, np.int64), *codes]) == POSITIVE
+        self._check(Answer({}, any(part.missing for part in parts), seen, None))
+        values = np.concatenate([np.zeros(0), *(part.values for part in parts)])
+        positive = None
+        if self.label is not None:
+            positive = np.concatenate([np.zeros(0, np.int64), *codes]) == POSITIVE
+        if unit is None:
+            return values, positive, None
+        identifiers = [name for part in parts for name in part.identifiers.to_pylist()]
+        return values, positive, unit_codes(identifiers, values.size)
 
-    def _count(self, grid: Grid, negated: bool) -> Answer:
+    def _count(self, grid: Grid, negated: bool, by_label: bool = False) -> Answer:
         placement = Placement.of(grid, negated=negated)
-        answer = self.source.count(self.value, self.label, placement)
+        if self.whose is None:
+            answer = self.source.count(self.value, self.label, placement)
+        else:
+            answer = self.source.of_units(
+                self.value, self.label, placement, self.whose, by_label=by_label
+            )
         self._check(answer)
         return answer
 
     def _check(self, answer: Answer) -> None:
+        if answer.unknown:
+            raise ValueError(MISSING)
         if answer.absent:
             raise ValueError(
                 f"column {self.value!r} holds NaN or missing values, which have no place in an "
@@ -205,7 +251,14 @@ class Column:
             )
 
 
-def column_of(data: Any, value: Any, label: Any = None, pos_label: Any = None) -> Column:
+def column_of(
+    data: Any,
+    value: Any,
+    label: Any = None,
+    pos_label: Any = None,
+    units: Any = None,
+    bounded: PerUnit | None = None,
+) -> Column:
     """Return the columns that a curve asks for, refused by name and type before any is read.
 
     Parameters
@@ -218,10 +271,16 @@ def column_of(data: Any, value: Any, label: Any = None, pos_label: Any = None) -
         Column of the labels.
     pos_label : object, optional
         Which label is positive.
+    units : str or Units, optional
+        Column that says whose row it is.
+    bounded : PerUnit, optional
+        How rows of a unit are bounded, if the table is to be asked for bounded counts.
     """
     source = open_source(data)
-    wanted = [value] if label is None else [value, label]
-    for name in wanted:
+    unit = None if units is None else as_units(units).identifiers
+    for name in (value, label, unit):
+        if name is None and name is not value:
+            continue
         if not isinstance(name, str):
             raise TypeError(
                 f"with data=, columns are given by name, got {type(name).__name__}: for example "
@@ -232,27 +291,29 @@ def column_of(data: Any, value: Any, label: Any = None, pos_label: Any = None) -
             raise ValueError(f"{name!r} is not a column of the table, which has {known}")
     if not source.is_numeric(value):
         raise TypeError(f"column {value!r} must hold numbers")
-    if label is None:
-        return Column(source, value)
-    return Column(source, value, _rule(source, label, pos_label))
+    whose = None if unit is None or bounded is None else Whose(unit, bounded)
+    rule = None if label is None else _rule(source, label, pos_label)
+    return Column(source, value, rule, whose)
 
 
-def counted(
-    data: Any, value: Any, grid: Grid, aggregator: Any = None, units: Any = None
-) -> Counted:
-    """Return the histogram of a column, asked for before anything is charged."""
-    without_others(aggregator, units)
-    return column_of(data, value).counted(grid)
+def rows_at_hand(
+    data: Any, value: Any, label: Any, pos_label: Any, units: Any, bounded: PerUnit | None
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Read the columns of a table if whole rows of units are to be chosen, which is done here.
+
+    Returns values, labels, the positive label, whose rows they are, and what is left to be asked:
+    no table, then. Every choice comes from the randomness of the release, as with arrays.
+    """
+    if data is None or bounded is None or bounded.rule != "rows":
+        return value, label, pos_label, units, data
+    given = as_units(units)
+    column = column_of(data, value, label, pos_label, given)
+    values, positive, codes = column.arrays(given.identifiers)
+    return values, positive, None, replace(given, identifiers=codes), None
 
 
-def without_others(aggregator: Any, units: Any) -> None:
+def without_others(aggregator: Any) -> None:
     """Refuse a table together with what needs every record at hand."""
-    if units is not None:
-        raise ValueError(
-            "units= chooses rows of every unit at random on this machine, and the rows of data= "
-            "stay in their engine: give one row a unit there (a query that groups by the unit), or "
-            "give arrays"
-        )
     if aggregator is not None:
         raise ValueError(
             "data= is one table of one party, and an aggregator adds up the records of several: "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -25,6 +25,8 @@ __all__ = ["EVENTS", "NO_NOISE", "Event", "event_from_dict", "register", "with_c
 Array = NDArray[np.float64]
 Self = TypeVar("Self", bound="Event")
 
+#: Of one unit, at all parties together.
+MOST_ROWS = 1 << 40
 NO_NOISE = "without noise there is no privacy"
 
 
@@ -109,6 +111,10 @@ class Event(ABC):
                 return one
         raise ValueError(f"neither of {self} and {other} is known to cost no less than the other")
 
+    def per_row(self, rows: int) -> Event:
+        """Return the same releases, told as what one of up to `rows` rows of a unit costs."""
+        raise ValueError(f"{self.kind} releases are not told by the rows of a unit")
+
     def with_room(self) -> Event:
         """Return an event that also covers ones whose numbers differ in their last digits."""
         return self
@@ -133,9 +139,17 @@ class Event(ABC):
         """
         return None
 
+    @property
+    def parts(self) -> tuple[Event, ...]:
+        """Releases that it is made of; itself, if of no others."""
+        return (self,)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; :func:`event_from_dict` reads them."""
-        return {"kind": self.kind, **asdict(self)}
+        told = asdict(self)
+        if told.get("rows", 0) is None:
+            del told["rows"]
+        return {"kind": self.kind, **told}
 
     # ---------------------------------------------------------------- checks
 
@@ -147,6 +161,20 @@ class Event(ABC):
 
     def _check_count(self) -> None:
         self._check("count", _validate.integer, minimum=1)
+
+    def _check_rows(self) -> None:
+        """Hold the bound on the rows of a unit to its range, if there is one."""
+        if getattr(self, "rows", None) is not None:
+            self._check("rows", _validate.integer, minimum=1, maximum=MOST_ROWS)
+
+
+def share_of(whole: float, rows: int, *, whole_of: Callable[[float], float]) -> float:
+    """Return the least part, about `whole` / `rows`, of which `whole_of` makes at least `whole`."""
+    part = whole / rows
+    part = math.nextafter(math.nextafter(part, 0.0), 0.0)
+    while whole_of(part) < whole:
+        part = math.nextafter(part, math.inf)
+    return part
 
 
 #: Every kind of event, by the name under which it stands in ledgers and statements.

@@ -40,11 +40,15 @@ class Gaussian(Event):
         Total variation distance between the release and one with real Gaussian noise,
         for noise on a fine grid. Each release then costs (1 + e^epsilon) times as much
         in delta, whatever else it is composed with.
+    rows : int, optional
+        Of a unit that has up to so many rows: the noise multiplier then refers to one row, and a
+        unit moves the function so many times as far. The variation is that for the whole unit.
     """
 
     noise_multiplier: float
     count: int = 1
     variation: float = 0.0
+    rows: int | None = None
     kind: ClassVar[str] = "gaussian"
     words: ClassVar[str] = "any function of the data plus Gaussian noise"
     scale: ClassVar[str] = "its **sensitivity under the relation**, l2"
@@ -54,36 +58,41 @@ class Gaussian(Event):
         self._check("noise_multiplier", _validate.positive, NO_NOISE)
         self._check("variation", _validate.probability, zero=True, one=False)
         self._check_count()
+        self._check_rows()
 
     @classmethod
     def examples(cls) -> tuple[Gaussian, ...]:
-        """Little noise and much, once and often, exact and on a grid."""
-        return cls(0.7), cls(30.0, 40), cls(4.0, 3, variation=1e-12)
+        """Little noise and much, once and often, exact and on a grid; for rows of a unit."""
+        exact = cls(0.7), cls(30.0, 40), cls(6.0, 2, rows=3)
+        return *exact, cls(4.0, 3, variation=1e-12)
+
+    @property
+    def whole(self) -> float:
+        """Noise deviation over what all rows of a unit move together."""
+        return self.noise_multiplier / (self.rows or 1)
 
     def losses(self, relation: Relation, width: float) -> Any:
         """The multiplier already refers to the relation's sensitivity.
 
         So dp-accounting's replace-one pair, two units apart, would count it twice.
         """
-        return pld.from_gaussian_mechanism(
-            self.noise_multiplier, value_discretization_interval=width
-        )
+        return pld.from_gaussian_mechanism(self.whole, value_discretization_interval=width)
 
     def largest_loss(self, relation: Relation) -> float:
         """Ten deviations out."""
-        return gaussian_tail(math.sqrt(self.count) / self.noise_multiplier)
+        return gaussian_tail(math.sqrt(self.count) / self.whole)
 
     def divergences(self, relation: Relation, orders: tuple[float, ...]) -> Array:
         """By dp-accounting."""
-        return divergences_of(dp_event.GaussianDpEvent(self.noise_multiplier), orders)
+        return divergences_of(dp_event.GaussianDpEvent(self.whole), orders)
 
     def joined(self) -> Event:
         """Several are exactly one with less noise, so they compose without rounding."""
-        return Gaussian(self.noise_multiplier / math.sqrt(self.count))
+        return Gaussian(self.noise_multiplier / math.sqrt(self.count), rows=self.rows)
 
     def gaussian_precision(self) -> float:
         """Precisions add up."""
-        return self.count / self.noise_multiplier**2
+        return self.count / self.whole**2
 
     def total_variation(self) -> float:
         """Distances add up."""
@@ -93,7 +102,7 @@ class Gaussian(Event):
         """Less noise, further from real noise, as often."""
         return (
             isinstance(other, Gaussian)
-            and self.noise_multiplier <= other.noise_multiplier
+            and self.whole <= other.whole
             and self.variation >= other.variation
             and self.count >= other.count
         )
@@ -103,14 +112,22 @@ class Gaussian(Event):
         if not isinstance(other, Gaussian):
             return super().worse(other)
         return Gaussian(
-            min(self.noise_multiplier, other.noise_multiplier),
+            min(self.whole, other.whole),
             max(self.count, other.count),
             max(self.variation, other.variation),
         )
 
     def with_room(self) -> Gaussian:
         """A millionth less noise, and ten times the distance."""
-        return Gaussian(self.noise_multiplier * (1 - 1e-6), self.count, 10 * self.variation)
+        noise = self.noise_multiplier * (1 - 1e-6)
+        return Gaussian(noise, self.count, 10 * self.variation, self.rows)
+
+    def per_row(self, rows: int) -> Gaussian:
+        """Of which `rows` together are moved as far."""
+        part = math.nextafter(self.whole * rows, math.inf)
+        while part / rows > self.whole:
+            part = math.nextafter(part, 0.0)
+        return Gaussian(part, self.count, self.variation, rows)
 
     @property
     def gaussian_rate(self) -> float:

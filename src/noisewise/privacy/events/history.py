@@ -38,7 +38,7 @@ def _known(event: Event) -> Event:
 
 def require_relation(history: History, relation: Relation) -> None:
     """Raise if there is a release whose worst pair of neighbours is not known under a relation."""
-    for event in history:
+    for event in (part for whole in history for part in (whole, *whole.parts)):
         if relation.name not in event.relations:
             raise ValueError(
                 f"no analysis of {event.kind} releases ({event.words}) is known here under "

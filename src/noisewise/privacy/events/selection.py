@@ -82,6 +82,11 @@ class Selection(Event):
             self._check("parameter", _validate.fraction)
         self._check_count()
 
+    @property
+    def parts(self) -> tuple[Event, ...]:
+        """All that a trial may be."""
+        return tuple(event for history in self.trials for event in history)
+
     @classmethod
     def examples(cls) -> tuple[Selection, ...]:
         """Trainings by both laws, and choices by pure scores."""
