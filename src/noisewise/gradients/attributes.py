@@ -13,10 +13,12 @@ import itertools
 import random
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
 
 from noisewise.errors import UnsupportedModelError
@@ -25,14 +27,20 @@ from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
 __all__ = ["Attributes", "HeldAttributes"]
 
 _SIMPLE = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_SAID = frozenset((torch.Size, torch.dtype, torch.device, range))
 _LISTS = frozenset((list, deque, set))
 _DICTS = frozenset((dict, Counter, OrderedDict, defaultdict))
 _FIXED = frozenset((tuple, frozenset))
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
-_ITERATORS = (itertools.count, itertools.cycle, type(iter([])), type(iter(())), enumerate)
+_ITERATORS: tuple[type, ...] = (
+    itertools.count,
+    itertools.cycle,
+    type(iter([])),
+    type(iter(())),
+    enumerate,
+)
 #: Entries of an array that is state.
 _ENTRIES = 2**16
-
 
 
 class HeldAttributes(NamedTuple):
@@ -42,12 +50,12 @@ class HeldAttributes(NamedTuple):
     ----------
     values : list
         Where it is, under which name, and what it was.
-    spaces : set of int
-        Where all was looked at; empty if only what moves was.
+    spaces : dict of int
+        Where all was looked at, and how many names were there; empty if only what moves was.
     """
 
-    values: list[tuple[Space, str, Any]]
-    spaces: frozenset[int] = frozenset()
+    values: list[tuple[Space, Any, Any]]
+    spaces: Mapping[int, int] = MappingProxyType({})
 
 
 class Attributes:
@@ -57,11 +65,15 @@ class Attributes:
         self._roots = (model, *(other for other in others if other is not None))
         self._spaces: list[Space] | None = None
         #: Values that a run changes, as far as runs were looked at.
-        self.moving: dict[tuple[int, str], Space] = {}
+        self.moving: dict[tuple[int, Any], Space] = {}
 
     def look(self) -> None:
         """Find out anew what the program reaches."""
-        self._spaces = spaces(*self._roots)
+        self._spaces = [
+            space
+            for space in spaces(*self._roots)
+            if not (isinstance(space.owner, (list, dict)) and _can_be_kept(space.owner))
+        ]
 
     def remember(self, moving_only: bool = False) -> HeldAttributes:
         """All of them as they are, or those that move."""
@@ -71,15 +83,12 @@ class Attributes:
         if self._spaces is None:
             self.look()
         assert self._spaces is not None
-        return HeldAttributes(
-            [
-                (space, name, _held(value))
-                for space in self._spaces
-                for name, value in space.items()
-                if _can_be_kept(value)
-            ],
-            frozenset(space.key for space in self._spaces),
-        )
+        held, counts = [], {}
+        for space in self._spaces:
+            items = space.items()
+            counts[space.key] = len(items)
+            held += [(space, n, _held(value)) for n, value in items if _can_be_kept(value)]
+        return HeldAttributes(held, counts)
 
     def learn(self, before: HeldAttributes) -> None:
         """Note which values have changed since, and which are new."""
@@ -109,15 +118,23 @@ class Attributes:
         for space, name in self._new(before, known):
             space.remove(name)
 
-    def _new(self, before: HeldAttributes, known: Container[Any]) -> list[tuple[Space, str]]:
-        """Plain values under names that were none, where all was looked at."""
-        return [
-            (space, name)
-            for space in self._spaces or ()
-            if space.key in before.spaces
-            for name, value in space.items()
-            if (space.key, name) not in known and _can_be_kept(value) and _is_new(value)
-        ]
+    def _new(self, before: HeldAttributes, known: Container[Any]) -> list[tuple[Space, Any]]:
+        """Plain values under names that were none, where all was looked at.
+
+        Beside something that is not plain they are part of a cache, and left there.
+        """
+        found = []
+        for space in self._spaces or ():
+            if space.key in before.spaces and before.spaces[space.key] != len(space.items()):
+                items = space.items()
+                new = [
+                    (space, name)
+                    for name, value in items
+                    if (space.key, name) not in known and _is_new(value)
+                ]
+                if len(new) == len(items) - before.spaces[space.key]:
+                    found += new
+        return found
 
 
 def _is_new(value: Any) -> bool:
@@ -198,11 +215,16 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 
 def _can_be_kept(value: Any) -> bool:
+    """Whether it is plain; what holds tensors or objects of others, a cache perhaps, is not."""
     kind: Any = value.__class__
-    if kind in _SIMPLE or value is MISSING:
+    if kind in _SIMPLE or value is MISSING or kind in _SAID:
         return True
-    if kind in _FIXED or kind in _LISTS or kind in _DICTS:
-        return True
+    if kind in _FIXED or kind in _LISTS:
+        if len(value) > LONGEST and kind in (list, deque):
+            return _can_be_kept(value[0]) and _can_be_kept(value[-1])
+        return all(map(_can_be_kept, value))
+    if kind in _DICTS:
+        return all(map(_can_be_kept, value.values()))
     if isinstance(value, np.ndarray):
         return bool(value.dtype != object and value.size <= _ENTRIES)
     if isinstance(value, _GENERATORS):
@@ -216,8 +238,10 @@ def _held(value: Any) -> Any:
     if kind in _SIMPLE or value is MISSING or isinstance(value, np.generic):
         return value
     if kind in _FIXED:
-        return value if all(part.__class__ in _SIMPLE for part in value) else _Kept(
-            value, [_held(part) for part in value]
+        return (
+            value
+            if all(part.__class__ in _SIMPLE for part in value)
+            else _Kept(value, [_held(part) for part in value])
         )
     if kind in _DICTS:
         if len(value) > LONGEST:
@@ -253,14 +277,15 @@ def _is(now: Any, held: Any) -> bool:
 
 
 def _is_simple(value: Any) -> bool:
-    return value.__class__ in _SIMPLE or value.__class__ in _FIXED or isinstance(value, np.generic)
+    kind: Any = value.__class__
+    return kind in _SIMPLE or kind in _FIXED or kind in _SAID or isinstance(value, np.generic)
 
 
 def _same_parts(now: Any, parts: Any) -> bool:
     if isinstance(parts, int):
         return len(now) == parts
     if isinstance(now, np.ndarray):
-        return now.shape == parts.shape and now.tobytes() == parts.tobytes()
+        return bool(now.shape == parts.shape and now.tobytes() == parts.tobytes())
     if len(now) != len(parts):
         return False
     if isinstance(now, dict):

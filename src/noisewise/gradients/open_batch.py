@@ -126,7 +126,8 @@ class OpenBatch:
         """One leaf of the output for the whole batch."""
         first = column[0]
         if not isinstance(first, Tensor):
-            return first
+            # An object may hold tensors of the records (a cache of keys): it is not handed out.
+            return first if isinstance(first, (bool, int, float, str, type(None))) else None
         rows = [
             part.counting(value, self.owner.views)
             if value.dim() and value.shape[0] == len(_first(part.x)) * self.owner.views

@@ -49,31 +49,31 @@ class Space:
         self,
         owner: Any,
         values: Any,
-        listed: Callable[[], Iterator[tuple[str, Any]]] | None = None,
-        write: Callable[[str, Any], None] | None = None,
-        remove: Callable[[str], None] | None = None,
+        listed: Callable[[], Iterator[tuple[Any, Any]]] | None = None,
+        write: Callable[[Any, Any], None] | None = None,
+        remove: Callable[[Any], Any] | None = None,
     ) -> None:
         self.owner, self.values, self.key = owner, values, id(values)
         self._listed, self._write, self._remove = listed, write, remove
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[Any, Any]]:
         """Names and values as they are now."""
         return list(self.values.items() if self._listed is None else self._listed())
 
-    def get(self, name: str) -> Any:
+    def get(self, name: Any) -> Any:
         """One of them, or `MISSING`."""
         if self._listed is None:
             return self.values.get(name, MISSING)
         return dict(self._listed()).get(name, MISSING)
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: Any, value: Any) -> None:
         """Give a name a value."""
         if self._write is None:
             self.values[name] = value
         else:
             self._write(name, value)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: Any) -> None:
         """Take a name away."""
         if self._remove is not None:
             self._remove(name)
@@ -86,10 +86,12 @@ def spaces(*roots: Any) -> list[Space]:
     found: list[Space] = []
     seen: set[tuple[int, Any]] = set()  # objects, and names in spaces
     waiting: deque[Any] = deque(roots)
+    kept: list[Any] = []
     while waiting and len(found) < _MOST:
         value = waiting.popleft()
         if isinstance(value, (Tensor, *_SIMPLE)) or (id(value), None) in seen:
             continue
+        kept.append(value)  # or its number would be given to another
         seen.add((id(value), None))
         for space in _spaces_of(value):
             names = tuple(name for name, _ in space.items()) if space.owner is None else None
@@ -141,8 +143,18 @@ def _spaces_of(value: Any) -> Iterator[Space]:
             own.__setitem__,
             lambda name: own.pop(name, None),
         )
-    elif hasattr(value, "__wrapped__") and isinstance(vars(value), dict):
+    elif isinstance(value, functools._lru_cache_wrapper):
         yield Space(value, vars(value))
+    elif isinstance(value, dict) and len(value) <= LONGEST:
+        yield Space(value, value)
+    elif isinstance(value, list) and len(value) <= LONGEST:
+        yield Space(
+            value,
+            value,
+            lambda: iter(list(enumerate(value))),
+            value.__setitem__,
+            lambda name: None,
+        )
     elif _has_own_state(value):
         if hasattr(value, "__dict__"):
             yield Space(value, vars(value))
@@ -174,17 +186,17 @@ def _has_own_state(value: Any) -> bool:
 
 
 def _of_class(kind: type) -> Space:
-    def listed() -> Iterator[tuple[str, Any]]:
+    def listed() -> Iterator[tuple[Any, Any]]:
         return (
             (name, value)
             for name, value in vars(kind).items()
             if not (name.startswith("__") and name.endswith("__"))
         )
 
-    def write(name: str, value: Any) -> None:
+    def write(name: Any, value: Any) -> None:
         type.__setattr__(kind, name, value)
 
-    def remove(name: str) -> None:
+    def remove(name: Any) -> None:
         if name in vars(kind):
             type.__delattr__(kind, name)
 
@@ -205,10 +217,8 @@ def _of_function(function: types.FunctionType) -> Iterator[Space]:
     ]
     for values in within:
         yield _of_globals(values, named)
-    defaults = {
-        **dict(enumerate(function.__defaults__ or ())),
-        **(function.__kwdefaults__ or {}),
-    }
+    defaults: dict[Any, Any] = dict(enumerate(function.__defaults__ or ()))
+    defaults.update(function.__kwdefaults__ or {})
     if defaults:
         given = {f"default {name}": value for name, value in defaults.items()}
         yield Space(function, function, lambda: iter(given.items()), lambda name, value: None)
@@ -216,20 +226,20 @@ def _of_function(function: types.FunctionType) -> Iterator[Space]:
 
 
 def _of_globals(values: dict[str, Any], named: tuple[str, ...]) -> Space:
-    def listed() -> Iterator[tuple[str, Any]]:
+    def listed() -> Iterator[tuple[Any, Any]]:
         return ((name, values[name]) for name in named if name in values)
 
     return Space(None, values, listed, values.__setitem__, lambda name: values.pop(name, None))
 
 
-def _of_cell(name: str, cell: Any) -> Space:
-    def listed() -> Iterator[tuple[str, Any]]:
+def _of_cell(name: Any, cell: Any) -> Space:
+    def listed() -> Iterator[tuple[Any, Any]]:
         try:
             yield name, cell.cell_contents
         except ValueError:  # nothing in it yet
             return
 
-    def write(_: str, value: Any) -> None:
+    def write(_: Any, value: Any) -> None:
         cell.cell_contents = value
 
     return Space(cell, cell, listed, write)

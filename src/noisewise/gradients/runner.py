@@ -173,7 +173,7 @@ class Runner(Comparing):
         try:
             part = self.without_failing(part, limits, failure, select)
             piece = self._run_all(part, limits, select)
-            if not self._failed <= (piece.path.prefixes or set()):
+            if not (self._failed or set()) <= (piece.path.prefixes or set()):
                 # It raised on another way than the one that is taken without these records.
                 raise PiecesDifferError
             return piece

@@ -47,9 +47,7 @@ def no_values(path: Path, what: str, function: Callable[..., Any], *args: Any, *
         raise RecordsFailError(shown, own)
 
 
-def without_values(
-    path: Path, what: str, function: Callable[..., Any], *private: Any
-) -> Any:
+def without_values(path: Path, what: str, function: Callable[..., Any], *private: Any) -> Any:
     """Call a function of private values; an error that it raises does not show them."""
     kind = own = ""
     try:

@@ -71,6 +71,7 @@ class Outside:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Content, int]] = {}
+        self._count = 0
 
     def number(self, tensor: Tensor, learning: bool) -> int | None:
         """Which of them it is; None if it is none, or has changed since."""
@@ -79,9 +80,9 @@ class Outside:
             return found[2]
         if not learning:
             return None
-        number = len(self._held) + 1
-        self._held[id(tensor)] = (weakref.ref(tensor), Content(tensor), number)
-        return number
+        self._count += 1  # never one that had another content
+        self._held[id(tensor)] = (weakref.ref(tensor), Content(tensor), self._count)
+        return self._count
 
 
 class Path:
@@ -255,7 +256,8 @@ class Path:
                     self.floats = hash((self.floats, float.hex(value)))
             elif isinstance(value, (tuple, list)):
                 # As torch reads them, whatever a type of one's own says of itself.
-                plain = (tuple if isinstance(value, tuple) else list).__getitem__(value, _WHOLE)
+                kind: Any = tuple if isinstance(value, tuple) else list
+                plain = kind.__getitem__(value, _WHOLE)
                 seen.append(len(plain))
                 self._describe(plain, seen, True)
             elif value.__class__ in _EXACT:
