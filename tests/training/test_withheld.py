@@ -128,7 +128,7 @@ def test_a_model_that_speaks_of_its_input_is_not_heard(loop):
     x, y = table(40)
     x = x.clone()
     x[3, 2] = SECRET
-    with pytest.raises(nw.UnsupportedModelError, match="reads a record's value") as caught:
+    with pytest.raises(nw.UnsupportedModelError, match="read a record's value") as caught:
         loop(run, x, y)
     assert str(SECRET) not in everything(caught.value)
     assert run.steps_taken == 0

@@ -1,115 +1,204 @@
-"""What a model or a loss keeps in plain attributes: counters, schedules, generators of its own.
+"""What a program keeps in plain values: counters, schedules, generators of its own.
 
-They are state like buffers: how often they move must not tell how many pieces a batch had. Only
-plain values are looked at, since nothing else can be put back; a program that counts elsewhere is
-noticed because it treats pieces differently (`Comparing.compare_pieces`).
+They are state like buffers: how often they move must not tell how many pieces a batch had, nor
+whether a record made the program raise. Plain values are looked at wherever the program's code
+reaches (`gradients/reach.py`), and put back. A program that counts elsewhere is noticed because it
+treats pieces differently (`Comparing.compare_pieces`).
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import types
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import nn
+
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
 
 __all__ = ["Attributes", "HeldAttributes"]
 
-_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
-_LISTS = frozenset((tuple, list, set, frozenset, deque))
-#: Longer lists are data rather than state.
-_LONGEST = 64
-_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_SIMPLE = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_SAID = frozenset((torch.Size, torch.dtype, torch.device, range))
+_LISTS = frozenset((list, deque, set))
+_DICTS = frozenset((dict, Counter, OrderedDict, defaultdict))
+_FIXED = frozenset((tuple, frozenset))
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+_ITERATORS: tuple[type, ...] = (
+    itertools.count,
+    itertools.cycle,
+    type(iter([])),
+    type(iter(())),
+    enumerate,
+)
+#: Entries of an array that is state.
+_ENTRIES = 2**16
 
 
-class _Missing:
-    """There was no such attribute."""
+class HeldAttributes(NamedTuple):
+    """Values as they were.
 
+    Attributes
+    ----------
+    values : list
+        Where it is, under which name, and what it was.
+    spaces : dict of int
+        Where all was looked at, and how many names were there; empty if only what moves was.
+    """
 
-#: Object, name of the attribute, and what it was.
-HeldAttributes = list[tuple[Any, str, Any]]
+    values: list[tuple[Space, Any, Any]]
+    spaces: Mapping[int, int] = MappingProxyType({})
 
 
 class Attributes:
-    """Those of a model's modules, of a loss and of an augmentation."""
+    """Those that code of a model, of a loss and of an augmentation reaches."""
 
     def __init__(self, model: nn.Module, *others: Any) -> None:
-        self._model, self._others = model, others
-        #: Attributes that a run changes, as far as runs were watched.
-        self.moving: dict[tuple[int, str], Any] = {}
+        self._roots = (model, *(other for other in others if other is not None))
+        self._spaces: list[Space] | None = None
+        #: Values that a run changes, as far as runs were looked at.
+        self.moving: dict[tuple[int, Any], Space] = {}
+
+    def look(self) -> None:
+        """Find out anew what the program reaches."""
+        self._spaces = [
+            space
+            for space in spaces(*self._roots)
+            if not (isinstance(space.owner, (list, dict)) and _can_be_kept(space.owner))
+        ]
 
     def remember(self, moving_only: bool = False) -> HeldAttributes:
         """All of them as they are, or those that move."""
         if moving_only:
-            return [
-                (holder, name, _state(vars(holder).get(name, _Missing)))
-                for (_, name), holder in self.moving.items()
-                if _can_be_kept(vars(holder).get(name, _Missing))
-            ]
-        return [
-            (holder, name, _state(value))
-            for holder in self._holders()
-            for name, value in vars(holder).items()
-            if _can_be_kept(value)
-        ]
+            moving = ((space, name, space.get(name)) for (_, name), space in self.moving.items())
+            return HeldAttributes([(s, n, _held(v)) for s, n, v in moving if _can_be_kept(v)])
+        if self._spaces is None:
+            self.look()
+        assert self._spaces is not None
+        held, counts = [], {}
+        for space in self._spaces:
+            items = space.items()
+            counts[space.key] = len(items)
+            held += [(space, n, _held(value)) for n, value in items if _can_be_kept(value)]
+        return HeldAttributes(held, counts)
 
     def learn(self, before: HeldAttributes) -> None:
-        """Note which attributes have changed since."""
-        known = {(id(holder), name) for holder, name, _ in before}
-        for holder, name, value in before:
-            now = vars(holder).get(name, _Missing)
-            if _can_be_kept(now) and not _same(_state(now), value):
-                self.moving[id(holder), name] = holder
-        for holder in self._holders():
-            for name, value in vars(holder).items():
-                if (id(holder), name) not in known and _can_be_kept(value):
-                    self.moving[id(holder), name] = holder
+        """Note which values have changed since, and which are new."""
+        known = {(space.key, name) for space, name, _ in before.values}
+        for space, name, value in before.values:
+            now = space.get(name)
+            if _can_be_kept(now) and not _is(now, value):
+                if isinstance(value, _Running):
+                    raise UnsupportedModelError(_GENERATOR)
+                self.moving[space.key, name] = space
+        for space, name in self._new(before, known):
+            self.moving[space.key, name] = space
 
-    def restore(self, before: HeldAttributes, whole: bool) -> None:
+    def restore(self, before: HeldAttributes) -> None:
         """Give attributes the values that they had; if all were held, others had none.
 
         A plain value that has become something else (a cache that was filled) is left alone.
         """
-        for holder, name, value in before:
-            now = vars(holder).get(name, _Missing)
-            if value is _Missing:
-                holder.__dict__.pop(name, None)
-            elif isinstance(value, _Draws):
-                value.restore()
-            elif _can_be_kept(now) and not _same(now, value):
-                holder.__dict__[name] = copy.deepcopy(value)
-        if whole:
-            held = {(id(holder), name) for holder, name, _ in before}
-            for key, holder in self.moving.items():
-                if key not in held:
-                    holder.__dict__.pop(key[1], None)
+        known = {(space.key, name) for space, name, _ in before.values}
+        for space, name, value in before.values:
+            now = space.get(name)
+            if value is MISSING:
+                if now is not MISSING:
+                    space.remove(name)
+            elif _can_be_kept(now) and not _is(now, value):
+                space.set(name, _released(value))
+        for space, name in self._new(before, known):
+            space.remove(name)
 
-    def _holders(self) -> Iterator[Any]:
-        seen: set[int] = set()
-        for root in (self._model, *self._others):
-            owner = getattr(root, "__self__", root)
-            found = owner.modules() if isinstance(owner, nn.Module) else [owner]
-            for holder in found:
-                if id(holder) in seen or isinstance(holder, _CODE):
-                    continue
-                seen.add(id(holder))
-                if hasattr(holder, "__dict__"):
-                    yield holder
+    def _new(self, before: HeldAttributes, known: Container[Any]) -> list[tuple[Space, Any]]:
+        """Plain values under names that were none, where all was looked at.
+
+        Beside something that is not plain they are part of a cache, and left there.
+        """
+        found = []
+        for space in self._spaces or ():
+            if space.key in before.spaces and before.spaces[space.key] != len(space.items()):
+                items = space.items()
+                new = [
+                    (space, name)
+                    for name, value in items
+                    if (space.key, name) not in known and _is_new(value)
+                ]
+                if len(new) == len(items) - before.spaces[space.key]:
+                    found += new
+        return found
+
+
+def _is_new(value: Any) -> bool:
+    """Whether it counts; what hangs together with a cache of tensors is left there."""
+    return value.__class__ in _SIMPLE or isinstance(value, np.generic)
+
+
+_GENERATOR = (
+    "the model, the loss or the augmentation takes values from a generator (a function with yield) "
+    "that goes on from call to call. A batch is computed in pieces, so how far it has come would "
+    "tell how many records were drawn, and it cannot be put back. Keep a counter in an attribute "
+    "and compute the value from it: attributes move once a step."
+)
+
+
+class _Kept:
+    """A container or an array with what it held: given back as the same object."""
+
+    __slots__ = ("parts", "value")
+
+    def __init__(self, value: Any, parts: Any) -> None:
+        self.value, self.parts = value, parts
 
 
 class _Draws:
     """The state of somebody's own generator."""
 
-    def __init__(self, generator: Any) -> None:
-        self._read, self._write = _access(generator)
-        self.state = self._read()
+    __slots__ = ("_write", "generator", "state")
 
-    def restore(self) -> None:
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+        read, self._write = _access(generator)
+        self.state = read()
+
+    def restore(self) -> Any:
         self._write(self.state)
+        return self.generator
+
+
+class _Iterator:
+    """An iterator, and one that stands where it stood."""
+
+    __slots__ = ("copied", "shown", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.shown = value, repr(value.__reduce__())
+        self.copied = copy.deepcopy(value)
+
+
+class _Running:
+    """A function with yield, and how far it was."""
+
+    __slots__ = ("value", "where")
+
+    def __init__(self, value: types.GeneratorType[Any, Any, Any]) -> None:
+        self.value, self.where = value, _where(value)
+
+
+def _where(value: types.GeneratorType[Any, Any, Any]) -> Any:
+    frame = value.gi_frame
+    if frame is None:
+        return None
+    plain = [(n, repr(v)) for n, v in frame.f_locals.items() if v.__class__ in _SIMPLE]
+    return frame.f_lasti, plain
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -126,39 +215,128 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 
 def _can_be_kept(value: Any) -> bool:
-    return value is _Missing or _draws(value) or _is_plain(value)
-
-
-def _draws(value: Any) -> bool:
-    known = (random.Random, np.random.RandomState, np.random.Generator)
-    return isinstance(value, known) and not isinstance(value, random.SystemRandom)
-
-
-def _is_plain(value: Any) -> bool:
-    kind: Any = type(value)
-    if kind in _PLAIN:
+    """Whether it is plain; what holds tensors or objects of others, a cache perhaps, is not."""
+    kind: Any = value.__class__
+    if kind in _SIMPLE or value is MISSING or kind in _SAID:
         return True
-    if (kind is not dict and kind not in _LISTS) or len(value) > _LONGEST:
-        return False
-    parts = [*value.keys(), *value.values()] if kind is dict else list(value)
-    return all(_is_plain(part) for part in parts)
+    if kind in _FIXED or kind in _LISTS:
+        if len(value) > LONGEST and kind in (list, deque):
+            return _can_be_kept(value[0]) and _can_be_kept(value[-1])
+        return all(map(_can_be_kept, value))
+    if kind in _DICTS:
+        return all(map(_can_be_kept, value.values()))
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype != object and value.size <= _ENTRIES)
+    if isinstance(value, _GENERATORS):
+        return not isinstance(value, random.SystemRandom)
+    return isinstance(value, (np.generic, types.GeneratorType, *_ITERATORS))
 
 
-def _state(value: Any) -> Any:
-    if _draws(value):
+def _held(value: Any) -> Any:
+    """What a value is now; parts that cannot be kept are kept as they are."""
+    kind: Any = value.__class__
+    if kind in _SIMPLE or value is MISSING or isinstance(value, np.generic):
+        return value
+    if kind in _FIXED:
+        return (
+            value
+            if all(part.__class__ in _SIMPLE for part in value)
+            else _Kept(value, [_held(part) for part in value])
+        )
+    if kind in _DICTS:
+        if len(value) > LONGEST:
+            return _Kept(value, len(value))
+        return _Kept(value, {key: _held(part) for key, part in value.items()})
+    if kind in _LISTS:
+        return _Kept(value, len(value) if len(value) > LONGEST else [_held(v) for v in value])
+    if isinstance(value, np.ndarray):
+        return _Kept(value, value.copy())
+    if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom):
         return _Draws(value)
-    return copy.deepcopy(value) if value.__class__ not in _PLAIN and _is_plain(value) else value
+    if isinstance(value, _ITERATORS):
+        try:
+            return _Iterator(value)
+        except Exception:  # of things that cannot be copied
+            return value
+    return _Running(value) if isinstance(value, types.GeneratorType) else value
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, _Draws) and isinstance(other, _Draws):
-        return bool(_as_text(one.state) == _as_text(other.state))
-    return one is other or (type(one) is type(other) and bool(_as_text(one) == _as_text(other)))
+def _is(now: Any, held: Any) -> bool:
+    """Whether a value is what it was."""
+    if isinstance(held, _Kept):
+        return now is held.value and _same_parts(now, held.parts)
+    if isinstance(held, _Draws):
+        return now is held.generator and _as_text(_Draws(now).state) == _as_text(held.state)
+    if isinstance(held, _Iterator):
+        return now is held.value and repr(now.__reduce__()) == held.shown
+    if isinstance(held, _Running):
+        return now is held.value and _where(now) == held.where
+    if now is held:
+        return True
+    return type(now) is type(held) and _is_simple(now) and _as_text(now) == _as_text(held)
+
+
+def _is_simple(value: Any) -> bool:
+    kind: Any = value.__class__
+    return kind in _SIMPLE or kind in _FIXED or kind in _SAID or isinstance(value, np.generic)
+
+
+def _same_parts(now: Any, parts: Any) -> bool:
+    if isinstance(parts, int):
+        return len(now) == parts
+    if isinstance(now, np.ndarray):
+        return bool(now.shape == parts.shape and now.tobytes() == parts.tobytes())
+    if len(now) != len(parts):
+        return False
+    if isinstance(now, dict):
+        return all(_is(a, parts.get(key, MISSING)) for key, a in now.items())
+    return all(_is(a, b) for a, b in zip(now, parts, strict=True))
+
+
+def _released(held: Any) -> Any:
+    """The value as it was."""
+    if isinstance(held, _Draws):
+        return held.restore()
+    if isinstance(held, _Iterator):
+        return copy.deepcopy(held.copied)
+    if isinstance(held, _Running):
+        return held.value
+    if not isinstance(held, _Kept):
+        return held
+    value, parts = held.value, held.parts
+    if isinstance(value, np.ndarray):
+        if value.shape == parts.shape and value.flags.writeable:
+            value[...] = parts
+    elif isinstance(parts, int):
+        _shorten(value, parts)
+    elif value.__class__ in _DICTS:
+        there = {key: _released(part) for key, part in parts.items()}
+        value.clear()
+        dict.update(value, there)
+    elif value.__class__ in _LISTS:
+        there_too = [_released(part) for part in parts]
+        value.clear()
+        (value.update if isinstance(value, set) else value.extend)(there_too)
+    else:
+        for part in parts:
+            _released(part)
+    return value
+
+
+def _shorten(value: Any, length: int) -> None:
+    """Take off what was added at the end of something long."""
+    while len(value) > length:
+        if isinstance(value, dict):
+            value.popitem()
+        elif isinstance(value, (list, deque)):
+            value.pop()
+        else:
+            return
 
 
 def _as_text(value: Any) -> Any:
     """Comparable, also where numbers are not equal to themselves."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return value.tobytes()
     if isinstance(value, dict):
         return [(key, _as_text(item)) for key, item in value.items()]

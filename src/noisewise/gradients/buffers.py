@@ -8,7 +8,7 @@ alone, and with an empty batch as well.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.attributes import Attributes, HeldAttributes
+from noisewise.gradients.reach import MISSING
 from noisewise.separation import Content
+from noisewise.separation.shadow import storage_key
 
 __all__ = ["Buffers", "Stage"]
 
@@ -26,7 +28,50 @@ class _Held(NamedTuple):
 
     buffers: list[tuple[nn.Module, str, Tensor, int, Tensor]]
     attributes: HeldAttributes
-    whole: bool = False
+
+
+class _Memory:
+    """Where parameters and buffers lie, and what torch counted; what numpy shares is copied."""
+
+    def __init__(self, model: nn.Module) -> None:
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self._named = [(name, t) for name, t in named if _is_plain(t)]
+        self._parameters = [t for t in model.parameters() if _is_plain(t)]
+        self._lying = [t.data_ptr() for t in self._parameters]
+        self._versions = [t._version for t in self._parameters]
+        self._shared = [
+            (name, t, t._version, Content(t))
+            for name, t in self._named
+            if not t.untyped_storage().resizable()
+        ]
+
+    def require_same(self) -> None:
+        """Refuse a program that writes or exchanges its parameters while it runs."""
+        pairs = zip(self._parameters, self._lying, self._versions, strict=True)
+        for parameter, place, version in pairs:
+            if parameter.data_ptr() != place or parameter._version != version:
+                raise UnsupportedModelError(written(self._name(parameter)))
+        for name, tensor, version, content in self._shared:
+            if tensor._version == version and not content.holds(tensor):
+                raise UnsupportedModelError(written(name))
+
+    def _name(self, tensor: Tensor) -> str:
+        return next(name for name, t in self._named if t is tensor)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return plain and tensor.layout == torch.strided and tensor.device.type != "meta"
+
+
+def written(name: str) -> str:
+    """Why a program that changes a parameter is refused."""
+    return (
+        f'the program itself changes "{name}" while it runs: it writes the parameter, exchanges '
+        "its memory, or shares it with numpy. A batch is computed in pieces, so how a record is "
+        "treated would depend on who else is in the batch. Keep what changes in a buffer that "
+        "torch writes (register_buffer; it moves once a step), or change it between the steps."
+    )
 
 
 class Buffers:
@@ -42,6 +87,9 @@ class Buffers:
         self.model = model
         self.attributes = Attributes(model, *others)
         self.moving: set[tuple[nn.Module, str]] = set()
+        #: Of these, those that were written in ways which torch does not count.
+        self._silent: set[tuple[nn.Module, str]] = set()
+        self.current: Stage | None = None
         self._held: dict[tuple[nn.Module, str], Content] = {}
         self.accept()
 
@@ -81,16 +129,15 @@ class Buffers:
                 if buffer is not None:
                     yield module, name, buffer
 
-    def remember(self, known: bool = False) -> _Held:
-        """All state as it is; of attributes those that move, if these are `known`."""
+    def remember(self) -> _Held:
+        """All state as it is."""
         held = [(m, n, b, b._version, b.detach().clone()) for m, n, b in self._all()]
-        return _Held(held, self.attributes.remember(moving_only=known), not known)
+        return _Held(held, self.attributes.remember())
 
     def learn(self, before: _Held) -> bool:
         """Note what has changed since; whether more moves than was known."""
         count = self.count
-        if before.whole:
-            self.attributes.learn(before.attributes)
+        self.attributes.learn(before.attributes)
         for module, name, buffer, version, _ in before.buffers:
             now = module._buffers.get(name)
             if now is not buffer or buffer._version != version:
@@ -99,12 +146,46 @@ class Buffers:
 
     def restore(self, before: _Held) -> None:
         """Give everything the value that it had."""
-        self.attributes.restore(before.attributes, before.whole)
+        self.attributes.restore(before.attributes)
         with torch.no_grad():
             for module, name, buffer, version, value in before.buffers:
-                if buffer._version != version:
+                if buffer._version != version or (module, name) in self._silent:
                     buffer.copy_(value)
                 module._buffers[name] = buffer
+
+    def restore_moving(self, before: _Held) -> None:
+        """Give what a run changes the value that it had."""
+        moving = self.attributes.moving
+        values = [held for held in before.attributes.values if (held[0].key, held[1]) in moving]
+        new = moving.keys() - {(held[0].key, held[1]) for held in values}
+        looked = before.attributes.spaces
+        values += [(moving[key], key[1], MISSING) for key in new if key[0] in looked]
+        buffers = [held for held in before.buffers if held[:2] in self.moving]
+        self.restore(_Held(buffers, HeldAttributes(values)))
+
+    def write(self, keys: Container[int]) -> None:
+        """Memory of the model that a watched run wrote, whether torch counted it or not."""
+        for name, parameter in self.model.named_parameters():
+            if storage_key(parameter) in keys:
+                raise UnsupportedModelError(written(name))
+        for module, name, buffer in self._all():
+            if storage_key(buffer) in keys:
+                self.moving.add((module, name))
+                self._silent.add((module, name))
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever runs here leaves all state as it is."""
+        held = self.remember()
+        try:
+            yield
+        finally:
+            self.restore(held)
+
+    def rewind(self) -> None:
+        """All state as it was when the stage under way began: a record made the program raise."""
+        if self.current is not None:
+            self.restore(self.current.start)
 
     def moved(self) -> _Held:
         """All that moves, as it is."""
@@ -117,20 +198,32 @@ class Buffers:
 
     def stage(self) -> Stage:
         """All pieces of a batch, one after the other, begin here."""
-        return Stage(self)
+        self.current = Stage(self)
+        return self.current
 
 
 class Stage:
     """Every piece begins with the state of the first; it moves with the first alone."""
 
     def __init__(self, buffers: Buffers) -> None:
-        self._buffers, self._start, self._first = buffers, buffers.moved(), True
+        self._buffers, self._first = buffers, True
+        #: All state as it was.
+        self.start = buffers.remember()
         self._count = buffers.count
+        self._ended = self._outgrew = False
+        self._memory = _Memory(buffers.model)
 
     @property
     def outgrown(self) -> bool:
         """Whether more turned out to move than was known when the first piece began."""
-        return self._buffers.count > self._count
+        return self._outgrew if self._ended else self._buffers.count > self._count
+
+    def end(self) -> None:
+        """No piece follows, and code of others may run: see what has moved."""
+        if not self._ended:
+            self._buffers.learn(self.start)
+            self._buffers.current = None
+            self._outgrew, self._ended = self.outgrown, True
 
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
@@ -138,10 +231,12 @@ class Stage:
         if self._first or not self._buffers.count:
             self._first = False
             yield
+            self._memory.require_same()
             return
         after = self._buffers.moved()
-        self._buffers.restore(self._start)
+        self._buffers.restore_moving(self.start)
         try:
             yield
+            self._memory.require_same()
         finally:
             self._buffers.restore(after)

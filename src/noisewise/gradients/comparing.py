@@ -40,8 +40,8 @@ class Comparing:
     own_places: bool
     _piece: Any
     _through: Any
-    #: Whether a batch was summed, so that it is known which attributes move.
-    knows_state = False
+    #: What draws in a way that depends on records' values, and where.
+    drawn_by_value: tuple[str, str] | None = None
 
     @property
     def assumed(self) -> Proof | None:
@@ -75,7 +75,24 @@ class Comparing:
 
     def _give_own_places(self) -> None:
         self.own_places = True
+        self.require_even_draws()
         raise PlacesMatterError
+
+    def require_even_draws(self) -> None:
+        """Refuse draws that cannot be the same for all pieces.
+
+        A sampler that rejects takes more or fewer numbers from the generator for other values, so
+        what is drawn after it for one record depends on the records before.
+        """
+        if self.own_places and self.drawn_by_value is not None:
+            operation, place = self.drawn_by_value
+            raise UnsupportedModelError(
+                f"{operation}, called at {place}, takes more or fewer numbers from the generator "
+                "for other values of the records, and this program does not treat all places of a "
+                "batch alike, so that all its pieces have to draw the same. What is drawn for one "
+                "record would depend on others. Draw with torch.rand, torch.randn or dropout, or "
+                "treat all records alike (no draw that all of them share)."
+            )
 
     def compare_pieces(
         self, seen: dict[Any, Any], part: Part, piece: Piece, *stages: Stage
@@ -92,23 +109,31 @@ class Comparing:
         if not alike or (part.number and any(stage.outgrown for stage in stages)):
             raise PiecesDifferError
 
+    def compare_stages(self, *stages: Stage) -> None:
+        """Notice state that moved though it was not known to: it has to be put back."""
+        for stage in stages:
+            stage.end()
+        if any(stage.outgrown for stage in stages) and not (self.looking or self.assumed):
+            raise PiecesDifferError
+
     def steadily(self, run: Callable[[], _Result]) -> _Result:
         """Make a run again until all its pieces are treated alike, in slots that allow it.
 
         Once more as it was: what is made once and kept makes the first piece differ. Then with
         slots of the records' own, where shared chance is the same for all pieces.
         """
-        held, chance = self.buffers.remember(known=self.knows_state), Chance(self._device())
+        held, chance = self.buffers.remember(), Chance(self._device())
         again = False
         while True:
+            count = self.buffers.count
             try:
-                result = run()
-                self.knows_state = True
-                return result
+                return run()
             except PlacesMatterError:
                 again = False
             except PiecesDifferError:
-                if not self.buffers.learn(held):
+                self.buffers.attributes.look()  # what came with the first piece is state, too
+                self.buffers.learn(held)
+                if self.buffers.count == count:
                     if again and self.own_places:
                         raise UnsupportedModelError(_UNSTEADY) from None
                     self.own_places, again = self.own_places or again, not again

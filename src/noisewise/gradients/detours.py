@@ -18,8 +18,11 @@ class PiecesDifferError(Detour):
 
 
 class RecordsFailError(Detour):
-    """The program raised, on records alone perhaps; `shown` is what the user may see of it."""
+    """The program raised, on records alone perhaps; `shown` is what the user may see of it.
 
-    def __init__(self, shown: Exception) -> None:
+    `own` says where, if code of the user's raised by itself, not within an operation of torch.
+    """
+
+    def __init__(self, shown: Exception, own: str = "") -> None:
         super().__init__(str(shown))
-        self.shown = shown
+        self.shown, self.own = shown, own

@@ -4,13 +4,14 @@ An exception that ends a run tells that a record was drawn. So the records of a 
 looked for: some of them stay, others stand in the places of the rest, and each part that still
 fails is halved. An operation raises for several records if and only if it raises for one of them
 (docs/proofs/separation.md), so whether a record fails is a matter of that record alone. Zeros stand
-in if the program takes zeros, else copies of records that stay. What fails on zeros and on every
-record of a batch is a mistake in the program, and its error is shown.
+in or, if the program takes none, other made-up rows, or else copies of records that stay. What
+fails on all of these is a mistake in the program, and its error is shown. Code that raises by
+itself has read a value or counts its calls, and is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients.batches import Part
+from noisewise.gradients.slots import KINDS, one_record_everywhere
 
 __all__ = ["without_failing"]
 
@@ -35,54 +37,56 @@ def without_failing(
     part : Part
         Fails.
     shown : Exception
-        Raised if the program fails on zeros and on all records.
+        Raised if the program fails on made-up rows and on all records.
     fails : callable
         Whether the program raises on a piece.
     others : callable
         The other pieces of the batch, of which a record may stand in.
     """
     slots = list(range(len(part.places)))
-    zeros = not fails(_only([], part, zeros=True))
-    found = set(_failing(slots, part, fails, zeros, known=True))
+    filler = next((rows for rows in _made_up(part) if not fails(_only([], part, rows))), None)
+    found = set(_failing(slots, part, filler, fails, known=True))
     barred = torch.tensor([slot in found for slot in slots])
     if part.barred is not None:
         barred |= part.barred
     good = [slot for slot in slots if not barred[slot]]
-    if good or zeros:
-        return _only(good, part, zeros)._replace(barred=barred)
+    if good or filler is not None:
+        return _only(good, part, filler)._replace(barred=barred)
     for other in others():
-        if takes := _taken(other, fails):
-            chosen = _only([takes[0]], other, zeros=False)
+        everywhere = list(range(len(other.places)))
+        bad = set(_failing(everywhere, other, None, fails))
+        if takes := [slot for slot in everywhere if slot not in bad]:
+            chosen = _only(takes[:1], other, None)
             return part._replace(x=chosen.x, y=chosen.y, barred=barred)
     raise shown from None
 
 
-def _taken(part: Part, fails: Callable[[Part], bool]) -> list[int]:
-    """Slots of records that stay."""
-    slots = list(range(len(part.places)))
-    return sorted(set(slots) - set(_failing(slots, part, fails, zeros=False)))
+def _made_up(part: Part) -> Iterator[Any]:
+    """Rows that no record has a part in, zeros first."""
+    yield pytree.tree_map(
+        lambda value: torch.zeros_like(value) if isinstance(value, Tensor) else value,
+        (part.x, part.y),
+    )
+    for kind in KINDS[:-1]:
+        yield one_record_everywhere(part.x, part.y, 0, kind)
 
 
 def _failing(
-    slots: list[int],
-    part: Part,
-    fails: Callable[[Part], bool],
-    zeros: bool,
-    known: bool = False,
+    slots: list[int], part: Part, filler: Any, fails: Callable[[Part], bool], known: bool = False
 ) -> list[int]:
-    if not slots or not (known or fails(_only(slots, part, zeros))):
+    if not slots or not (known or fails(_only(slots, part, filler))):
         return []
     if len(slots) == 1:
         return slots
     half = len(slots) // 2
     return [
-        *_failing(slots[:half], part, fails, zeros),
-        *_failing(slots[half:], part, fails, zeros),
+        *_failing(slots[:half], part, filler, fails),
+        *_failing(slots[half:], part, filler, fails),
     ]
 
 
-def _only(slots: list[int], part: Part, zeros: bool) -> Part:
-    """The records in these slots, zeros or copies of them in all others.
+def _only(slots: list[int], part: Part, filler: Any) -> Part:
+    """The records in these slots, and in all others made-up rows, or copies if there are none.
 
     A unit is filled up with copies of its own rows, if it has one left: lengths of its factors are
     measured together, and must not depend on anybody else's.
@@ -99,13 +103,19 @@ def _only(slots: list[int], part: Part, zeros: bool) -> Part:
         ]
     )
 
-    def leaf(value: Any) -> Any:
+    def copied(value: Any) -> Any:
+        return (
+            value.index_select(0, standing.to(value.device)) if isinstance(value, Tensor) else value
+        )
+
+    def filled(value: Any, other: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if not zeros:
-            return value.index_select(0, standing.to(value.device))
         shape = (-1, *(1,) * (value.dim() - 1))
-        return torch.where(stays.to(value.device).reshape(shape), value, torch.zeros_like(value))
+        return torch.where(stays.to(value.device).reshape(shape), value, other)
 
-    x, y = pytree.tree_map(leaf, (part.x, part.y))
+    if filler is None:
+        x, y = pytree.tree_map(copied, (part.x, part.y))
+    else:
+        x, y = pytree.tree_map(filled, (part.x, part.y), filler)
     return part._replace(x=x, y=y)

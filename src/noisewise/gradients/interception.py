@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import UnsupportedModelError
+from noisewise.errors import NoisewiseError, UnsupportedModelError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
@@ -40,7 +40,10 @@ __all__ = [
 
 
 #: What decides how a recurrent layer is run.
-_SETTINGS = ("training", "batch_first", "num_layers", "bidirectional", "dropout", "proj_size")
+_SETTINGS = (
+    "training", "batch_first", "num_layers", "bidirectional", "dropout", "proj_size", "bias",
+    "mode", "nonlinearity", "hidden_size",
+)  # fmt: skip
 
 
 class FallbackWarning(UserWarning):
@@ -66,10 +69,17 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         owner = self.owner
         tape, path = owner.tape, owner.path
-        if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
-            result = GENERAL.get(func, func)(*args, **kwargs)
-        else:
-            result = owner.handle(func, args, kwargs)
+        try:
+            if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
+                result = GENERAL.get(func, func)(*args, **kwargs)
+            else:
+                result = owner.handle(func, args, kwargs)
+        except (Detour, NoisewiseError):
+            raise
+        except Exception as error:
+            if path is not None:
+                path.fail(func, args, kwargs, error)
+            raise
         if path is not None:
             path.note(func, args, kwargs, result)
         return result
@@ -96,7 +106,13 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = GENERAL.get(func, func)(*args, **(kwargs or {}))
+        try:
+            result = GENERAL.get(func, func)(*args, **(kwargs or {}))
+        except (Detour, NoisewiseError):
+            raise
+        except Exception as error:
+            self.path.fail(func, args, kwargs, error)
+            raise
         self.path.note(func, args, kwargs, result)
         return result
 
@@ -218,7 +234,8 @@ class Interception:
         if self.path is not None:
             flat = pytree.tree_leaves(result)
             settings = {name: getattr(module, name, None) for name in _SETTINGS}
-            self.path.note(type(module), args, {"path": path, **settings}, flat)
+            weights = (*args, *module._parameters.values())
+            self.path.note(type(module), weights, {"path": path, **settings}, flat)
         return result
 
     def _name(self, values: Any) -> None:

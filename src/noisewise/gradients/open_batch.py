@@ -28,7 +28,7 @@ from noisewise.gradients.wiring import OffPathError, RelayoutError
 if TYPE_CHECKING:
     from noisewise.gradients.summation import Summation
 
-__all__ = ["OpenBatch"]
+__all__ = ["OpenBatch", "selection"]
 
 
 #: Nobody but a loss scaler multiplies a mean loss by so much.
@@ -77,7 +77,7 @@ class OpenBatch:
         self._stages: list[Stage] = []
         #: Pieces with a record on which the program fails.
         self._failed: list[Piece] = []
-        self._held = owner.buffers.remember(known=owner.knows_state)
+        self._held = owner.buffers.remember()
         self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
 
     def forward(self) -> Any:
@@ -93,6 +93,7 @@ class OpenBatch:
             self.pieces.append(piece)
             self.parts.append(started)
             self._unseen |= chance.is_unseen
+        stage.end()
         flat = [pytree.tree_flatten(piece.output) for piece in self.pieces]
         structure = flat[0][1]
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
@@ -102,7 +103,6 @@ class OpenBatch:
     def _started(self, part: Part) -> tuple[Piece, Part]:
         """A piece whose forward pass has run: bound if such pieces are known, else watched."""
         owner = self.owner
-        held = owner.buffers.moved()
         while True:
             piece = owner.piece_of(part, self._limits)
             try:
@@ -113,20 +113,21 @@ class OpenBatch:
                 piece.close()
                 if part.barred is not None:
                     raise failure.shown from None
-                part = owner.without_failing(part, self._limits, failure.shown)
+                part = owner.without_failing(part, self._limits, failure)
             except OffPathError:
                 owner.wiring_of(part).paths.clear()
             except RelayoutError:
                 pass
             except NeedsFallbackError as need:
                 owner.fall_back(need)
-            owner.buffers.restore(held)
+            owner.buffers.rewind()
 
     def _joined(self, column: Sequence[Any]) -> Any:
         """One leaf of the output for the whole batch."""
         first = column[0]
         if not isinstance(first, Tensor):
-            return first
+            # An object may hold tensors of the records (a cache of keys): it is not handed out.
+            return first if isinstance(first, (bool, int, float, str, type(None))) else None
         rows = [
             part.counting(value, self.owner.views)
             if value.dim() and value.shape[0] == len(_first(part.x)) * self.owner.views
@@ -149,7 +150,7 @@ class OpenBatch:
 
     def loss(self, chosen: Any, y: Any) -> Tensor:
         """Mean loss; `chosen` is the output or tensors taken from it."""
-        self._select = self._selection(chosen)
+        self._select = selection(self.leaves, chosen)
         values = []
         self.y = y
         self.owner.whole = self.x, y
@@ -169,61 +170,16 @@ class OpenBatch:
                     losses = piece.loss(self._select)
             except RecordsFailError:
                 # Which record it is, is found out when the batch is collected.
+                self.owner.buffers.rewind()
                 self._failed.append(piece)
                 losses = torch.zeros(len(part.places) * self.owner.views, device=device)
             self._unseen |= chance.is_unseen
             values.append(part.counting(losses.detach(), self.owner.views))
+        stage.end()
         mean = torch.cat(values).mean()
         anchor = torch.zeros((), device=mean.device, requires_grad=True)
         result: Tensor = _Propagated.apply(anchor, mean, self)  # type: ignore[no-untyped-call]
         return result
-
-    def _selection(self, chosen: Any) -> Selection | None:
-        """How the loss's argument is taken from the output: whole tensors, or parts of rows."""
-        wanted, structure = pytree.tree_flatten(chosen)
-        takes = [self._taken(value) for value in wanted]
-
-        def select(output: Any) -> Any:
-            leaves = pytree.tree_leaves(output)
-            return pytree.tree_unflatten([take(leaves) for take in takes], structure)
-
-        return select
-
-    def _taken(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            if value is not None and not any(value is leaf for leaf in self.leaves):
-                raise UnsupportedModelError(
-                    f"run.loss was given a {type(value).__name__} beside the output of the model. "
-                    "It may depend on the records in ways that cannot be followed: compute it in "
-                    "the loss function that you give to make_private."
-                )
-            return lambda leaves: value
-        for index, leaf in enumerate(self.leaves):
-            if value is leaf:
-                return lambda leaves, index=index: leaves[index]
-        for index, leaf in enumerate(self.leaves):
-            if isinstance(leaf, Tensor) and value._base is leaf and keeps_rows(value, leaf):
-                shape, strides, offset = value.shape[1:], value.stride(), value.storage_offset()
-
-                def view(
-                    leaves: list[Any],
-                    index: int = index,
-                    shape: Any = shape,
-                    strides: Any = strides,
-                    offset: Any = offset,
-                ) -> Tensor:
-                    whole: Tensor = leaves[index].contiguous()
-                    return whole.as_strided(
-                        (whole.shape[0], *shape), strides, offset + whole.storage_offset()
-                    )
-
-                return view
-        raise UnsupportedModelError(
-            "run.loss was given a tensor that is not the output of run.model(x), nor a part of its "
-            "rows, so it cannot be proven that each record's loss comes from that record. Put what "
-            "you compute from the output into the loss function that you give to make_private: "
-            "there it is followed."
-        )
 
     def require_unscaled(self, factor: Tensor) -> None:
         """Refuse a loss that a `GradScaler` has multiplied: it would find nothing to divide."""
@@ -257,6 +213,7 @@ class OpenBatch:
             with torch.enable_grad(), stage.piece():
                 self.owner.finish(piece)
             self._unseen |= chance.is_unseen
+        stage.end()
 
     def collect(self) -> BoundedSum:
         """The bounded sum of the batch. A piece off the proven paths is watched from the start."""
@@ -266,19 +223,21 @@ class OpenBatch:
         try:
             owner.check_leaks(self._before)
             owner.compare_chance(self._unseen)
-            if not owner.knows_state:
-                owner.buffers.learn(self._held)
+            owner.compare_stages(*self._stages)
             seen: dict[Any, Any] = {}
+            stage = self._stage()
             for piece, part in zip(self.pieces, self.parts, strict=True):
                 piece.close()
-                with self._autocast():  # as the forward pass was, should it be run again
+                # As the forward pass was, should it be run again.
+                with self._autocast(), stage.piece():
                     checked = owner.checked(piece, part, self._limits, self._select)
                 owner.compare_pieces(seen, part, checked, *self._stages)
                 found.add(checked, part)
+            owner.compare_stages(stage)
             owner.buffers.accept_moved()
             return owner.result(found, self._limits, count)
         except (PlacesMatterError, PiecesDifferError):
-            owner.buffers.restore(self._held)
+            owner.buffers.restore_moving(self._held)
             return owner.steadily(
                 lambda: owner.summed(
                     self.x, self.y, self.records, self._limits, self._select, self.codes
@@ -296,6 +255,55 @@ class OpenBatch:
         for piece in self.pieces:
             piece.close()
         self.pieces, self.leaves = [], []
+
+
+def selection(leaves: Sequence[Any], chosen: Any) -> Selection | None:
+    """How the loss's argument is taken from the output: whole tensors, or parts of rows."""
+    wanted, structure = pytree.tree_flatten(chosen)
+    takes = [_taken(leaves, value) for value in wanted]
+
+    def select(output: Any) -> Any:
+        found = pytree.tree_leaves(output)
+        return pytree.tree_unflatten([take(found) for take in takes], structure)
+
+    return select
+
+
+def _taken(known: Sequence[Any], value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        if value is not None and not any(value is leaf for leaf in known):
+            raise UnsupportedModelError(
+                f"run.loss was given a {type(value).__name__} beside the output of the model. "
+                "It may depend on the records in ways that cannot be followed: compute it in "
+                "the loss function that you give to make_private."
+            )
+        return lambda leaves: value
+    for index, leaf in enumerate(known):
+        if value is leaf:
+            return lambda leaves, index=index: leaves[index]
+    for index, leaf in enumerate(known):
+        if isinstance(leaf, Tensor) and value._base is leaf and keeps_rows(value, leaf):
+            shape, strides, offset = value.shape[1:], value.stride(), value.storage_offset()
+
+            def view(
+                leaves: list[Any],
+                index: int = index,
+                shape: Any = shape,
+                strides: Any = strides,
+                offset: Any = offset,
+            ) -> Tensor:
+                whole: Tensor = leaves[index].contiguous()
+                return whole.as_strided(
+                    (whole.shape[0], *shape), strides, offset + whole.storage_offset()
+                )
+
+            return view
+    raise UnsupportedModelError(
+        "run.loss was given a tensor that is not the output of run.model(x), nor a part of its "
+        "rows, so it cannot be proven that each record's loss comes from that record. Put what "
+        "you compute from the output into the loss function that you give to make_private: "
+        "there it is followed."
+    )
 
 
 def _first(values: Any) -> Tensor:

@@ -158,7 +158,7 @@ class Piece:
             x = self._inputs()
             with self._handling():
                 model = self.interception.model
-                output = without_values(partial(call_model, model), x, what="the model")
+                output = without_values(self.path, "the model", partial(call_model, model), x)
             if self.bounded is not None:
                 self.gate = Gate(self.bounded.loss_clip)
                 self.path.hand_over(pytree.tree_leaves(output))
@@ -185,8 +185,9 @@ class Piece:
             if bounded is not None:
                 self._name(leaf)
             with torch.enable_grad(), self._handling():
-                values = without_values(self.losses_of, leaf, y, what="the loss")
+                values = without_values(self.path, "the loss", self.losses_of, leaf, y)
                 losses = check_losses(values, rows)
+            self.path.hand_over((losses,))
             self._check_losses(losses)
             if self.watch is not None:
                 known = {*self.wiring.targets, *self.tape.derived, id(leaf)}
@@ -214,6 +215,7 @@ class Piece:
                     # torch.autograd.backward is a torch function itself: under it, the modes
                     # would not see what hooks and custom functions do.
                     no_values(
+                        self.path,
                         "the backward pass",
                         _engine_run_backward,
                         (losses,),
@@ -322,7 +324,7 @@ class Piece:
         if self.augmentation is not None:
             with Following(self.path):
                 change = partial(augmented, self.augmentation, self.views)
-                x = without_values(change, x, what="the augmentation")
+                x = without_values(self.path, "the augmentation", change, x)
             self.path.hand_over(pytree.tree_leaves(x))
         x = fold_views(x, self.views)
         with self.unwatched():
@@ -398,12 +400,17 @@ class Piece:
             "made or written after the first batch; it may hold values of records. Make public "
             "tensors before make_private, and keep none from batch to batch"
         )
+        together = (
+            "gets a mixture of records and may raise because of it, so whether a record fails, and "
+            "counts nothing, would depend on others"
+        )
+        raising = [Finding(o.operation, o.place, together) for o in watch.may_raise]
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
         self.kept, self.shares = self.kept.clone(), self.shares.clone()
         buffers = kept_by(model, watch.shadow)
         return Proof(
-            mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed))),
+            mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed, *raising))),
             unknown=tuple(
                 Finding(o.operation, o.place, "is an operation on records that no rule speaks for")
                 for o in watch.unknown

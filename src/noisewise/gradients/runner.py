@@ -43,6 +43,16 @@ class WatchedWarning(UserWarning):
     """Every step is watched, since a proof of one does not speak for the next."""
 
 
+_RAISES = (
+    "the model, the loss or the augmentation raises {} on some records and not on others, by "
+    "itself and not in an operation of torch. So it has read a record's value into Python, and "
+    "whether it raises may depend on several records; or it counts its calls. Nothing was released "
+    "or charged. Give such records a weight of zero with torch.where, or check the data before "
+    "training: records on which an operation of torch fails (a label that is out of range) count "
+    "nothing."
+)
+
+
 class Runner(Comparing):
     """A model on the tape, and what is proven of it.
 
@@ -88,6 +98,7 @@ class Runner(Comparing):
     random = False
     _attached = False
     _slow = False
+    _failed: set[Any] | None = None
     _targets: dict[int, Target]
     _constants: frozenset[int]
     _unmeasured: set[str]
@@ -159,52 +170,73 @@ class Runner(Comparing):
 
     def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
         """Forward, loss and backward of a piece, without the records on which these fail."""
-        chance, held = Chance(self._device()), self.buffers.moved()
+        chance = Chance(self._device())
+        self._failed = None
         try:
             return self._run_all(part, limits, select)
-        except RecordsFailError as failure:
-            shown = failure.shown
+        except RecordsFailError as found:
+            failure = found
         chance.restore()
-        self.buffers.restore(held)
-        part = self.without_failing(part, limits, shown, select)
+        self.buffers.rewind()
         try:
-            return self._run_all(part, limits, select)
-        except RecordsFailError as failure:
-            raise failure.shown from None
+            part = self.without_failing(part, limits, failure, select)
+            piece = self._run_all(part, limits, select)
+            if not (self._failed or set()) <= (piece.path.prefixes or set()):
+                # It raised on another way than the one that is taken without these records.
+                raise PiecesDifferError
+            return piece
+        except RecordsFailError as again:
+            raise again.shown from None
+        finally:
+            self._failed = None
 
     def without_failing(
         self,
         part: Part,
         limits: dict[str, float],
-        shown: Exception,
+        failure: RecordsFailError,
         select: Selection | None = None,
     ) -> Part:
-        """A piece without the records on which the program fails; `shown` if it always does."""
-        forward_only = part.y is None
-        chance, held = Chance(self._device()), self.buffers.moved()
+        """A piece without the records on which the program fails; its error if it always does.
+
+        Afterwards `_failed` holds the ways on which it did.
+        """
+        chance = Chance(self._device())
+        own = [failure.own]
+        self._failed = ways = set()
 
         def fails(some: Part) -> bool:
-            try:
-                for watched in (False, True):
-                    piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
-                    try:
-                        self._through(piece, select, forward_only=forward_only)
-                    except RecordsFailError:
-                        return True
-                    except (OffPathError, RelayoutError, NeedsFallbackError):
-                        continue
+            watched = False
+            while True:
+                piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
+                try:
+                    self._through(piece, select, forward_only=part.y is None)
                     return False
-                return False
-            finally:
-                chance.restore()
-                self.buffers.restore(held)
+                except RecordsFailError as error:
+                    if piece.path.followed or watched:
+                        own.append(error.own)
+                        ways.add(piece.path.failing)
+                        return True
+                    watched = True  # its way is not known before it was watched
+                except OffPathError:
+                    watched = True
+                except RelayoutError:
+                    pass
+                except NeedsFallbackError as need:
+                    self.fall_back(need)
+                finally:
+                    chance.restore()
+                    self.buffers.rewind()
 
         def others() -> Iterator[Part]:
-            x, y = self.whole[0], None if forward_only else self.whole[1]
+            x, y = self.whole[0], None if part.y is None else self.whole[1]
             for places in in_order(leading(x), len(part.places)):
                 yield Part.of(x, y, places, part.number)
 
-        return without_failing(part, shown, fails, others)
+        left = without_failing(part, failure.shown, fails, others)
+        if any(own):
+            raise UnsupportedModelError(_RAISES.format(next(filter(None, own))))
+        return left
 
     def _run_all(
         self, part: Part, limits: dict[str, float], select: Selection | None = None
@@ -269,6 +301,12 @@ class Runner(Comparing):
             raise UnsupportedModelError(proof.explain())
         if self.proof is None or self.proof.proven:
             self.proof = proof
+        if piece.watch is not None and not (self.looking or self.assumed):
+            self.buffers.write(piece.watch.written)
+            self.buffers.attributes.look()
+        if piece.watch is not None and piece.watch.drawn_by_value is not None:
+            self.drawn_by_value = piece.watch.drawn_by_value
+        self.require_even_draws()
         self.random = self.random or (piece.watch is not None and piece.watch.random)
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)
@@ -321,6 +359,8 @@ class Runner(Comparing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
+        if self._failed is not None:
+            piece.path.prefixes = set()
         return piece
 
     def _through(

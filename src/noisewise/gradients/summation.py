@@ -198,8 +198,7 @@ class Summation(Runner):
         records = count_records(x, y)
         codes = self._codes(units, records)
         if not records:
-            self._idle(x, y)
-            return self.zeros(x)
+            return self.idle(x, y)
         self.whole = x, y
         limits = self.prepared(x)
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
@@ -229,6 +228,7 @@ class Summation(Runner):
                 self.compare_chance(chance.is_unseen)
                 self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)
+        self.compare_stages(stage)
         self.buffers.accept_moved()
         return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
 
@@ -263,16 +263,17 @@ class Summation(Runner):
             raise ValueError(f"units needs one entry for each of the {records} rows")
         return numbered(units)
 
-    def _idle(self, x: Any, y: Any) -> None:
-        """Let state that moves with every step move for an empty batch, too."""
-        if not self.buffers.count or self._size is None:
-            return
+    def idle(self, x: Any, y: Any, select: Selection | None = None) -> BoundedSum:
+        """Return the sum of an empty batch; state moves with a made-up record as with any other."""
         inputs, targets = pytree.tree_map(
             lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
         )
         self.whole = inputs, targets
         limits = self.prepared(inputs)
-        self.steadily(lambda: self.summed(inputs, targets, 1, limits))
+        codes = None if self.within is None else torch.zeros(1, dtype=torch.long)
+        self.batch = ()
+        self.steadily(lambda: self.summed(inputs, targets, 1, limits, select, codes))
+        return self.zeros(x)
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
@@ -317,7 +318,7 @@ class Summation(Runner):
         except RecordsFailError as failure:
             if part.barred is not None:
                 raise failure.shown from None
-            self._survey(self.without_failing(part, {}, failure.shown))
+            self._survey(self.without_failing(part, {}, failure))
         finally:
             piece.close()
 

@@ -18,56 +18,67 @@ from torch.utils import _pytree as pytree
 
 from noisewise.errors import NoisewiseError
 from noisewise.gradients.detours import Detour, RecordsFailError
+from noisewise.separation import Path
 
 __all__ = ["no_values", "without_values"]
 
 _SHOWN = (NoisewiseError, Detour, MemoryError, torch.OutOfMemoryError)
 
 
-def no_values(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def no_values(path: Path, what: str, function: Callable[..., Any], *args: Any, **kw: Any) -> None:
     """Call what cannot be run again; an error ends here, and only its kind and place are told."""
-    where = kind = ""
+    where = kind = own = ""
     try:
-        function(*args, **kwargs)
+        function(*args, **kw)
     except _SHOWN:
         raise
     except Exception as error:
-        if not any(letter.isdigit() for letter in str(error)):
-            raise RecordsFailError(error) from None  # a fixed text, which quotes no number
-        trace = traceback.extract_tb(error.__traceback__)[-1]
-        kind, where = type(error).__name__, f"{trace.filename}:{trace.lineno}"
+        kind, where = type(error).__name__, _where(error)
+        own = "" if path.explains(error) else f"{kind} at {where}"
+        path.raised.clear()  # they hold frames, and these hold records
+        if not own and not any(letter.isdigit() for letter in str(error)):
+            raise RecordsFailError(error, own) from None  # torch's own text, without a number
     if kind:
         shown = ValueError(
             f"{what} failed with {kind} at {where}; the message is withheld, since it may show a "
             "private value. Run it on made-up records, without noisewise, to see it. Nothing was "
             "released."
         )
-        raise RecordsFailError(shown)
+        raise RecordsFailError(shown, own)
 
 
-def without_values(function: Callable[..., Any], *private: Any, what: str) -> Any:
+def without_values(path: Path, what: str, function: Callable[..., Any], *private: Any) -> Any:
     """Call a function of private values; an error that it raises does not show them."""
-    kind = ""
+    kind = own = ""
     try:
         return function(*private)
     except _SHOWN:
         raise
     except Exception as error:  # the error and its context end here, they may quote a record
         kind = type(error).__name__
-    shown: Exception
+        own = "" if path.explains(error) else f"{kind} at {_where(error)}"
+    path.raised.clear()  # they hold frames, and these hold records
+    way = path.failing  # of the records, not of the made-up ones that follow
     try:
         function(*pytree.tree_map(_made_up, private))
     except _SHOWN:
         raise
     except Exception as error:  # of zeros alone: it may be shown, if no record fares better
-        raise RecordsFailError(error) from None
+        raise RecordsFailError(error, own) from None
+    finally:
+        path.failing = way
     shown = ValueError(
         f"{what} failed with {kind} on the records of a batch, though not on made-up ones of the "
         "same shape; the message is withheld, since it may show a private value. Check the data "
         "before training: class labels from 0 to the number of classes - 1, tokens within the "
         "vocabulary, targets in the range of the loss. Nothing was released."
     )
-    raise RecordsFailError(shown)
+    raise RecordsFailError(shown, own)
+
+
+def _where(error: Exception) -> str:
+    trace = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{trace.filename}:{trace.lineno}"
 
 
 def _made_up(value: Any) -> Any:

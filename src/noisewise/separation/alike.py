@@ -97,8 +97,8 @@ def layout_of(planes: Tensor, records: int) -> Layout | None:
     """The axis along which all records lie, equally often each; None if there is none."""
     for axis in range(planes.dim() - 1):
         owners = all_but(planes, axis).reshape(2, -1)
-        if bool(is_mixed(owners).any()):
-            continue
+        if bool(is_mixed(owners).any()) or not bool(owners[0].all()):
+            continue  # public rows beside the records: who meets which of them is not followed
         counts = torch.bincount(owners[0].long(), minlength=records + 1)[1:]
         if len(counts) != records or not counts.numel() or int(counts.min()) == 0:
             continue

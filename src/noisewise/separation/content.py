@@ -24,6 +24,8 @@ class Content:
     def __init__(self, tensor: Tensor) -> None:
         self._version = tensor._version
         small = tensor.numel() * tensor.element_size() <= _SMALL and not tensor.is_meta
+        # What numpy or another library shares is never believed torch's count.
+        small = small or _is_shared(tensor)
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             self._copy = tensor.detach().clone() if small else None
 
@@ -37,6 +39,16 @@ class Content:
             return tensor._version == self._version
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             return same_bits(tensor.detach(), self._copy.to(tensor.device))
+
+
+def _is_shared(tensor: Tensor) -> bool:
+    plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return (
+        plain
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.untyped_storage().resizable()
+    )
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import FrameType
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["is_ours", "is_torchs", "place"]
+__all__ = ["is_ours", "is_torchs", "is_users", "place"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -28,6 +29,18 @@ def is_torchs(file: str) -> bool:
 def is_ours(file: str) -> bool:
     """Whether a file of code is this library's."""
     return file.startswith(_OURS)
+
+
+@functools.cache
+def is_users(module: str) -> bool:
+    """Whether a module is neither Python's, nor torch's, ours or an installed library's."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return module not in sys.builtin_module_names
+    file = os.path.abspath(file)
+    return not file.startswith((_TORCH, _OURS, _STANDARD)) and not any(
+        part in file for part in _INSTALLED
+    )
 
 
 def place() -> str:

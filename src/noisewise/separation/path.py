@@ -45,6 +45,7 @@ _PLAIN = (
 _EXACT = frozenset(kind for kind in _PLAIN if kind not in (enum.Enum, type)) | {type}
 _NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
+_WHOLE = slice(None)
 #: What a property of a tensor is, and the kinds of facts that say nothing of its values.
 _Getter = type(Tensor.shape.__get__)  # type: ignore[attr-defined]
 _SAID_OF_ALL = frozenset((torch.Size, torch.dtype, torch.device, torch.layout))
@@ -70,6 +71,7 @@ class Outside:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Content, int]] = {}
+        self._count = 0
 
     def number(self, tensor: Tensor, learning: bool) -> int | None:
         """Which of them it is; None if it is none, or has changed since."""
@@ -78,9 +80,9 @@ class Outside:
             return found[2]
         if not learning:
             return None
-        number = len(self._held) + 1
-        self._held[id(tensor)] = (weakref.ref(tensor), Content(tensor), number)
-        return number
+        self._count += 1  # never one that had another content
+        self._held[id(tensor)] = (weakref.ref(tensor), Content(tensor), self._count)
+        return self._count
 
 
 class Path:
@@ -99,6 +101,12 @@ class Path:
     ----------
     floats : int
         The same of the floats that the digest leaves out.
+    raised : list of exceptions
+        What functions of torch have raised, whoever caught it.
+    failing : Any
+        The way to the last of these, and the call itself.
+    prefixes : set, optional
+        The ways to all calls, if they are asked for.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
@@ -111,7 +119,10 @@ class Path:
         "_numbers",
         "_outside",
         "digest",
+        "failing",
         "floats",
+        "prefixes",
+        "raised",
         "unfollowed",
     )
 
@@ -124,6 +135,9 @@ class Path:
         self.digest = 0
         self.floats = 0
         self.unfollowed = ""
+        self.raised: list[BaseException] = []
+        self.failing: Any = None
+        self.prefixes: set[Any] | None = None
         self._known = known
         self._outside = Outside() if outside is None else outside
         self._learning = learning
@@ -173,13 +187,11 @@ class Path:
             # Shape, type or device: whoever asks, and of which tensor, does nothing to it.
             self.digest = hash((self.digest, function, result))
             return
-        seen: list[Any] = [self.digest, function]
-        exact = function is _ASSIGNMENT or not (args and isinstance(args[0], Tensor))
-        self._describe(args, seen, exact)
-        if kwargs:
-            for key, value in kwargs.items():
-                seen.append(key)
-                self._describe((value,), seen, exact)
+        seen = self._call(function, args, kwargs)
+        if self.prefixes is not None:
+            self.prefixes.add((hash(tuple(seen)), self.floats))
+        if isinstance(result, Tensor):
+            seen.append(result.dtype)  # settings choose it, too: autocast, the default type
         self.digest = hash(tuple(seen))
         if function in _RETURNING:
             self.lose("a hook on a tensor's gradient")
@@ -194,6 +206,30 @@ class Path:
             for part in result:
                 if isinstance(part, Tensor):
                     self.name(part)
+
+    def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
+        """A call of a torch function that raised; whoever goes on from here is off every path."""
+        self.failing = (hash(tuple(self._call(function, args, kwargs))), self.floats)
+        self.raised.append(error)
+        self.digest = hash((self.failing, "raised"))
+
+    def explains(self, error: BaseException | None) -> bool:
+        """Whether a function of torch raised this error, or one that it was made of."""
+        while error is not None:
+            if any(error is raised for raised in self.raised):
+                return True
+            error = error.__cause__ or error.__context__
+        return False
+
+    def _call(self, function: Any, args: Any, kwargs: Any) -> list[Any]:
+        seen: list[Any] = [self.digest, function]
+        exact = function is _ASSIGNMENT or not (args and isinstance(args[0], Tensor))
+        self._describe(args, seen, exact)
+        if kwargs:
+            for key, value in kwargs.items():
+                seen.append(key)
+                self._describe((value,), seen, exact)
+        return seen
 
     def _describe(self, values: Any, seen: list[Any], exact: bool) -> None:
         for value in values:
@@ -214,13 +250,16 @@ class Path:
                 seen.append(small if small < 2**60 else str(value))
             elif isinstance(value, float):
                 if exact:
-                    seen.append(value.hex())
+                    seen.append(float.hex(value))
                 else:
                     seen.append("float")
-                    self.floats = hash((self.floats, value.hex()))
+                    self.floats = hash((self.floats, float.hex(value)))
             elif isinstance(value, (tuple, list)):
-                seen.append(len(value))
-                self._describe(value, seen, True)
+                # As torch reads them, whatever a type of one's own says of itself.
+                kind: Any = tuple if isinstance(value, tuple) else list
+                plain = kind.__getitem__(value, _WHOLE)
+                seen.append(len(plain))
+                self._describe(plain, seen, True)
             elif value.__class__ in _EXACT:
                 seen.append(value)
             elif isinstance(value, _PLAIN):
@@ -246,10 +285,13 @@ class Path:
         seen.append(type(value))
         if isinstance(value, (slice, range)):
             self._describe((value.start, value.stop, value.step), seen, True)
-        elif isinstance(value, np.ndarray) and value.dtype != object:
-            seen.extend((value.dtype.str, value.shape, value.tobytes()))
-        elif isinstance(value, (np.generic, complex)):
-            seen.append(repr(value))
+        elif isinstance(value, (np.ndarray, np.generic)):
+            array = np.array(value, subok=False)
+            seen.extend((array.dtype.str, array.shape, array.tobytes()))
+            if array.dtype == object:
+                self.lose("an array of objects")
+        elif isinstance(value, complex):
+            seen.append(complex.__repr__(value))
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 self._describe((key, item), seen, True)

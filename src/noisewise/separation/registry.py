@@ -17,6 +17,7 @@ import torch
 from noisewise.separation.call import Call, Planes
 
 __all__ = [
+    "DRAWN_BY_VALUE",
     "ESCAPES",
     "RULES",
     "TRUSTED",
@@ -70,6 +71,38 @@ _RULED = frozenset(("index", "_ctc_loss"))
 _SIZED = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
 
 
+#: Arguments whose values may make a kernel raise: indices lie within their axis, whole numbers are
+#: not divided by zero, chances lie between 0 and 1, matrices can be factored.
+_RAISED_BY = {
+    "index": "gather scatter scatter_add scatter_reduce index_add index_copy index_fill index_put "
+    "index_reduce index_select take put",
+    "indices": "index _unsafe_index index_put _unsafe_index_put _index_put_impl_ embedding "
+    "_embedding_bag _embedding_bag_forward_only embedding_dense_backward max_unpool2d max_unpool3d",
+    "offsets": "_embedding_bag _embedding_bag_forward_only",
+    "target": "nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward "
+    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+    "binary_cross_entropy",
+    "targets": "_ctc_loss",
+    "input_lengths": "_ctc_loss",
+    "target_lengths": "_ctc_loss",
+    "other": "div divide true_divide floor_divide remainder fmod",
+    "p": "bernoulli",
+    "std": "normal",
+    "info": "_linalg_check_errors",
+    "count": "binomial",
+    "prob": "binomial",
+    "self": "bernoulli multinomial poisson _standard_gamma _sample_dirichlet bincount histc "
+    "binary_cross_entropy",
+    "A": "linalg_eig _linalg_eigh _linalg_svd linalg_lu linalg_qr",
+}
+RAISED_BY: dict[str, set[str]] = {}
+for _argument, _names in _RAISED_BY.items():
+    for _name in words(_names):
+        RAISED_BY.setdefault(_name, set()).add(_argument)
+#: How many numbers these take from the generator depends on the values they get.
+DRAWN_BY_VALUE = words("poisson binomial _standard_gamma _sample_dirichlet")
+
+
 class Operation:
     """What an operation's schema says, and its rule."""
 
@@ -101,6 +134,11 @@ class Operation:
         known = (RULES.get(name) or RULES.get(base)) if aten else None
         self.rule: Rule | None = known or (RULES["pointwise"] if tagged else None)
         self.pointwise = self.rule is RULES["pointwise"]
+        #: Arguments whose values may make it raise.
+        self.raised_by = RAISED_BY.get(base, set())
+        if base == "bernoulli" and name != base:
+            self.raised_by = {"p"}  # in place: what was there is not read
+        self.drawn_by_value = base in DRAWN_BY_VALUE
 
 
 _OPERATIONS: dict[Any, Operation] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from noisewise.separation.shadow import Cell, Shadow, storage_key
 
@@ -52,6 +53,12 @@ class Trace:
             else:  # generators, process groups: shown with their address, which says nothing
                 seen.append(type(value))
         self.digest = hash(tuple(seen))
+
+    def enter(self, tensor: Tensor) -> None:
+        """A tensor that was made of Python's numbers: what it holds is part of the run."""
+        with _disable_current_modes():
+            rows = tensor.detach().reshape(-1, 1).contiguous().view(torch.uint8)
+            self.digest = hash((self.digest, rows.cpu().numpy().tobytes()))
 
     def _place(self, tensor: Tensor) -> tuple[Any, ...]:
         if tensor.layout != torch.strided:

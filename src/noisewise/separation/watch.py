@@ -87,6 +87,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}
         self.known = {storage_key(t) for t in known}
+        #: Those of them that were written.
+        self.written: set[int] = set()
         for tensor in private:
             planes = _EVERYBODY.reshape(2, *(1,) * tensor.dim())
             self.shadow.given.add(tensor.untyped_storage()._cdata)
@@ -106,6 +108,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         #: How many records are followed, and operations that may treat them differently.
         self.records = 0
         self.unlike: dict[Origin, None] = {}
+        #: Operations that may raise because of several records together.
+        self.may_raise: dict[Origin, None] = {}
+        #: One whose use of the generator depends on records' values.
+        self.drawn_by_value: Origin | None = None
         #: Whether it is asked at all if they are treated alike.
         self.comparing = True
 
@@ -177,6 +183,19 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if key is not None:
             self._exported.add(key)
 
+    def _may_raise(self, call: Call, operation: Operation) -> bool:
+        """Whether values of several records together decide if an operation raises."""
+        deciding = [call.arguments.get(name) for name in operation.raised_by]
+        for tensor in pytree.tree_leaves(deciding):
+            if not isinstance(tensor, Tensor):
+                continue
+            if "other" in operation.raised_by and tensor.is_floating_point():
+                continue  # only whole numbers mind a zero
+            planes = self.shadow.read(tensor)
+            if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
+                return True
+        return False
+
     def _any_private(self, values: Any) -> bool:
         leaves = pytree.tree_leaves(values)
         return any(isinstance(t, Tensor) and self.shadow.read(t) is not None for t in leaves)
@@ -210,9 +229,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
+        if private and operation.drawn_by_value:
+            self.drawn_by_value = self.drawn_by_value or Origin(call.name, place())
+        if private and operation.raised_by and self._may_raise(call, operation):
+            self.may_raise.setdefault(Origin(call.name, place()))
         if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
+        for tensor in call.results[: call.overwritten]:
+            if (key := storage_key(tensor)) in self.known and key is not None:
+                self.written.add(key)
+        if fresh:
+            self.trace.enter(call.results[0])
         if private and not tensors_only(result) and call.name not in Leaks.FACTS:
             self.escapes.setdefault(Origin(call.name, place()))
         derived = None if private else public_kind(call, operation)

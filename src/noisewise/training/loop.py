@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from noisewise.gradients import BoundedSum, GradientEngine
+from noisewise.gradients.open_batch import selection
 from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
-from noisewise.training.records import first_record, leaves, map_tensors, record_count
+from noisewise.training.records import first_record, leaves, record_count
 
 __all__ = ["GradientWatch", "Loop", "PrivateLoss", "PrivateModel"]
 
@@ -63,6 +65,10 @@ class Loop:
         self._state = _IDLE
         self._records = 0
         self._inputs: Any = None
+        #: Of an empty batch: its targets, the output's tensors, and what of them the loss takes.
+        self._targets: Any = None
+        self._leaves: list[Any] = []
+        self._select: Any = None
 
     @property
     def records(self) -> int:
@@ -108,7 +114,11 @@ class Loop:
                 "run.loss(output, y) once, with all terms in one loss."
             )
         self._before_loss(y)
-        value = self._engine.losses(output, y) if self._records else _zero(output)
+        if self._records:
+            value = self._engine.losses(output, y)
+        else:
+            self._targets, self._select = y, selection(self._leaves, output)
+            value = _zero(output)
         value.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         self._state = _LOSS
         return value
@@ -129,7 +139,9 @@ class Loop:
             )
         self._state = _IDLE
         try:
-            return self._engine.collect() if self._records else self._engine.zeros(self._inputs)
+            if self._records:
+                return self._engine.collect()
+            return self._engine.idle(self._inputs, self._targets, self._select)
         finally:
             self._close()
 
@@ -148,7 +160,8 @@ class Loop:
             )
 
     def _close(self) -> None:
-        self._inputs = None
+        self._inputs = self._targets = self._select = None
+        self._leaves = []
         self._engine.detach()
         self._held.close()
 
@@ -164,9 +177,11 @@ class Loop:
 
     def _no_output(self, x: Any) -> Any:
         """Output for no records; layers that refuse an empty batch see one of zeros instead."""
-        with torch.no_grad():
+        with torch.no_grad(), self._engine.buffers.kept():
             output = call_model(self._model, first_record(x))
-        return map_tensors(output, lambda tensor: tensor[:0].detach().requires_grad_())
+        output = pytree.tree_map(_without_rows, output)
+        self._leaves = pytree.tree_leaves(output)
+        return output
 
 
 class PrivateModel:
@@ -276,3 +291,10 @@ class GradientWatch:
 def _zero(output: Any) -> Tensor:
     total: Tensor = sum((tensor.sum() for tensor in leaves(output)), torch.zeros(()))
     return total * 0.0
+
+
+def _without_rows(value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.dim():
+        return value
+    rows = value[:0].detach()
+    return rows.requires_grad_() if rows.is_floating_point() else rows
