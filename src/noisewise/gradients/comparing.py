@@ -11,8 +11,8 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers, Stage
 from noisewise.gradients.calm import Calm
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError
-from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, Wiring

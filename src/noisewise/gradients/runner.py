@@ -19,6 +19,7 @@ from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
@@ -27,7 +28,6 @@ from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.failing import without_failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
-from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.vouched import compare_halves

@@ -25,6 +25,7 @@ from noisewise.gradients.batches import (
     leading,
 )
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
@@ -34,7 +35,7 @@ from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
 from noisewise.gradients.losses import record_losses
-from noisewise.gradients.models import Chance, check_modules, undisturbed
+from noisewise.gradients.models import check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
