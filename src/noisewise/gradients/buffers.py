@@ -18,10 +18,10 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.attributes import Attributes, HeldAttributes
 from noisewise.separation import Content
 
-__all__ = ["Buffers", "Stage"]
+__all__ = ["Buffers", "Held", "Stage"]
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """State as it was."""
 
     buffers: list[tuple[nn.Module, str, Tensor, int, Tensor]]
@@ -81,12 +81,12 @@ class Buffers:
                 if buffer is not None:
                     yield module, name, buffer
 
-    def remember(self, known: bool = False) -> _Held:
+    def remember(self, known: bool = False) -> Held:
         """All state as it is; of attributes those that move, if these are `known`."""
         held = [(m, n, b, b._version, b.detach().clone()) for m, n, b in self._all()]
-        return _Held(held, self.attributes.remember(moving_only=known), not known)
+        return Held(held, self.attributes.remember(moving_only=known), not known)
 
-    def learn(self, before: _Held) -> bool:
+    def learn(self, before: Held) -> bool:
         """Note what has changed since; whether more moves than was known."""
         count = self.count
         if before.whole:
@@ -97,7 +97,7 @@ class Buffers:
                 self.moving.add((module, name))
         return self.count > count
 
-    def restore(self, before: _Held) -> None:
+    def restore(self, before: Held) -> None:
         """Give everything the value that it had."""
         self.attributes.restore(before.attributes, before.whole)
         with torch.no_grad():
@@ -106,14 +106,14 @@ class Buffers:
                     buffer.copy_(value)
                 module._buffers[name] = buffer
 
-    def moved(self) -> _Held:
+    def moved(self) -> Held:
         """All that moves, as it is."""
         held = [
             (module, name, buffer, buffer._version, buffer.detach().clone())
             for module, name in self.moving
             if (buffer := module._buffers.get(name)) is not None
         ]
-        return _Held(held, self.attributes.remember(moving_only=True))
+        return Held(held, self.attributes.remember(moving_only=True))
 
     def stage(self) -> Stage:
         """All pieces of a batch, one after the other, begin here."""

@@ -92,7 +92,7 @@ class Comparing:
         if not alike or (part.number and any(stage.outgrown for stage in stages)):
             raise PiecesDifferError
 
-    def steadily(self, run: Callable[[], _Result]) -> _Result:
+    def steadily(self, run: Callable[[Chance], _Result]) -> _Result:
         """Make a run again until all its pieces are treated alike, in slots that allow it.
 
         Once more as it was: what is made once and kept makes the first piece differ. Then with
@@ -102,7 +102,7 @@ class Comparing:
         again = False
         while True:
             try:
-                result = run()
+                result = run(chance)
                 self.knows_state = True
                 return result
             except PlacesMatterError:

@@ -279,8 +279,8 @@ class OpenBatch:
         except (PlacesMatterError, PiecesDifferError):
             owner.buffers.restore(self._held)
             return owner.steadily(
-                lambda: owner.summed(
-                    self.x, self.y, self.records, self._limits, self._select, self.codes
+                lambda now: owner.summed(
+                    now, self.x, self.y, self.records, self._limits, self._select, self.codes
                 )
             )
         finally:

@@ -147,7 +147,7 @@ def held(factors: Tensor, norms: Tensor, limit: float) -> Tensor:
     A record counts zero if its norm is not finite, or if its factor is no number or so small that
     it would be rounded coarsely.
     """
-    allowed = (limit / norms.clamp_min(SMALLEST)).clamp_max(LARGEST)
+    allowed = (limit / norms.clamp_min(SMALLEST)).clamp_max_(LARGEST)
     cut = torch.minimum(factors.to(norms.dtype).clamp_min(0.0), allowed)
-    usable = torch.isfinite(norms) & torch.isfinite(factors) & (cut >= LEAST)
-    return torch.where(usable, cut, torch.zeros_like(cut))
+    # A norm that is no number makes the cut no number, and an infinite one makes it zero.
+    return torch.where((cut >= LEAST) & (factors < torch.inf), cut, 0.0)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
-from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.buffers import Buffers, Held
 from noisewise.gradients.chance import Chance
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
@@ -84,6 +84,8 @@ class Runner(Comparing):
     _constants: frozenset[int]
     _unmeasured: set[str]
     _wirings: dict[Any, Wiring]
+    #: Parameters of every module.
+    _owned: list[dict[str, nn.Parameter | None]]
     _precision: contextlib.ExitStack
 
     @property
@@ -109,7 +111,9 @@ class Runner(Comparing):
         return any(propagating(estimator) is not None for estimator in self._stages())
 
     def _device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
+        for parameter in self.parameters.values():
+            return parameter.device
+        raise UnsupportedModelError("the model has no parameter that learns")
 
     # -- one piece ----------------------------------------------------------------------
 
@@ -149,18 +153,27 @@ class Runner(Comparing):
         self.detach()
         self.attach()
 
-    def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
-        """Forward, loss and backward of a piece, without the records on which these fail."""
-        chance, held = Chance(self._device()), self.buffers.moved()
+    def _run(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None = None,
+        chance: Chance | None = None,
+    ) -> Piece:
+        """Forward, loss and backward of a piece, without the records on which these fail.
+
+        `chance` is as it is, if somebody has looked already.
+        """
+        chance, held = chance or Chance(self._device()), self.buffers.moved()
         try:
-            return self._run_all(part, limits, select)
+            return self._run_all(part, limits, select, chance, held)
         except RecordsFailError as failure:
             shown = failure.shown
         chance.restore()
         self.buffers.restore(held)
         part = self.without_failing(part, limits, shown, select)
         try:
-            return self._run_all(part, limits, select)
+            return self._run_all(part, limits, select, chance, held)
         except RecordsFailError as failure:
             raise failure.shown from None
 
@@ -193,15 +206,18 @@ class Runner(Comparing):
         return without_failing(part, shown, fails)
 
     def _run_all(
-        self, part: Part, limits: dict[str, float], select: Selection | None = None
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None,
+        chance: Chance,
+        held: Held,
     ) -> Piece:
         """All records of a piece: bound to a path that was proven, else watched."""
         wiring = self.wiring_of(part)
         if wiring.paths and self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
-        chance = Chance(self._device())
         if wiring.paths:
-            held = self.buffers.moved()
             try:
                 piece = self._through(self._piece(part, wiring, limits), select)
                 if wiring.proves(piece.path):
@@ -318,7 +334,7 @@ class Runner(Comparing):
         if (bounded := propagating(self.estimator)) is not None:
             check_full_precision(self._device().type, type(bounded).__name__)
         self._check_hooks()
-        held = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
         for parameter, _ in held:
             parameter.grad = None
         try:
@@ -378,9 +394,13 @@ class Runner(Comparing):
 
     def check_leaks(self, before: Container[int] = ()) -> None:
         """Refuse gradients that bypassed the tape; `before` had one already."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and id(parameter) not in before:
+        for own in self._owned:
+            for parameter in own.values():
+                if parameter is None or parameter.grad is None or id(parameter) in before:
+                    continue
                 parameter.grad = None
+                names = (n for n, p in self.model.named_parameters() if p is parameter)
+                name = next(names, "of a module that was removed")
                 raise UnsupportedModelError(
                     f'the parameter "{name}" received a gradient outside the tape, so its records '
                     "could not be bounded: it is used by code that runs outside the model's "

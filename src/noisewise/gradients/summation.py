@@ -116,6 +116,7 @@ class Summation(Runner):
         self._targets, self._constants = targets, constants
         self._unmeasured: set[str] = set()
         self._wirings: dict[Any, Wiring] = {}
+        self._owned = [module._parameters for module in model.modules()]
         self.interception = Interception(model, Wiring(targets, constants))
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.buffers = Buffers(model, loss, augmentation)
@@ -202,10 +203,11 @@ class Summation(Runner):
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
         self.batch = [t for t in leaves if isinstance(t, Tensor)]
-        return self.steadily(lambda: self.summed(x, y, records, limits, codes=codes))
+        return self.steadily(lambda now: self.summed(now, x, y, records, limits, codes=codes))
 
     def summed(
         self,
+        now: Chance,
         x: Any,
         y: Any,
         records: int,
@@ -213,16 +215,23 @@ class Summation(Runner):
         select: Selection | None = None,
         codes: Tensor | None = None,
     ) -> BoundedSum:
-        """Return the bounded sum of a batch; it has to be made again if places matter."""
+        """Return the bounded sum of a batch; it has to be made again if places matter.
+
+        `now` is chance as it is.
+        """
         found = self.collection(limits)
-        chance: Chance | None = None
+        # Slots of the records' own are drawn first; else nothing is drawn before the first piece.
+        chance = None if self.own_places else now
+        first = True
         seen: dict[Any, Any] = {}
         stage = self.buffers.stage()
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
                 chance = self.repeated_chance(chance)
                 with stage.piece():
-                    piece = self._run(part, limits, select)
+                    here = chance if first or self.own_places else None
+                    piece = self._run(part, limits, select, here)
+                first = False
                 self.compare_chance(chance.is_unseen)
                 self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)
@@ -243,7 +252,8 @@ class Summation(Runner):
 
     def collection(self, limits: dict[str, float]) -> Collection:
         """An empty one, for the pieces of a batch."""
-        return Collection(self.estimator, self.groups, limits, self._device())
+        ordered = not self.own_places and self.within is None
+        return Collection(self.estimator, self.groups, limits, self._device(), ordered)
 
     def _codes(self, units: Tensor | None, records: int) -> Tensor | None:
         """Units numbered in the order in which they come, where there are any to be kept."""
@@ -268,7 +278,7 @@ class Summation(Runner):
             lambda v: v.new_zeros((1, *v.shape[1:])) if isinstance(v, Tensor) else v, (x, y)
         )
         limits = self.prepared(inputs)
-        self.steadily(lambda: self.summed(inputs, targets, 1, limits))
+        self.steadily(lambda now: self.summed(now, inputs, targets, 1, limits))
 
     def zeros(self, x: Any) -> BoundedSum:
         """Return the sum of an empty batch of records like those of x."""
