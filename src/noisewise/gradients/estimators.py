@@ -353,9 +353,11 @@ _ELEMENTWISE = frozenset((Clipped, Factored, InputScaled, Propagated))
 def factors_of(estimator: Estimator, measure: Tensor, limit: float) -> Tensor:
     """Return the factor of each record, a function of that record's measure alone.
 
-    The estimator gets a copy: whatever it does to it, the measure stays what it was. One that
-    claims no soundness, for study, may look at all records.
+    An estimator that is not of this module gets a copy: whatever it does to it, the measure stays
+    what it was. One that claims no soundness, for study, may look at all records.
     """
-    if type(estimator) in _ELEMENTWISE or not estimator.sound:
+    if type(estimator) in _ELEMENTWISE:
+        return estimator.scale(measure, limit)
+    if not estimator.sound:
         return estimator.scale(measure.clone(), limit)
     return apart(estimator.scale, measure, limit)

@@ -415,9 +415,9 @@ class Summation(Runner):
                 total = found.total.get(name)
                 total = total if total is None or views == 1 else total / views
                 kind = sum_type(parameter.dtype, records)
-                gradients[name] = (
-                    torch.zeros_like(parameter, dtype=kind) if total is None else total.to(kind)
-                ).detach()
+                if total is None:
+                    total = torch.zeros_like(parameter, dtype=kind)
+                gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
             sensitivity = limits[spec.name] * (1 + SLACK)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)

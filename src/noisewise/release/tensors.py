@@ -98,10 +98,16 @@ class TensorNoise:
             # Asked for shape, type and place alone.
             alike = [_like(total, kind) for total, kind in zip(sums, kinds, strict=True)]
             drawn = rng.normal_for(alike, stds) if sums else []
-            noisy = {
-                name: _mean(total, noise, self.divisor).to(kind)
-                for name, kind, total, noise in zip(names, kinds, sums, drawn, strict=True)
-            }
+            alone = any(s.dtype != noise.dtype for s, noise in zip(sums, drawn, strict=True))
+            if sums and not alone:
+                # The same sums as below, in one call.
+                torch._foreach_add_(drawn, sums, alpha=1.0 / self.divisor)
+                means = drawn
+            else:
+                pairs = zip(sums, drawn, strict=True)
+                means = [_mean(total, noise, self.divisor) for total, noise in pairs]
+            typed = zip(names, kinds, means, strict=True)
+            noisy = {name: mean.to(kind) for name, kind, mean in typed}
         return {**noisy, **quiet}
 
 
