@@ -247,19 +247,73 @@ def test_large_images_are_bounded_exactly(per):
         torch.testing.assert_close(result.gradients[key], value, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("pixels", "kernel", "stride", "padding", "dilation", "times"),
+    [(2, 7, 1, 3, 1, 1), (9, 3, 2, 1, 1, 2), (8, 3, 3, 0, 1, 1), (11, 3, 2, 2, 2, 1)],
+)
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_channels_with_kernels_of_their_own(
+    dimensions, pixels, kernel, stride, padding, dilation, times
+):
+    # Images moved along their cotangents, beside torch's own gradient of one record.
+    generator = torch.Generator().manual_seed(0)
+    channels, records = 6, 70
+    layer = (nn.Conv1d, nn.Conv2d)[dimensions - 1]
+    model = layer(channels, times * channels, kernel, stride, padding, dilation, groups=channels)
+    x = torch.randn(records, channels, *[pixels] * dimensions, generator=generator)
+    cotangent = torch.randn(model(x).shape, generator=generator)
+    settings = Convolution(
+        *((size,) * dimensions for size in (kernel, stride, padding, dilation)), channels
+    )
+    weight = Target("weight", tuple(model.weight.shape))
+    use = ConvolutionContraction(x, cotangent, settings, 1, weight, None)
+    assert use._by_channels()
+    for found in (
+        torch.cat([part for _, _, part in use.gradients_once(0, records)]),
+        use.condensed().instantiate(0, records)["weight"].flatten(1),
+    ):
+        for record in (0, 1, 69):
+            model.zero_grad()
+            model(x[record : record + 1]).backward(cotangent[record : record + 1])
+            expected = model.weight.grad.flatten()
+            torch.testing.assert_close(found[record], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("per", ["model", "layer"])
+def test_channels_with_kernels_of_their_own_are_bounded_exactly(per):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(8, 8, 5, padding=2, groups=8), nn.ReLU(), nn.Conv2d(8, 4, 1)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    )
+    x, y = torch.randn(RECORDS, 8, 6, 6), torch.randint(3, (RECORDS,))
+    clip = 0.02
+    gradients = record_gradients(model, functional.cross_entropy, x, y)
+    result = strictly(model, functional.cross_entropy, x, y, nw.Clipped(clip, per=per))
+    expected = bounded_reference(
+        gradients,
+        [g.names for g in result.groups],
+        lambda n: (clip / n.clamp_min(1e-12)).clamp_max(1.0),
+    )
+    for key, value in expected.items():
+        torch.testing.assert_close(result.gradients[key], value, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("pixels", [3, 8, 32])
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize("value", [1e30, float("inf"), float("nan")])
-def test_no_record_beside_another_reaches_its_gradient(groups, value):
+def test_no_record_beside_another_reaches_its_gradient(groups, value, pixels):
     # Blocked kernels fill lanes up with neighbours: to the bit, nothing of one may be in another.
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 8, 32, 32, generator=generator)
-    cotangent = torch.randn(5, 8, 32, 32, generator=generator)
+    x = torch.randn(5, 8, pixels, pixels, generator=generator)
+    cotangent = torch.randn(5, 8, pixels, pixels, generator=generator)
     settings = Convolution((3, 3), (1, 1), (1, 1), (1, 1), groups)
     weight = Target("weight", (8, 8 // groups, 3, 3))
 
     def gradients(x, cotangent):
         use = ConvolutionContraction(x, cotangent, settings, 1, weight, None)
-        assert use._by_groups()
+        assert use._by_groups() == (pixels >= 8)
+        assert use._by_channels() == (groups == 8)
         return torch.cat([part for _, _, part in use.gradients_once(0, 5)])
 
     before = gradients(x, cotangent)

@@ -110,10 +110,12 @@ class Part(NamedTuple):
         What fills a unit up are copies of its own first row: lengths of its factors are measured
         together, and must not depend on anybody else's.
         """
-        valid = None if bool((places >= 0).all()) else places >= 0
-        first = places.reshape(-1, each)[:, 0].repeat_interleave(each)
-        spare = torch.where(first >= 0, first, places.amax())
-        chosen = places if valid is None else torch.where(valid, places, spare)
+        taken = places >= 0
+        valid, chosen = None, places
+        if not bool(taken.all()):
+            first = places.reshape(-1, each)[:, 0].repeat_interleave(each)
+            spare = torch.where(first >= 0, first, places.amax())
+            valid, chosen = taken, torch.where(taken, places, spare)
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, Tensor):

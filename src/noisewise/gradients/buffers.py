@@ -20,10 +20,10 @@ from noisewise.gradients.reach import MISSING
 from noisewise.separation import Content
 from noisewise.separation.shadow import storage_key
 
-__all__ = ["Buffers", "Stage"]
+__all__ = ["Buffers", "Held", "Stage"]
 
 
-class _Held(NamedTuple):
+class Held(NamedTuple):
     """State as it was."""
 
     buffers: list[tuple[nn.Module, str, Tensor, int, Tensor]]
@@ -129,12 +129,12 @@ class Buffers:
                 if buffer is not None:
                     yield module, name, buffer
 
-    def remember(self) -> _Held:
+    def remember(self) -> Held:
         """All state as it is."""
         held = [(m, n, b, b._version, b.detach().clone()) for m, n, b in self._all()]
-        return _Held(held, self.attributes.remember())
+        return Held(held, self.attributes.remember())
 
-    def learn(self, before: _Held) -> bool:
+    def learn(self, before: Held) -> bool:
         """Note what has changed since; whether more moves than was known."""
         count = self.count
         self.attributes.learn(before.attributes)
@@ -144,7 +144,7 @@ class Buffers:
                 self.moving.add((module, name))
         return self.count > count
 
-    def restore(self, before: _Held) -> None:
+    def restore(self, before: Held) -> None:
         """Give everything the value that it had."""
         self.attributes.restore(before.attributes)
         with torch.no_grad():
@@ -153,7 +153,7 @@ class Buffers:
                     buffer.copy_(value)
                 module._buffers[name] = buffer
 
-    def restore_moving(self, before: _Held) -> None:
+    def restore_moving(self, before: Held) -> None:
         """Give what a run changes the value that it had."""
         moving = self.attributes.moving
         values = [held for held in before.attributes.values if (held[0].key, held[1]) in moving]
@@ -161,7 +161,7 @@ class Buffers:
         looked = before.attributes.spaces
         values += [(moving[key], key[1], MISSING) for key in new if key[0] in looked]
         buffers = [held for held in before.buffers if held[:2] in self.moving]
-        self.restore(_Held(buffers, HeldAttributes(values)))
+        self.restore(Held(buffers, HeldAttributes(values)))
 
     def write(self, keys: Container[int]) -> None:
         """Memory of the model that a watched run wrote, whether torch counted it or not."""
@@ -187,14 +187,14 @@ class Buffers:
         if self.current is not None:
             self.restore(self.current.start)
 
-    def moved(self) -> _Held:
+    def moved(self) -> Held:
         """All that moves, as it is."""
         held = [
             (module, name, buffer, buffer._version, buffer.detach().clone())
             for module, name in self.moving
             if (buffer := module._buffers.get(name)) is not None
         ]
-        return _Held(held, self.attributes.remember(moving_only=True))
+        return Held(held, self.attributes.remember(moving_only=True))
 
     def stage(self) -> Stage:
         """All pieces of a batch, one after the other, begin here."""

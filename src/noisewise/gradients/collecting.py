@@ -26,6 +26,8 @@ class Collection:
         Sums over the units so far.
     nonfinite : Tensor
         How many units counted zero because they were not finite.
+
+    With `ordered`, pieces come in the order of the records.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class Collection:
         groups: Sequence[GroupSpec],
         limits: dict[str, float],
         device: torch.device,
+        ordered: bool = False,
     ) -> None:
+        self._ordered = ordered
         self._factors, self._groups, self._limits = factors, groups, limits
         self.total: Sums = {}
         self.nonfinite = torch.zeros((), dtype=torch.long, device=device)
@@ -53,7 +57,7 @@ class Collection:
         for name, values in piece.tape.norms.items():
             self._norms.setdefault(name, []).append(part.counting_units(values))
         owners = part.places if part.owners is None else part.owners
-        self._owners.append(owners[owners >= 0])
+        self._owners.append(owners if part.valid is None else owners[owners >= 0])
         self.nonfinite = self.nonfinite + piece.bad()
 
     def _bound(self, part: Part) -> None:
@@ -85,6 +89,8 @@ class Collection:
         """What was measured of every unit, in their order."""
         if not self._norms:
             return {}
-        order = torch.cat(self._owners).argsort()
         joined = {name: torch.cat(parts).to(kind) for name, parts in self._norms.items()}
+        if self._ordered:
+            return joined
+        order = torch.cat(self._owners).argsort()
         return {name: values[order.to(values.device)] for name, values in joined.items()}

@@ -11,8 +11,8 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers, Stage
 from noisewise.gradients.calm import Calm
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError
-from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, Wiring
@@ -116,7 +116,7 @@ class Comparing:
         if any(stage.outgrown for stage in stages) and not (self.looking or self.assumed):
             raise PiecesDifferError
 
-    def steadily(self, run: Callable[[], _Result]) -> _Result:
+    def steadily(self, run: Callable[[Chance], _Result]) -> _Result:
         """Make a run again until all its pieces are treated alike, in slots that allow it.
 
         Once more as it was: what is made once and kept makes the first piece differ. Then with
@@ -127,7 +127,7 @@ class Comparing:
         while True:
             count = self.buffers.count
             try:
-                return run()
+                return run(chance)
             except PlacesMatterError:
                 again = False
             except PiecesDifferError:

@@ -364,11 +364,14 @@ def factors_of(
 ) -> Callable[[Tensor], Tensor]:
     """Return the function that gives each record its factor, by that record's measure alone.
 
-    It is the same for all pieces of a batch, and gets a copy: whatever it does to it, the measure
-    stays what it was. An estimator that claims no soundness, for study, may look at all records.
+    It is the same for all pieces of a batch. An estimator that is not of this module gets a copy:
+    whatever it does to it, the measure stays what it was. One that claims no soundness, for study,
+    may look at all records.
     """
     kind = type(estimator)
     measured = kind in (Clipped, Factored) and is_elementwise(getattr(estimator, "rule", "clip"))
-    if measured or kind in (InputScaled, Propagated) or not estimator.sound:
+    if measured or kind in (InputScaled, Propagated):
+        return lambda measure: estimator.scale(measure, limit)
+    if not estimator.sound:
         return lambda measure: estimator.scale(measure.clone(), limit)
     return formula(estimator.scale, limit, device)

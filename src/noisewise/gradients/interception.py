@@ -157,7 +157,10 @@ class Interception:
         self.fallbacks: dict[str, str] = {}
         self.looped: set[str] = set()
         self.warned: set[str] = set()
-        self.originals: dict[str, Callable[..., Any]] = {}
+        #: What is replaced now: modules, and their forward on the tape by the one of their own.
+        self._attached: list[nn.Module] = []
+        self._forwards: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self._modules = list(model.named_modules())
         self._buffers = [module._buffers for module in model.modules()]
         self._constants = wiring.constants | frozenset(wiring.targets) | {id(None)}
         self.owners = {
@@ -179,7 +182,7 @@ class Interception:
     def attach(self) -> None:
         """Replace the forward of all modules that matter, on the instances."""
         owning = {id(module) for module in self.owners.values()}
-        for path, module in self.model.named_modules():
+        for path, module in self._modules:
             if path and id(module) not in owning and path not in self.fallbacks:
                 continue
             if "forward" in vars(module):
@@ -188,16 +191,19 @@ class Interception:
                     "forward: is the model private already, or was it patched by another library? "
                     "Detach that first."
                 )
-            self.originals[path] = module.forward
+            own = module.forward
+            known = self._forwards.get(path)
+            if known is None or known[0] != own:
+                known = self._forwards[path] = own, self._wrapped(path, module, own)
             # Past nn.Module, which looks for parameters in whatever is assigned.
-            vars(module)["forward"] = self._wrapped(path, module, module.forward)
+            vars(module)["forward"] = known[1]
+            self._attached.append(module)
 
     def detach(self) -> None:
         """Give the modules their own forward back."""
-        for path in self.originals:
-            module = self.model.get_submodule(path)
+        for module in self._attached:
             vars(module).pop("forward", None)
-        self.originals.clear()
+        self._attached.clear()
 
     def _wrapped(
         self, path: str, module: nn.Module, original: Callable[..., Any]

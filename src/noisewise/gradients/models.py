@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -15,19 +13,17 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.compiled import as_written
 
-__all__ = ["Chance", "call_model", "check_modules", "undisturbed"]
+__all__ = ["call_model", "check_modules", "undisturbed"]
 
 
 def call_model(model: nn.Module, x: Any) -> Any:
     """A tensor is one input, a tuple or list several, a dict keyword arguments."""
-    with as_written():
-        if isinstance(x, dict):
-            return model(**x)
-        if isinstance(x, (tuple, list)):
-            return model(*x)
-        return model(x)
+    if isinstance(x, dict):
+        return model(**x)
+    if isinstance(x, (tuple, list)):
+        return model(*x)
+    return model(x)
 
 
 def check_modules(model: nn.Module) -> None:
@@ -71,33 +67,6 @@ def _wrapper(module: nn.Module) -> str:
             "(wrapper.module); noisewise adds up the workers' bounded sums."
         )
     return ""
-
-
-class Chance:
-    """The state of the generators that programs share, to draw the same again.
-
-    Those of torch, Python and numpy.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._host = torch.random.get_rng_state()
-        self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-        self._device = device if device.type == "cuda" else None
-        self._state = None if self._device is None else torch.cuda.get_rng_state(self._device)
-
-    def restore(self) -> None:
-        """Draw from here on as before."""
-        torch.random.set_rng_state(self._host)
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
-        if self._state is not None:
-            torch.cuda.set_rng_state(self._state, self._device)  # type: ignore[arg-type]
-
-    @property
-    def is_unseen(self) -> bool:
-        """Whether Python or numpy have drawn since, which no tensor shows."""
-        (_, keys, *rest), (_, now, *left) = self._numpy, np.random.get_state()  # noqa: NPY002
-        return self._python != random.getstate() or rest != left or not np.array_equal(keys, now)
 
 
 @contextlib.contextmanager

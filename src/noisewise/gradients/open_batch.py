@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
 from noisewise.gradients.buffers import Stage
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError, RecordsFailError
 from noisewise.gradients.interception import NeedsFallbackError
-from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces
@@ -239,8 +239,8 @@ class OpenBatch:
         except (PlacesMatterError, PiecesDifferError):
             owner.buffers.restore_moving(self._held)
             return owner.steadily(
-                lambda: owner.summed(
-                    self.x, self.y, self.records, self._limits, self._select, self.codes
+                lambda now: owner.summed(
+                    now, self.x, self.y, self.records, self._limits, self._select, self.codes
                 )
             )
         finally:

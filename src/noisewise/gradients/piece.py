@@ -49,6 +49,8 @@ __all__ = ["Piece", "Selection"]
 #: From what the model returned (as a structure of tensors) to what the loss is given.
 Selection = Callable[[Any], Any]
 
+_NOTHING = contextlib.nullcontext()
+
 
 class Piece:
     """One piece.
@@ -172,9 +174,12 @@ class Piece:
         rows = self.records * self.views
         bounded = self.bounded
         with self._following():
-            with Following(self.path):
-                chosen = self.output if select is None else select(self.output)
-            self.path.hand_over(pytree.tree_leaves(chosen))
+            chosen = self.output
+            if select is not None:
+                with Following(self.path):
+                    chosen = select(chosen)
+            plain = isinstance(chosen, Tensor)
+            self.path.hand_over((chosen,) if plain else pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
             self._name(self.y)
             y = self.y
@@ -268,7 +273,7 @@ class Piece:
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
         """The library itself computes."""
-        return contextlib.nullcontext() if self.watch is None else self.watch.pause()
+        return _NOTHING if self.watch is None else self.watch.pause()
 
     # -- inside -------------------------------------------------------------------------
 
@@ -276,29 +281,31 @@ class Piece:
     def together(self) -> Iterator[None]:
         """Take the three moments of a bound piece without letting go in between."""
         bound = self.watch is None
-        with self._following() if bound else contextlib.nullcontext():
+        with self._following() if bound else _NOTHING:
             self._within = bound
             yield
             self._within = False
 
-    @contextlib.contextmanager
-    def _following(self) -> Iterator[None]:
+    def _following(self) -> contextlib.AbstractContextManager[None]:
         """Modules record on this piece's tape; a watched piece is watched."""
-        if self._within:
-            yield
-            return
+        return _NOTHING if self._within else self._followed()
+
+    @contextlib.contextmanager
+    def _followed(self) -> Iterator[None]:
         interception = self.interception
         interception.tape, interception.path, interception.running = self.tape, self.path, True
         try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(as_written())
-                stack.enter_context(general_ways(interception.model))
-                stack.enter_context(noticing_backward_code(self.path.called))
-                stack.enter_context(noticing_threads(self._notice))
-                if self.watch is not None:
-                    stack.enter_context(self.watch)
-                    stack.enter_context(Leaks(self.watch))
-                yield
+            with (
+                as_written(),
+                general_ways(interception.model),
+                noticing_backward_code(self.path.called),
+                noticing_threads(self._notice),
+            ):
+                if self.watch is None:
+                    yield
+                else:
+                    with self.watch, Leaks(self.watch):
+                        yield
         finally:
             interception.running = interception.active = False
             interception.path = None

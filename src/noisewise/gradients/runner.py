@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, leading, signature
-from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.buffers import Buffers, Held
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
@@ -27,7 +28,6 @@ from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.failing import without_failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
-from noisewise.gradients.models import Chance
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import Difference
@@ -103,6 +103,8 @@ class Runner(Comparing):
     _constants: frozenset[int]
     _unmeasured: set[str]
     _wirings: dict[Any, Wiring]
+    #: Parameters of every module.
+    _owned: list[dict[str, nn.Parameter | None]]
     _precision: contextlib.ExitStack
 
     @property
@@ -128,7 +130,9 @@ class Runner(Comparing):
         return any(propagating(estimator) is not None for estimator in self._stages())
 
     def _device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
+        for parameter in self.parameters.values():
+            return parameter.device
+        raise UnsupportedModelError("the model has no parameter that learns")
 
     # -- one piece ----------------------------------------------------------------------
 
@@ -168,19 +172,28 @@ class Runner(Comparing):
         self.detach()
         self.attach()
 
-    def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
-        """Forward, loss and backward of a piece, without the records on which these fail."""
-        chance = Chance(self._device())
+    def _run(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None = None,
+        chance: Chance | None = None,
+    ) -> Piece:
+        """Forward, loss and backward of a piece, without the records on which these fail.
+
+        `chance` is as it is, if somebody has looked already.
+        """
+        chance = chance or Chance(self._device())
         self._failed = None
         try:
-            return self._run_all(part, limits, select)
+            return self._run_all(part, limits, select, chance, self.buffers.moved())
         except RecordsFailError as found:
             failure = found
         chance.restore()
         self.buffers.rewind()
         try:
             part = self.without_failing(part, limits, failure, select)
-            piece = self._run_all(part, limits, select)
+            piece = self._run_all(part, limits, select, chance, self.buffers.moved())
             if not (self._failed or set()) <= (piece.path.prefixes or set()):
                 # It raised on another way than the one that is taken without these records.
                 raise PiecesDifferError
@@ -239,15 +252,18 @@ class Runner(Comparing):
         return left
 
     def _run_all(
-        self, part: Part, limits: dict[str, float], select: Selection | None = None
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None,
+        chance: Chance,
+        held: Held,
     ) -> Piece:
         """All records of a piece: bound to a path that was proven, else watched."""
         wiring = self.wiring_of(part)
         if wiring.paths and self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
-        chance = Chance(self._device())
         if wiring.paths:
-            held = self.buffers.moved()
             try:
                 piece = self._through(self._piece(part, wiring, limits), select)
                 if wiring.proves(piece.path):
@@ -373,7 +389,7 @@ class Runner(Comparing):
         if (bounded := propagating(self.estimator)) is not None:
             check_full_precision(self._device().type, type(bounded).__name__)
         self._check_hooks()
-        held = [(parameter, parameter.grad) for parameter in self.model.parameters()]
+        held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
         for parameter, _ in held:
             parameter.grad = None
         try:
@@ -433,9 +449,13 @@ class Runner(Comparing):
 
     def check_leaks(self, before: Container[int] = ()) -> None:
         """Refuse gradients that bypassed the tape; `before` had one already."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and id(parameter) not in before:
+        for own in self._owned:
+            for parameter in own.values():
+                if parameter is None or parameter.grad is None or id(parameter) in before:
+                    continue
                 parameter.grad = None
+                names = (n for n, p in self.model.named_parameters() if p is parameter)
+                name = next(names, "of a module that was removed")
                 raise UnsupportedModelError(
                     f'the parameter "{name}" received a gradient outside the tape, so its records '
                     "could not be bounded: it is used by code that runs outside the model's "

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model, undisturbed
 from noisewise.separation.shadow import LARGEST
 
@@ -83,7 +84,7 @@ def cost_of_a_call(model: nn.Module, x: Any) -> Cost:
         )
         counter = FlopCounterMode(display=False)
         calls = _Calls()  # type: ignore[no-untyped-call]
-        with counter, calls:
+        with counter, calls, as_written():
             call_model(model, one)
         entries = sum(t.numel() for t in pytree.tree_leaves(one) if isinstance(t, Tensor))
         work = 3.0 * counter.get_total_flops() + entries

@@ -25,6 +25,7 @@ from noisewise.gradients.batches import (
     leading,
 )
 from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.chance import Chance
 from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
 from noisewise.gradients.compiled import uncompiled
@@ -35,7 +36,7 @@ from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
 from noisewise.gradients.losses import record_losses
-from noisewise.gradients.models import Chance, check_modules, undisturbed
+from noisewise.gradients.models import check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
@@ -117,6 +118,7 @@ class Summation(Runner):
         self._targets, self._constants = targets, constants
         self._unmeasured: set[str] = set()
         self._wirings: dict[Any, Wiring] = {}
+        self._owned = [module._parameters for module in model.modules()]
         self.interception = Interception(model, Wiring(targets, constants))
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.buffers = Buffers(model, loss, augmentation)
@@ -204,10 +206,11 @@ class Summation(Runner):
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
         self.batch = [t for t in leaves if isinstance(t, Tensor)]
-        return self.steadily(lambda: self.summed(x, y, records, limits, codes=codes))
+        return self.steadily(lambda now: self.summed(now, x, y, records, limits, codes=codes))
 
     def summed(
         self,
+        now: Chance,
         x: Any,
         y: Any,
         records: int,
@@ -215,16 +218,23 @@ class Summation(Runner):
         select: Selection | None = None,
         codes: Tensor | None = None,
     ) -> BoundedSum:
-        """Return the bounded sum of a batch; it has to be made again if places matter."""
+        """Return the bounded sum of a batch; it has to be made again if places matter.
+
+        `now` is chance as it is.
+        """
         found = self.collection(limits)
-        chance: Chance | None = None
+        # Slots of the records' own are drawn first; else nothing is drawn before the first piece.
+        chance = None if self.own_places else now
+        first = True
         seen: dict[Any, Any] = {}
         stage = self.buffers.stage()
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
                 chance = self.repeated_chance(chance)
                 with stage.piece():
-                    piece = self._run(part, limits, select)
+                    here = chance if first or self.own_places else None
+                    piece = self._run(part, limits, select, here)
+                first = False
                 self.compare_chance(chance.is_unseen)
                 self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)
@@ -246,7 +256,8 @@ class Summation(Runner):
 
     def collection(self, limits: dict[str, float]) -> Collection:
         """An empty one, for the pieces of a batch."""
-        return Collection(self.factors, self.groups, limits, self._device())
+        ordered = not self.own_places and self.within is None
+        return Collection(self.factors, self.groups, limits, self._device(), ordered)
 
     def _codes(self, units: Tensor | None, records: int) -> Tensor | None:
         """Units numbered in the order in which they come, where there are any to be kept."""
@@ -272,7 +283,7 @@ class Summation(Runner):
         limits = self.prepared(inputs)
         codes = None if self.within is None else torch.zeros(1, dtype=torch.long)
         self.batch = ()
-        self.steadily(lambda: self.summed(inputs, targets, 1, limits, select, codes))
+        self.steadily(lambda now: self.summed(now, inputs, targets, 1, limits, select, codes))
         return self.zeros(x)
 
     def zeros(self, x: Any) -> BoundedSum:
@@ -428,9 +439,9 @@ class Summation(Runner):
                 total = found.total.get(name)
                 total = total if total is None or views == 1 else total / views
                 kind = sum_type(parameter.dtype, records)
-                gradients[name] = (
-                    torch.zeros_like(parameter, dtype=kind) if total is None else total.to(kind)
-                ).detach()
+                if total is None:
+                    total = torch.zeros_like(parameter, dtype=kind)
+                gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
             sensitivity = limits[spec.name] * (1 + SLACK)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)

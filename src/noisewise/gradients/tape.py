@@ -359,12 +359,12 @@ class Tape:
             add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
             norm = part.input_squares().double().sqrt()
-            finite = torch.isfinite(norm)
+            keep = needed(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
             scale = held(self.factors[group](norm), norm, 1.0)
             scale = scale if self.weights is None else scale * self.weights.to(scale)
-            self._note(~finite)
-            add_to(self.sums, part.sums(scale, needed(finite)))
+            self._note(keep)
+            add_to(self.sums, part.sums(scale, keep))
         else:
             if group in self.settled:
                 raise UnsupportedModelError(
@@ -399,10 +399,10 @@ class Tape:
         else:
             lengths = torch.stack([use.lengths(cheap) for use in uses])
             norm = torch.linalg.vector_norm(lengths, dim=0).amax(0)
-            scale, keep = factors(norm), needed(torch.isfinite(norm))
+            scale, keep = factors(norm), needed(norm)
             for use in uses:
                 add_to(self.sums, use.sums(scale, keep))
-        self._note(~torch.isfinite(norm))
+        self._note(needed(norm))
         self.norms[group] = norm
 
     def count(self, counts: Tensor) -> None:
@@ -414,8 +414,10 @@ class Tape:
                     self.mixed.append(Finding("the loss's gradient", "the loss", what))
         self.counts = counts
 
-    def _note(self, bad: Tensor) -> None:
-        self.nonfinite = bad if self.nonfinite is None else self.nonfinite | bad
+    def _note(self, finite: Tensor | None) -> None:
+        """Remember the records that are not finite; None: all are."""
+        if finite is not None:
+            self.nonfinite = ~finite if self.nonfinite is None else self.nonfinite | ~finite
 
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.calm import Calm
+from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model
 
 __all__ = ["compare_halves"]
@@ -31,7 +32,7 @@ def compare_halves(
     half = rows // 2
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     try:
-        with torch.no_grad(), Calm():  # type: ignore[no-untyped-call]
+        with torch.no_grad(), as_written(), Calm():  # type: ignore[no-untyped-call]
             whole = losses_of(call_model(model, x), y)
             parts = [
                 losses_of(call_model(model, _cut(x, a, b)), _cut(y, a, b))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ class TensorNoise:
         spread = deviations(bounds, self.sizes, self.noise_multiplier, self.allocation)
         object.__setattr__(self, "deviations", spread)
 
-    @property
+    @cached_property
     def event(self) -> Event:
         """One noisy sum over a Poisson sample."""
         return training_step(self.noise_multiplier, self.sample_rate, self.unit_rows)
@@ -94,18 +95,27 @@ class TensorNoise:
                 stds.append(deviation / self.divisor)
         with torch.no_grad():
             kinds = [self.types[name] for name in names]
+            # Asked for shape, type and place alone.
             alike = [_like(total, kind) for total, kind in zip(sums, kinds, strict=True)]
             drawn = rng.normal_for(alike, stds) if sums else []
-            noisy = {
-                name: _mean(total, noise, self.divisor).to(kind)
-                for name, kind, total, noise in zip(names, kinds, sums, drawn, strict=True)
-            }
+            alone = any(s.dtype != noise.dtype for s, noise in zip(sums, drawn, strict=True))
+            if sums and not alone:
+                # The same sums as below, in one call.
+                torch._foreach_add_(drawn, sums, alpha=1.0 / self.divisor)
+                means = drawn
+            else:
+                pairs = zip(sums, drawn, strict=True)
+                means = [_mean(total, noise, self.divisor) for total, noise in pairs]
+            typed = zip(names, kinds, means, strict=True)
+            noisy = {name: mean.to(kind) for name, kind, mean in typed}
         return {**noisy, **quiet}
 
 
 def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:
-    """A tensor of this shape and place that takes no memory."""
+    """A tensor of this shape and place, and of the type of its noise, that takes no memory."""
     kind = torch.promote_types(kind, torch.float32)
+    if gradient.dtype == kind:
+        return gradient
     return torch.empty((), dtype=kind, device=gradient.device).expand(gradient.shape)
 
 

@@ -8,8 +8,7 @@ calls are on the path like those of the forward pass itself.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,26 +19,46 @@ __all__ = ["noticing_backward_code"]
 _TRUSTED = ("noisewise.", "torch.utils.checkpoint")
 
 
-@contextlib.contextmanager
-def noticing_backward_code(notice: Callable[[Any, bool], None]) -> Iterator[None]:
-    """Tell of every autograd function and every hook on saved tensors, and whether to trust it."""
-    kind: Any = torch.autograd.Function
-    applied, entered = vars(kind)["apply"], saved_tensors_hooks.__enter__
+#: Who is told, innermost last.
+_TOLD: list[Callable[[Any, bool], None]] = []
+_FUNCTION: Any = torch.autograd.Function
+_HOOKS: Any = saved_tensors_hooks
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("noisewise."):
+
+#: What is there while nobody is told.
+_ORIGINALS: dict[str, Any] = {}
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    if not cls.__module__.startswith("noisewise."):
+        for notice in _TOLD[::-1]:
             notice(cls, not cls.__module__.startswith(_TRUSTED))
-        return applied.__func__(cls, *args, **kwargs)
+    return _ORIGINALS["apply"].__func__(cls, *args, **kwargs)
 
-    def enter(self: Any) -> Any:
-        own = type(self) is saved_tensors_hooks or not type(self).__module__.startswith("torch.")
+
+def _enter(self: Any) -> Any:
+    own = type(self) is saved_tensors_hooks or not type(self).__module__.startswith("torch.")
+    for notice in _TOLD[::-1]:
         notice(type(self), own)
-        return entered(self)
+    return _ORIGINALS["enter"](self)
 
-    kind.apply = classmethod(apply)
-    saved_tensors_hooks.__enter__ = enter  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        kind.apply = applied
-        saved_tensors_hooks.__enter__ = entered  # type: ignore[method-assign]
+
+_STAND_IN = classmethod(_apply)
+
+
+class noticing_backward_code:  # noqa: N801 - a context, entered at every step: no generator
+    """Tell of every autograd function and every hook on saved tensors, and whether to trust it."""
+
+    def __init__(self, notice: Callable[[Any, bool], None]) -> None:
+        self._notice = notice
+
+    def __enter__(self) -> None:
+        if not _TOLD:
+            _ORIGINALS.update(apply=vars(_FUNCTION)["apply"], enter=_HOOKS.__enter__)
+            _FUNCTION.apply, _HOOKS.__enter__ = _STAND_IN, _enter
+        _TOLD.append(self._notice)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        _TOLD.remove(self._notice)
+        if not _TOLD:
+            _FUNCTION.apply, _HOOKS.__enter__ = _ORIGINALS["apply"], _ORIGINALS["enter"]

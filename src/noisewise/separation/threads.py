@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent import futures
 from multiprocessing import pool
 from typing import Any
@@ -43,7 +42,6 @@ class _Door:
     def __init__(self, kind: Any, name: str) -> None:
         self.kind, self.name = kind, name
         self.original: Any = None
-        self.told: list[tuple[int, Callable[[str], None]]] = []
         self._watched = self._stand_in()  # made once, since runs open and close it all the time
 
     def _stand_in(self) -> Any:
@@ -51,40 +49,47 @@ class _Door:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if not caller.startswith(_TRUSTED):
                 own = threading.get_ident()
-                for notice in [told for thread, told in self.told if thread == own][-1:]:
+                for notice in [told for thread, told in _TOLD if thread == own][-1:]:
                     notice(f"{self.kind.__name__}.{self.name}")
             return self.original(*args, **kwargs)
 
         return watched
 
-    def watch(self, caller: tuple[int, Callable[[str], None]]) -> None:
-        if not self.told:
-            self.original = vars(self.kind).get(self.name)
-            setattr(self.kind, self.name, self._watched)
-        self.told.append(caller)
+    def watch(self) -> None:
+        self.original = vars(self.kind).get(self.name)
+        setattr(self.kind, self.name, self._watched)
 
-    def leave(self, caller: tuple[int, Callable[[str], None]]) -> None:
-        self.told.remove(caller)
-        if not self.told:
-            setattr(self.kind, self.name, self.original)
+    def leave(self) -> None:
+        setattr(self.kind, self.name, self.original)
 
 
 _ALL = tuple(_Door(kind, name) for kind, name in _DOORS)
+#: Who wants to know, and in which thread; those that came last are told.
+_TOLD: list[tuple[int, Callable[[str], None]]] = []
 
 
-@contextlib.contextmanager
-def noticing_threads(notice: Callable[[str], None]) -> Iterator[None]:
+class noticing_threads:  # noqa: N801 - a context, entered at every step: no generator
     """Tell when this thread uses one of the doors."""
-    caller = threading.get_ident(), notice
-    for door in _ALL:
-        door.watch(caller)
-    seed, count = torch.initial_seed(), _thread._count()
-    try:
-        yield
-        if torch.initial_seed() != seed:
-            notice("a seed of torch's generator")
-        if _thread._count() > count:
-            notice("a thread that was started")
-    finally:
-        for door in _ALL:
-            door.leave(caller)
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice, self._caller = notice, (threading.get_ident(), notice)
+
+    def __enter__(self) -> None:
+        if not _TOLD:
+            for door in _ALL:
+                door.watch()
+        _TOLD.append(self._caller)
+        self._before = torch.initial_seed(), _thread._count()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        seed, count = self._before
+        try:
+            if kind is None and torch.initial_seed() != seed:
+                self._notice("a seed of torch's generator")
+            if kind is None and _thread._count() > count:
+                self._notice("a thread that was started")
+        finally:
+            _TOLD.remove(self._caller)
+            if not _TOLD:
+                for door in _ALL:
+                    door.leave()

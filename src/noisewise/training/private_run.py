@@ -113,6 +113,7 @@ class PrivateRun:
         self.loss = PrivateLoss(self._loop)
         self.device = torch.device(device) if device is not None else _device(model)
         self._loader = make_loader(records, table, resolved, team, streams, self.device)
+        self._noise: tuple[Any, TensorNoise] | None = None
         self._inside_step = False
         self._released = False
         self._constrained = _is_constrained(model)
@@ -309,17 +310,7 @@ class PrivateRun:
     def _release(self, bounded: BoundedSum, own: bool) -> None:
         """Charge, add noise once, and hand the noisy gradient to the optimizer."""
         bounds = self.team.largest([group.sensitivity for group in bounded.groups])
-        sensitivity = tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds)
-        noise = TensorNoise(
-            sensitivity,
-            tuple(group.size for group in bounded.groups),
-            self.resolved.noise_multiplier,
-            self.plan.noise,
-            self.resolved.batch_size,
-            {name: p.dtype for name, p in self._engine.parameters.items()},
-            self.resolved.sample_rate,
-            self.resolved.unit_rows,
-        )
+        noise = self._planned(tuple(bounds), tuple(group.size for group in bounded.groups))
         if self._loader is not None:
             self._loader.claim()
         if self.team.agree(not own):
@@ -332,7 +323,7 @@ class PrivateRun:
         step = self.next_step
         sums = [group.gradients for group in bounded.groups]
         found = release(
-            Query(lambda _: sums, sensitivity, "sum of gradients", self.plan.unit),
+            Query(lambda _: sums, noise.sensitivity, "sum of gradients", self.plan.unit),
             noise,
             Workers(self.team),
             Step(self.account, step, partial(self._use, step)),
@@ -346,6 +337,23 @@ class PrivateRun:
         self.next_step = step + 1
         self._watch.write(self._engine.pull_back(found))
         self._released = True
+
+    def _planned(self, bounds: tuple[float, ...], sizes: tuple[int, ...]) -> TensorNoise:
+        """Noise for groups that one record moves so far; mostly the same as of the step before."""
+        key = bounds, sizes, id(self.resolved)
+        if self._noise is None or self._noise[0] != key:
+            noise = TensorNoise(
+                tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds),
+                sizes,
+                self.resolved.noise_multiplier,
+                self.plan.noise,
+                self.resolved.batch_size,
+                {name: p.dtype for name, p in self._engine.parameters.items()},
+                self.resolved.sample_rate,
+                self.resolved.unit_rows,
+            )
+            self._noise = key, noise
+        return self._noise[1]
 
     def _use(self, step: int) -> None:
         """Never draw the noise of this step again."""

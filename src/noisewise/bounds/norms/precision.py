@@ -12,6 +12,7 @@ computes, so there the same goes for its own layers.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,14 +71,19 @@ def _autocast(device: str) -> bool:
 
 def _reduced(device: str) -> list[tuple[Any, str, Any]]:
     """Return the switches that permit less than float32, each with the value that forbids it."""
-    found: list[tuple[Any, str, Any]] = []
-    for path in _SWITCHES.get(device, ()):
-        switch = _at(path)
-        if switch is not None and switch.fp32_precision not in _FULL:
-            found.append((switch, "fp32_precision", "ieee"))
-    if found or _at("mkldnn.matmul") is not None:
-        return found
-    return _reduced_before_2_9(device)
+    switches = _switches(device)
+    if switches is None:
+        return _reduced_before_2_9(device)
+    return [(s, "fp32_precision", "ieee") for s in switches if s.fp32_precision not in _FULL]
+
+
+@functools.cache
+def _switches(device: str) -> tuple[Any, ...] | None:
+    """Return those of a device; None before version 2.9."""
+    if _at("mkldnn.matmul") is None:
+        return None
+    found = (_at(path) for path in _SWITCHES.get(device, ()))
+    return tuple(switch for switch in found if switch is not None)
 
 
 def _reduced_before_2_9(device: str) -> list[tuple[Any, str, Any]]:

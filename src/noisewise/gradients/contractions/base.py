@@ -12,6 +12,7 @@ has the proof, `noisewise.gradients.contractions.rounding` its constants.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -197,7 +198,7 @@ class Contraction(ABC):
         The rule gives zero for every norm that is not finite.
         """
         norm = self.lengths(cheap).amax(0)
-        return self.sums(rule(norm), needed(torch.isfinite(norm))), norm
+        return self.sums(rule(norm), needed(norm)), norm
 
     def condensed(self) -> Contraction:
         """Return the same use in whatever form takes the least memory while it waits."""
@@ -208,14 +209,16 @@ class Contraction(ABC):
         return None
 
 
-def needed(finite: Tensor) -> Tensor | None:
-    """Return the mask of finite records, or None if it masks nothing.
+def needed(norms: Tensor) -> Tensor | None:
+    """Return the mask of records whose norm is finite, or None if it masks nothing.
 
     Asking is free on a CPU; elsewhere it would wait for the device, so the mask is applied.
     """
-    if finite.device.type == "cpu" and bool(finite.all()):
+    # Norms are not negative: where their sum is finite, all are.
+    if norms.device.type == "cpu" and math.isfinite(norms.sum().item()):
         return None
-    return finite
+    finite = torch.isfinite(norms)
+    return None if norms.device.type == "cpu" and bool(finite.all()) else finite
 
 
 def masked(tensor: Tensor, keep: Tensor | None) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from noisewise.gradients.contractions.base import (
-    CHUNK_BYTES,
     Contraction,
     Target,
     chunks,
@@ -25,14 +24,20 @@ from noisewise.gradients.contractions.base import (
     scaled,
     working,
 )
+from noisewise.gradients.contractions.given import GivenContraction
 from noisewise.gradients.contractions.pair import PairContraction, over_positions
 from noisewise.gradients.contractions.rounding import BLOCK, RECORDS, row_norms
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
 
-# From here on torch's kernel beats the product with windows: measured, and only steers a choice.
-_LARGE = 1024
+# Where torch's kernel for groups beats the product with windows: from so many pixels and channels
+# on, or where a record's gradient alone fills a cache. It is fast for a few records that fit one,
+# and many times slower beyond. Measured, and only steers a choice.
+_PIXELS = 64
 _CHANNELS = 8
+_BESIDE = 16
+_BESIDE_BYTES = 5 << 19
+_LARGE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -242,13 +247,16 @@ class ConvolutionContraction(_Convolved):
         return self.settings.windows(rows, tuple(self.cotangent.shape[2:]), self.views)
 
     def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Large images by torch's kernel for groups, one record each: no windows are copied."""
+        """By torch's kernels where they are faster: no windows are copied."""
+        if self._by_channels():
+            for a, b in chunks(stop - start, RECORDS):
+                yield a, b, self._channel_gradients(start + a, start + b)
+            return
         if not self._by_groups():
             yield from super().gradients_once(start, stop)
             return
-        m, n, _ = self.sizes
-        step = max(1, min(RECORDS, CHUNK_BYTES // (4 * self.groups * m * n)))
-        for a, b in chunks(stop - start, step):
+        # Each record is a group.
+        for a, b in chunks(stop - start, max(1, min(_BESIDE, _BESIDE_BYTES // self._bytes))):
             x, cotangent = (
                 self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent)
             )
@@ -260,17 +268,63 @@ class ConvolutionContraction(_Convolved):
             assert found is not None
             yield a, b, found.reshape(b - a, -1)
 
+    @property
+    def _bytes(self) -> int:
+        m, n, _ = self.sizes
+        return 4 * self.groups * m * n
+
+    @property
+    def _plain(self) -> bool:
+        """Kernels were compared on processors only."""
+        return self.x.device.type == "cpu" and working(self.x[:0]).dtype == torch.float32
+
     def _by_groups(self) -> bool:
-        """Where windows would be many times larger than gradients; measured on processors only."""
+        """Where windows would be many times larger than gradients."""
+        if not self._plain or math.prod(self.settings.kernel) == 1:
+            return False
         pixels = math.prod(self.cotangent.shape[2:])
-        plain = self.x.device.type == "cpu" and working(self.x[:0]).dtype == torch.float32
-        return plain and pixels >= _LARGE and self.x.shape[1] >= _CHANNELS
+        large = pixels >= _PIXELS or self._bytes >= _LARGE_BYTES
+        return large and self.x.shape[1] >= _CHANNELS
+
+    def _by_channels(self) -> bool:
+        """Where every channel of the input has kernels of its own."""
+        few = self.views == 1 and len(self.settings.kernel) < 3
+        return self._plain and few and self.groups == self.x.shape[1] > 1
+
+    def _channel_gradients(self, start: int, stop: int) -> Tensor:
+        """An image moved along its cotangents: a convolution of channels, with these as kernels."""
+        settings = self.settings
+        image, kernels = (self._rows(t, start, stop) for t in (self.x, self.cotangent))
+        pad = [amount for size in reversed(settings.padding) for amount in (size, size)]
+        image = functional.pad(image, pad) if any(pad) else image.contiguous()
+        convolved = (functional.conv1d, functional.conv2d)[len(settings.kernel) - 1](
+            image.reshape(1, -1, *image.shape[2:]),
+            kernels.reshape(-1, 1, *kernels.shape[2:]),
+            stride=settings.dilation,
+            dilation=settings.stride,
+            groups=image.shape[0] * image.shape[1],
+        )
+        for axis, size in enumerate(settings.kernel):
+            # The last rows of the image may be out of reach of a strided convolution.
+            convolved = convolved.narrow(2 + axis, 0, size)
+        return convolved.reshape(stop - start, -1)
 
     def _side_by_side(self, tensor: Tensor, start: int, stop: int) -> Tensor:
         """Views as rows, and the channels of all records after each other."""
         rows = self._rows(tensor, start, stop).contiguous()
         shaped = rows.reshape(stop - start, self.views, *rows.shape[1:]).transpose(0, 1)
         return shaped.reshape(self.views, -1, *rows.shape[2:])
+
+    def condensed(self) -> Contraction:
+        """As any pair; kernels of single channels are always small."""
+        if self.weight is None or not self.records or not self._by_channels():
+            return super().condensed()
+        given = {
+            self.weight: torch.cat([part for *_, part in self.gradients_once(0, self.records)])
+        }
+        if self.bias is not None:
+            given[self.bias] = self.biases
+        return GivenContraction(given)
 
     def positions_bound(self) -> Tensor:
         """Sum over positions of |cotangent| |window|, groups joined as a root of squares."""

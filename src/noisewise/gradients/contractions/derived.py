@@ -116,6 +116,8 @@ class _Restricted(ChunkedContraction):
 
 def pulled_back(contraction: Contraction, derived: Mapping[int, Derived]) -> Contraction:
     """Wrap a contraction if some of its targets are computed from parameters."""
+    if not derived:
+        return contraction
     by_name = {d.target.name: d for d in derived.values() if not d.effective}
     sources = {name: by_name[name] for name in contraction.names if name in by_name}
     return PulledBackContraction(contraction, sources) if sources else contraction

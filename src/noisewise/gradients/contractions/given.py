@@ -72,7 +72,7 @@ class ChunkedContraction(Contraction):
         def measured(start: int, stop: int, part: Sums) -> tuple[Tensor | None, Tensor | None]:
             norm = _norms(part)
             found.append(norm)
-            return rule(norm), needed(torch.isfinite(norm))
+            return rule(norm), needed(norm)
 
         sums = self._summed(measured)
         return sums, torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)

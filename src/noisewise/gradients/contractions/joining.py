@@ -11,11 +11,19 @@ __all__ = ["joined"]
 
 def joined(uses: list[Contraction]) -> list[Contraction]:
     """Join uses that share a parameter, so that the rest are orthogonal to each other."""
+    if len(uses) == 1:
+        return uses
     clusters: list[list[Contraction]] = []
+    seen: set[str] = set()
     for use in uses:
-        apart = [c for c in clusters if not any(_overlap(use, member) for member in c)]
-        touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
-        clusters = [*apart, [*(member for c in touching for member in c), use]]
+        names = use.names
+        if seen.isdisjoint(names):  # nearly always
+            clusters.append([use])
+        else:
+            touching = [c for c in clusters if any(_overlap(use, member) for member in c)]
+            apart = [c for c in clusters if not any(c is other for other in touching)]
+            clusters = [*apart, [*(member for c in touching for member in c), use]]
+        seen.update(names)
     return [part for cluster in clusters for part in _join(cluster)]
 
 

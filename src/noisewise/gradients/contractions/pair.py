@@ -287,7 +287,7 @@ class PairContraction(Contraction):
             if of_bias is not None:
                 norm = torch.hypot(norm, of_bias[a:b])
             scale = rule(norm).to(gradients.dtype)
-            flat = masked(gradients, needed(torch.isfinite(norm))).t()
+            flat = masked(gradients, needed(norm)).t()
             total = flat @ scale if total is None else total.addmv_(flat, scale)
             found.append(norm)
             scales.append(scale)
@@ -295,7 +295,7 @@ class PairContraction(Contraction):
         norms.extend(found)
         parts = {self.weight.name: total}
         if self.bias is not None:
-            finite = needed(torch.isfinite(torch.cat(found)))
+            finite = needed(torch.cat(found))
             biases = masked(self.biases[start:stop], finite)
             parts[self.bias.name] = weighted(torch.cat(scales), biases)
         return parts

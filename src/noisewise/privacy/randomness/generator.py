@@ -278,12 +278,14 @@ class Randomness:
             sum(tensor.numel() for tensor in tensors),
             dtype=torch.float64 if double else torch.float32,
         )
-        noise, start = [], 0
-        for tensor, scale in zip(tensors, scales, strict=True):
-            part = flat[start : start + tensor.numel()].mul_(scale)
-            noise.append(part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype))
-            start += tensor.numel()
-        return noise
+        if not tensors:
+            return []
+        parts = list(flat.split_with_sizes([tensor.numel() for tensor in tensors]))
+        torch._foreach_mul_(parts, scales)
+        return [
+            part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
 
     def normal_numpy(
         self, shape: Shape, std: float = 1.0, *, hardened: bool = False
