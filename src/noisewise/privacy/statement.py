@@ -210,7 +210,7 @@ class Statement:
 
     @property
     def unit_rows(self) -> int | None:
-        """How many rows a unit may have, if epsilon was derived from such a bound."""
+        """How many rows of a unit count at most, if epsilon was derived from such a bound."""
         parts = (part for event in self.history for part in event.parts)
         bounds = [rows for part in parts if (rows := getattr(part, "rows", None))]
         return max(bounds) if bounds else None
@@ -354,7 +354,7 @@ class Statement:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("relation", f"{self.relation} ({self.relation.sentence_of(self.unit, named=True)})"),
-            ("unit", self.unit + (f", of at most {most} rows" if most else "")),
+            ("unit", self.unit + (f"; at most {most} of its rows count" if most else "")),
             ("mechanism", self.mechanism),
             ("releases", noise),
             ("sampler", self.sampler),
