@@ -249,6 +249,29 @@ def test_neighbours_that_differ_in_a_unit_are_within_the_noise():
     assert moved > 0.3 * 0.5 / 21 * 0.9  # and the unit had its full say
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_neighbours_that_differ_in_a_unit_are_within_the_noise_of_its_chosen_rows(most):
+    # The same where rows are bounded one by one: of forty rows that pull the same way `most` count.
+    x, y, ids = table(units=20, most=most)  # of the others all rows count, with and without the one
+    x = torch.cat([x, torch.full((40, 4), 50.0)])
+    y = torch.cat([y, torch.zeros(40, dtype=torch.long)])
+    ids = np.concatenate([ids, np.full(40, 77)])
+    weights = []
+    for keep in (ids >= 0, ids != 77):
+        kept = torch.from_numpy(keep)
+        options = plan(sampling="full", batch_size=21, steps=1, epochs=None, unit_rule="rows",
+                       unit_rows=most)  # fmt: skip
+        run = private(options, (x[kept], y[kept]), ids[keep])
+        assert run.statement().unit_rows in (None, most)
+        inputs, targets = next(iter(run.loader))
+        run.step(inputs, targets)
+        assert run.statement().unit_rows == most
+        weights.append(torch.cat([p.detach().flatten() for p in run.plain_model.parameters()]))
+    moved = float((weights[0] - weights[1]).norm())
+    bound = most * 0.3 * 0.5 / run.resolved.batch_size
+    assert 0.9 * bound < moved <= 1.002 * bound
+
+
 # ------------------------------------------------------------------------------ identifiers
 
 
