@@ -351,10 +351,13 @@ class Statement:
     def _rows(self) -> list[tuple[str, str]]:
         noise = "; ".join(_describe(event) for event in self.history) or "nothing was released"
         most = self.unit_rows
+        parts = [part for event in self.history for part in event.parts]
+        bounded = all(getattr(part, "rows", None) for part in parts)
+        where = "" if bounded else " in releases that say so"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("relation", f"{self.relation} ({self.relation.sentence_of(self.unit, named=True)})"),
-            ("unit", self.unit + (f"; at most {most} of its rows count" if most else "")),
+            ("unit", self.unit + (f"; at most {most} of its rows count{where}" if most else "")),
             ("mechanism", self.mechanism),
             ("releases", noise),
             ("sampler", self.sampler),
