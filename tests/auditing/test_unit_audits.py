@@ -80,3 +80,6 @@ def test_runs_with_units_and_without_are_not_confused():
     plain, data = run_of(units=False)
     with pytest.raises(ValueError, match="single records"):
         audited(plain, data, units=np.arange(20) // 2)
+    rows, data = run_of(units=True, unit_rule="rows", unit_rows=3)
+    with pytest.raises(ValueError, match="only rows that its own loader chose"):
+        audited(rows, data, units=np.arange(20) // 2)

@@ -88,3 +88,31 @@ def test_wrong_questions_get_one_clear_sentence(arguments, message, monkeypatch,
 @pytest.mark.parametrize(("records", "delta"), [(10, 1e-2), (11, 1e-3), (60_000, 1e-6), (1, 1e-1)])
 def test_delta_is_a_power_of_ten_at_most_a_tenth_of_a_record(records, delta):
     assert default_delta(records) == delta <= 1 / (10 * records)
+
+
+# -------------------------------------------------------------------------------------- units
+
+PATIENTS = ["--steps", "300", *TRAINING, "--unit-rows", "8"]
+PUBLIC = {"sample_rate": 256 / 50000, "steps": 300, "delta": 1e-6}
+
+
+def test_it_tells_what_privacy_of_a_patient_costs_and_what_group_privacy_would_say():
+    found = answer("--noise", "2", *PATIENTS)
+    whole = privacy.epsilon(noise_multiplier=2.0, unit_rows=8, **PUBLIC)
+    row = privacy.PoissonGaussian(2.0, 256 / 50000, 300)
+    assert found["epsilon"] == whole
+    assert found["unit_rows"] == 8
+    assert found["group_bound"] == privacy.group_privacy_of(row, size=8, delta=1e-6)
+    # Group privacy is a bound, and a bad one: the truth is below it, and far above one row's.
+    assert privacy.epsilon_of(row, delta=1e-6) * 2 < whole < found["group_bound"]
+    shown = run("--noise", "2", *PATIENTS).output
+    assert "at most 8, each drawn by itself" in shown
+    assert "the bad bound" in shown
+
+
+def test_it_tells_the_noise_that_hides_a_patient():
+    found = answer("--epsilon", "2", *PATIENTS)
+    noise = found["noise_multiplier"]
+    cost = privacy.epsilon(noise_multiplier=noise, unit_rows=8, **PUBLIC)
+    assert 0.99 * 2 < cost <= 2
+    assert noise > 1.5 * privacy.noise_multiplier(epsilon=2.0, **PUBLIC)

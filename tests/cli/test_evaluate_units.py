@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from noisewise.cli import app
-from noisewise.privacy import Statement, verify
+from noisewise.privacy import Ledger, Statement, verify
 
 
 @pytest.fixture
@@ -81,3 +81,19 @@ def test_missing_identifiers_are_refused_and_not_shown(predictions: Path) -> Non
     assert found.exit_code != 0
     assert "missing identifiers" in found.output + str(found.exception)
     assert "secret" not in found.output + str(found.exception)
+
+
+def test_no_identifier_is_in_a_report_a_ledger_or_a_log(
+    predictions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report, ledger = tmp_path / "report.html", tmp_path / "l"
+    Ledger.create(ledger, delta=1e-6, unit="one patient").close()
+    caplog.set_level(0)
+    options = ("--unit", "patient", "--report", str(report), "--ledger", str(ledger))
+    found = run(predictions, *options)
+    assert found.exit_code == 0, found.output
+    names = set(pd.read_parquet(predictions)["patient"])
+    assert all("secret" in name for name in names)
+    seen = found.output + report.read_text() + ledger.read_text() + caplog.text
+    assert "secret" not in seen
+    assert "one patient" in report.read_text()

@@ -16,7 +16,7 @@ import pytest
 from test_all_pairs import integer_shift
 
 from noisewise import ecdf
-from noisewise.ecdf import group_sums
+from noisewise.ecdf import group_sums, streaming
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import measure_calibration
 from noisewise.ecdf.counting import change_of, count_of, counting
@@ -25,6 +25,7 @@ from noisewise.ecdf.hosmer_lemeshow import _residual_family, _thesis
 from noisewise.ecdf.hosmer_lemeshow_root import CHANGE, release_root
 from noisewise.ecdf.mechanisms import Mechanism, plan
 from noisewise.ecdf.mechanisms.calibrating import for_units
+from noisewise.ecdf.stream_items import FirstOfUnit
 from noisewise.ecdf.two_class import two_curve_mechanism
 from noisewise.errors import RelationError, UnsoundError
 from noisewise.privacy import Ledger, verify
@@ -575,3 +576,54 @@ def test_a_stream_of_units_refuses_what_it_cannot_bound(tmp_path: Any) -> None:
         assert ledger.unit.startswith("one unit")
     with pytest.raises(RelationError):
         ecdf.StreamingCounter(epsilon=1.0, ledger=path)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("bound", [1, 3])
+def test_no_pair_of_units_changes_more_of_a_stream_than_stated(limit: int, bound: int) -> None:
+    """All contents of a unit with three items among those of others."""
+    whose = ["b", "a", "a", "c", "b", "a"]
+    mine = [place for place, name in enumerate(whose) if name == "a"]
+
+    def counted(values: tuple[int, ...]) -> np.ndarray:
+        items = np.array([1, 0, 0, 1, 1, 0])
+        items[mine] = values
+        first = FirstOfUnit(limit)
+        # In pieces, as a stream comes.
+        return np.concatenate(
+            [first.kept(items[s : s + 2], whose[s : s + 2]) for s in range(0, 6, 2)]
+        )
+
+    contents = list(itertools.product(range(bound + 1), repeat=len(mine)))
+    found = [counted(values) for values in contents]
+    moved = [np.abs(a - b) for a, b in itertools.combinations(found, 2)]
+    assert max(int(m.sum()) for m in moved) == limit * bound
+    others = [place for place in range(6) if place not in mine]
+    assert all(not m[others].any() for m in moved)
+
+
+@pytest.mark.parametrize("mechanism", ["kary", "thesis"])
+def test_a_unit_that_spreads_its_items_over_segments_costs_no_more(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every segment may spend the whole epsilon: on a unit that has all its items there."""
+    limit, made = 3, []
+    start = streaming.TreeSegment.__init__
+
+    def watched(self: Any, noise: Any, bound: int) -> None:
+        made.append(noise)
+        start(self, noise, bound)
+
+    monkeypatch.setattr(streaming, "FIRST", 4)
+    monkeypatch.setattr(streaming.TreeSegment, "__init__", watched)
+    counter = ecdf.StreamingCounter(epsilon=1.0, max_per_unit=limit, mechanism=mechanism, seed=1)
+    counter.extend(np.ones(70, int), [n % 9 for n in range(70)])
+    assert len(made) == 3
+    stated = counter.statement()
+    assert stated.unit_rows == limit
+    # All ways to have so many items, each changed by one, in three segments.
+    for items in itertools.product(range(limit + 1), repeat=len(made)):
+        if sum(items) <= limit:
+            cost = sum(number * noise.epsilon(1) for number, noise in zip(items, made, strict=True))
+            assert cost <= stated.epsilon
+    assert max(noise.epsilon(limit) for noise in made) > 0.99

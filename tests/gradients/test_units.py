@@ -277,6 +277,39 @@ def test_views_of_rows_of_units():
         torch.testing.assert_close(found.gradients[n].double(), g, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        nw.PerLayer({"0": nw.Clipped(0.4), "": nw.Factored(0.7)}),
+        nw.PerLayer({"0": nw.Factored(0.3), "": nw.Clipped(0.7, rule="automatic")}),
+    ],
+    ids=["clipped and factored", "factored and clipped"],
+)
+@pytest.mark.parametrize("within", ["mean", "sum"])
+def test_no_aimed_unit_breaks_bounds_that_differ_by_layer(estimator, within):
+    generator = torch.Generator().manual_seed(0)
+    model, base, y = batch("dense", torch.float32, rows=6)
+    engine = GradientEngine(model, loss_of(1.0), estimator, chunk=8, within=within)
+    aimed = list(records(MODELS["dense"][1], None, torch.float32, generator, base[0]))
+    codes = torch.tensor([0, 1, 1, 2, 2, 2])
+    found = list(units_apart(engine, base, y, codes, aimed[::2], generator))
+    assert all(ratio <= 1 for ratio in found), max(found)
+
+
+@pytest.mark.parametrize("estimator", [nw.Clipped(0.7), nw.Factored(0.7)], ids=repr)
+def test_no_aimed_unit_breaks_a_bound_with_views(estimator):
+    """Rows times views: a unit is still one."""
+    generator = torch.Generator().manual_seed(0)
+    model, base, y = batch("dense", torch.float32, rows=6)
+    engine = GradientEngine(model, loss_of(1.0), estimator, chunk=8, views=2, within="mean")
+    aimed = list(records(MODELS["dense"][1], None, torch.float32, generator, base[0]))
+    codes = torch.tensor([0, 1, 1, 2, 2, 2])
+    pairs = [torch.stack([one, two]) for one, two in zip(aimed, aimed[::-1], strict=True)]
+    two = torch.stack([base, base + 0.5], 1)
+    found = list(units_apart(engine, two, y, codes, pairs[::2], generator))
+    assert all(ratio <= 1 for ratio in found), max(found)
+
+
 # ------------------------------------------------------------------------------ refusals
 
 

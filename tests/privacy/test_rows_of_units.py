@@ -16,6 +16,7 @@ from noisewise.errors import StatementError
 from noisewise.privacy import (
     Gaussian,
     Laplace,
+    PoissonGaussian,
     PoissonRows,
     Pure,
     Statement,
@@ -141,3 +142,17 @@ def test_a_statement_about_records_has_no_such_field() -> None:
     assert statement.unit_rows is None
     assert "rows" not in statement.to_json()
     assert math.isclose(statement.epsilon, of_curve().epsilon, rel_tol=1e-6)
+
+
+def test_what_is_printed_of_the_bound_speaks_of_the_releases_that_have_one() -> None:
+    curve = of_curve()
+    assert "one patient; at most 3 of its rows count\n" in str(curve)
+    training = Statement.derive(
+        PoissonGaussian(2.0, 0.1, 10), delta=1e-6, mechanism="training", unit="one patient"
+    )
+    assert "of its rows count" not in str(training)
+    both = Statement.compose([training, curve])
+    assert both.unit_rows == 3
+    assert "one patient; at most 3 of its rows count in releases that say so" in str(both)
+    assert both.sampler.startswith("Poisson: each record")
+    assert verify(both).ok

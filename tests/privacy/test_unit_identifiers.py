@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
+from noisewise.privacy.randomness import resolve
 from noisewise.privacy.units import identifiers_of, unit_codes
+from noisewise.release import Units, per_unit
 
 SECRET = "patient-4711"
 Key = namedtuple("Key", "ward number")
@@ -110,7 +112,6 @@ def test_what_cannot_be_told_apart_is_refused_and_no_traceback_quotes_it(ids):
         ([b"17", "17"], "text and numbers"),
         (["Ada", "ada "], "capitals"),
         (["Sofía", "Sofi\N{COMBINING ACUTE ACCENT}a"], "spelling"),
-        ([1e17, 2e17], "neighbours are the same"),
     ],
     ids=repr,
 )
@@ -119,3 +120,86 @@ def test_what_may_be_one_unit_in_two_spellings_is_said_without_showing_it(ids, s
         assert unit_codes(ids).tolist() == [0, 1]
     assert not any("17'" in str(w.message).replace("'17'", "") for w in caught)
     assert not any(w in str(caught[0].message).lower() for w in ("ada", "sof", "1e"))
+
+
+class Restless:
+    """Equal ones have other hashes."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def __hash__(self):
+        return id(self)
+
+
+class Settled(Restless):
+    """As it should be."""
+
+    def __hash__(self):
+        return hash(self.number)
+
+
+def test_equal_identifiers_with_other_hashes_are_refused():
+    for reader in (unit_codes, identifiers_of):
+        with pytest.raises(TypeError, match="different hashes") as caught:
+            reader([Restless(4711), Restless(4712), Restless(4711)])
+        assert "471" not in str(caught.value)
+    assert unit_codes([Settled(1), Settled(2), Settled(1)]).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1e17, 2e17],
+        np.array([2.0**53, 1.0]),
+        np.array([16777216.0, 1.0], np.float32),  # 16777217 would be the same
+        torch.tensor([16777217.0, 1.0]),
+        torch.tensor([2050.0, 1.0], dtype=torch.float16),
+        pd.Series([16777216.0, 1.0], dtype="float32"),
+    ],
+    ids=lambda ids: f"{type(ids).__module__} {getattr(ids, 'dtype', '')}",
+)
+def test_numbers_that_lost_digits_may_be_two_people_and_are_refused(ids):
+    for reader in (unit_codes, identifiers_of):
+        with pytest.raises(ValueError, match="neighbours are the same") as caught:
+            reader(ids)
+        assert not any(word in str(caught.value) for word in ("1677", "2050", "1e"))
+
+
+def test_columns_of_polars_and_arrow_that_lost_digits_are_refused():
+    polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    for ids in (
+        polars.Series([16777216.0, 1.0], dtype=polars.Float32),
+        arrow.array([16777216.0, 1.0], arrow.float32()),
+    ):
+        with pytest.raises(ValueError, match="neighbours are the same"):
+            unit_codes(ids)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([16777215.0, 3.0], np.float32),
+        torch.tensor([5.0, 3.0]),
+        [2.0**53 - 1, 3.0],
+        [2**70, 3],
+        np.array([2**63 - 1, 3]),
+    ],
+    ids=str,
+)
+def test_numbers_that_kept_their_digits_are_taken(ids):
+    assert unit_codes(ids).tolist() == [0, 1]
+
+
+def test_two_people_under_one_identifier_are_not_hidden_as_one_which_every_statement_assumes():
+    """Why it is refused where it can be seen, and said where it cannot: the twin of the bound."""
+    bounded = per_unit(Units([0]), 1, resolve(1))
+    both, one = np.array([0, 0, 0, 0]), np.array([0])
+    place = np.array([0, 0, 0, 1])  # three rows of one person, and one of the other
+    moved = bounded.count(both, place, 2) - bounded.count(one, place[3:], 2)
+    assert np.abs(moved).sum() > bounded.contribution.steps
+    said = "".join(bounded.contribution.sentences)
+    assert "and those of no other unit do" in said

@@ -192,10 +192,10 @@ def test_a_score_of_one_record_counts_for_at_most_one():
 def test_held_back_records_are_not_trained_on_and_each_is_in_one_part():
     from noisewise.privacy import Randomness
     from noisewise.training.records import records_of
-    from noisewise.training.selection import _Split
+    from noisewise.training.selection_parts import Split
 
     rows = torch.arange(1000)
-    parts = _Split.of(records_of((rows, rows)), 0.2, Randomness.seeded(1))
+    parts = Split.of(records_of((rows, rows)), 0.2, Randomness.seeded(1))
     train, held = parts.training.tensors[0], parts.held.tensors[0]
     assert torch.equal(torch.cat([train, held]).sort().values, rows)
     assert 100 < len(held) < 300
@@ -269,13 +269,13 @@ def test_a_selection_on_units_states_what_is_promised_about_one(changes, tmp_pat
 
 def test_a_unit_is_held_back_or_trained_on_with_all_its_rows(monkeypatch):
     seen = []
-    split = selection._Split.of
+    split = selection.Split.of
 
     def watched(records, share, rng, units=None):
         seen.append((units, split(records, share, rng, units)))
         return seen[-1][1]
 
-    monkeypatch.setattr(selection._Split, "of", staticmethod(watched))
+    monkeypatch.setattr(selection.Split, "of", staticmethod(watched))
     x, y = table()
     x[:, 3] = torch.arange(len(x))
     select(build, (x, y), plan(), settings=SETTINGS, loss=LOSS, trials=2, units=of_units())
@@ -297,8 +297,8 @@ def test_a_unit_adds_at_most_one_to_the_score(rows):
     units = selection.UnitTable.of([0, 1, *[2] * rows])
     rest = selection.UnitTable.of([0, 1])
     for score in (0, 1, selection._UNITS // 3, selection._UNITS):
-        whole = selection._summed([5, 7, *[score] * rows], units)
-        assert 0 <= whole - selection._summed([5, 7], rest) <= selection._UNITS
+        whole = selection.summed([5, 7, *[score] * rows], units)
+        assert 0 <= whole - selection.summed([5, 7], rest) <= selection._UNITS
     # The twin: rows that count one by one.
     assert rows == 1 or rows * selection._UNITS > selection._UNITS
 

@@ -15,6 +15,8 @@ import noisewise as nw
 from noisewise.errors import RelationError, UnsoundError
 from noisewise.privacy import Ledger, PoissonGaussian, PoissonRows, Randomness, verify
 from noisewise.privacy.units import unit_codes
+from noisewise.release import digest_of
+from noisewise.release.steps import Step
 from noisewise.training import StepError, Streamed
 from noisewise.training.units import UnitTable
 
@@ -247,6 +249,29 @@ def test_neighbours_that_differ_in_a_unit_are_within_the_noise():
     assert moved > 0.3 * 0.5 / 21 * 0.9  # and the unit had its full say
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_neighbours_that_differ_in_a_unit_are_within_the_noise_of_its_chosen_rows(most):
+    # The same where rows are bounded one by one: of forty rows that pull the same way `most` count.
+    x, y, ids = table(units=20, most=most)  # of the others all rows count, with and without the one
+    x = torch.cat([x, torch.full((40, 4), 50.0)])
+    y = torch.cat([y, torch.zeros(40, dtype=torch.long)])
+    ids = np.concatenate([ids, np.full(40, 77)])
+    weights = []
+    for keep in (ids >= 0, ids != 77):
+        kept = torch.from_numpy(keep)
+        options = plan(sampling="full", batch_size=21, steps=1, epochs=None, unit_rule="rows",
+                       unit_rows=most)  # fmt: skip
+        run = private(options, (x[kept], y[kept]), ids[keep])
+        assert run.statement().unit_rows in (None, most)
+        inputs, targets = next(iter(run.loader))
+        run.step(inputs, targets)
+        assert run.statement().unit_rows == most
+        weights.append(torch.cat([p.detach().flatten() for p in run.plain_model.parameters()]))
+    moved = float((weights[0] - weights[1]).norm())
+    bound = most * 0.3 * 0.5 / run.resolved.batch_size
+    assert 0.9 * bound < moved <= 1.002 * bound
+
+
 # ------------------------------------------------------------------------------ identifiers
 
 
@@ -346,6 +371,49 @@ def test_a_checkpoint_of_units_is_continued(tmp_path):
             second.step(inputs, targets)
         torch.testing.assert_close(second.plain_model.weight, whole.plain_model.weight)
         assert second.statement().epsilon == whole.statement().epsilon
+        said = "".join(second.statement().assumptions)
+        assert "continued from a checkpoint, with the same units as before" in said
+        assert "checkpoint" not in "".join(whole.statement().assumptions)
+
+
+def test_a_checkpoint_of_a_secret_run_does_not_tell_how_many_units_there_are(tmp_path):
+    """Their number is private unless it is declared."""
+    x, y, ids = table()
+    secret = plan(seed=None, sample_rate=0.2, batch_size=10)
+    with private(secret, (x, y), ids, ledger=tmp_path / "l") as run:
+        run.step(*next(iter(run.loader)))
+        run.save(tmp_path / "c")
+        known = run.batches_known_by
+        assert not run.resolved.size_used
+    assert known.encode() not in (tmp_path / "c").read_bytes()
+    assert b" units" not in (tmp_path / "c").read_bytes().replace(b"no other unit", b"")
+
+
+def test_seeded_noise_is_not_used_again_for_other_units(tmp_path, monkeypatch):
+    released, pay = [], Step.pay
+
+    def watched(self, mean=None):
+        paid = pay(self, mean)
+        if paid:
+            released.append((self.number, digest_of(mean)))
+        return paid
+
+    monkeypatch.setattr(Step, "pay", watched)
+    x, y, ids = table()
+    with private(plan(), (x, y), ids, ledger=tmp_path / "l") as first:
+        for inputs, targets in first.loader.take(3):
+            first.step(inputs, targets)
+        first.save(tmp_path / "c")
+        for inputs, targets in first.loader.take(2):
+            first.step(inputs, targets)
+    others = [ids[-1], *ids[:-1]]  # as many, and other people's rows
+    options = {"ledger": tmp_path / "l", "resume": tmp_path / "c"}
+    with private(plan(), (x, y), others, **options) as second:
+        for inputs, targets in second.loader:
+            second.step(inputs, targets)
+        assert second.steps_taken == max(number for number, _ in released) + 1
+    # One noise belongs to one release: no step was released twice with different values.
+    assert len(dict(released)) == len(set(released)) > 5
 
 
 def test_workers_read_ahead_and_units_stay_with_their_rows():

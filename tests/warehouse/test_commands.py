@@ -128,3 +128,76 @@ def test_a_party_contributes_from_a_database_what_it_would_from_a_file(places):
         )
     changed = read_records(places / "parts", "p", "text", "no")
     assert digest_of(changed) != digest_of(file)
+
+
+# -------------------------------------------------------------------------------------- units
+
+
+@pytest.fixture(scope="module")
+def visited(frame, tmp_path_factory):
+    """The same rows, with whose they are: as a file, a folder, and two databases."""
+    folder = tmp_path_factory.mktemp("visited")
+    whose = [f"Ada-{number}" for number in np.random.default_rng(1).integers(0, 900, len(frame))]
+    told = frame[["y", "p"]].assign(patient=whose)
+    told.to_parquet(folder / "one.parquet")
+    (folder / "parts").mkdir()
+    told[:1000].to_parquet(folder / "parts" / "a.parquet")
+    told[1000:].to_parquet(folder / "parts" / "b.parquet")
+    with duckdb.connect(str(folder / "scores.db")) as connection:
+        connection.execute("create table predictions as select * from told")
+        connection.execute("create table holes as select *, nullif(patient, patient) q from told")
+    connection = sqlite3.connect(folder / "scores.sqlite")
+    told.to_sql("predictions", connection, index=False)
+    connection.close()
+    return folder
+
+
+def test_units_of_databases_and_folders_give_the_report_of_the_file(visited):
+    columns = ["--label", "y", "--score", "p"]
+    unit = ["--unit", "patient", "--max-per-unit", "2"]
+    told = json.loads(run(visited / "one.parquet", *columns, *unit).stdout)
+    assert told["statement"]["unit"].startswith("one patient")
+    assert told["statement"]["unit_rows"] == 2
+    for where in (
+        [f"duckdb:///{visited / 'scores.db'}", "--query", "select y, p, patient from predictions"],
+        [f"sqlite:///{visited / 'scores.sqlite'}", "--table", "predictions", *columns],
+        [visited / "parts", *columns],
+        [visited / "one.parquet", "--query", "select patient, y, p from data order by p"],
+    ):
+        result = run(*where, *unit)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == told, where
+        assert "Ada-" not in result.output
+
+
+def test_missing_units_of_a_database_are_refused(visited):
+    where = [f"duckdb:///{visited / 'scores.db'}", "--table", "holes", "--label", "y", "--score"]
+    result = run(*where, "p", "--unit", "q")
+    assert result.exit_code != 0
+    assert "missing identifiers" in str(result.exception)
+    assert "'nobody' is not a column" in str(run(*where, "p", "--unit", "nobody").exception)
+
+
+def test_a_party_contributes_units_from_a_database_as_from_a_file(visited):
+    file = read_records(visited / "one.parquet", "p", "y", None, unit="patient")
+    for where, how in (
+        (f"duckdb:///{visited / 'scores.db'}", {"table": "predictions"}),
+        (
+            f"sqlite:///{visited / 'scores.sqlite'}",
+            {"query": "select * from predictions order by p"},
+        ),
+        (visited / "parts", {}),
+    ):
+        records = read_records(where, "p", "y", None, unit="patient", **how)
+        assert sorted(np.bincount(records.codes)) == sorted(np.bincount(file.codes))
+        # Rows came in another order; whose they are came with them.
+        assert set(grouped(records)) == set(grouped(file))
+    with pytest.raises(ValueError, match="missing identifiers"):
+        read_records(f"duckdb:///{visited / 'scores.db'}", "p", "y", None, table="holes", unit="q")
+
+
+def grouped(records):
+    """The rows of each unit, in an order of their own."""
+    for code in range(records.codes.max() + 1):
+        mine = records.codes == code
+        yield tuple(sorted(zip(records.values[mine], records.positive[mine], strict=True)))

@@ -264,3 +264,55 @@ def test_identifiers_do_not_leave_the_engine():
     assert len(seen) == 2
     assert all(len(part) <= 16 for answer in seen for part in answer.values())
     assert SECRET not in json.dumps(seen, default=str)
+
+
+SCORES = {"epsilon": 1.0, "seed": 5}
+EVERY = {
+    "dp_ecdf": (("p",), {"bounds": (0, 1), "bins": 32}),
+    "dp_quantile": (("p", 0.3), {"bounds": (0, 1), "bins": 32}),
+    "dp_median": (("p",), {"bounds": (0, 1), "bins": 32}),
+    "dp_histogram": (("p", 8, (0, 1)), {}),
+    "private_histogram": (("p", 8, (0, 1)), {"noise": "independent"}),
+    "dp_roc_curve": (("y", "p"), {"bins": 32}),
+    "private_roc": (("y", "p"), {"bins": 32, "delta": 1e-6}),
+    "dp_roc_auc_score": (("y", "p"), {"bins": 32}),
+    "dp_precision_recall_curve": (("y", "p"), {"bins": 32}),
+    "dp_average_precision_score": (("y", "p"), {"bins": 32}),
+    "dp_det_curve": (("y", "p"), {"bins": 32}),
+    "private_calibration": (("y", "p"), {}),
+    "dp_calibration_curve": (("y", "p"), {}),
+    "dp_expected_calibration_error": (("y", "p"), {}),
+    "dp_hosmer_lemeshow": (("y", "p"), {"bins": 32, "draws": 5}),
+    "private_evaluation": (("y", "p"), {"bins": 32}),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_everything_that_takes_a_table_takes_its_units(name):
+    """With the statement of arrays; and, but for rows chosen at random, with their values."""
+    y, p, whose = visits(3, 300)
+    columns = {"y": y, "p": p}
+    arguments, options = EVERY[name]
+    release, common = getattr(nw.ecdf, name), {**SCORES, **options, "max_per_unit": 2}
+    # Quantiles of a table come from a curve.
+    more = {"mechanism": "curve"} if name in ("dp_quantile", "dp_median") else {}
+    given = [columns.get(a, a) if isinstance(a, str) else a for a in arguments]
+    with ignored():
+        here = release(*given, units=whose, **common, **more)
+        there = release(*arguments, data=table_of("duckdb", y, p, whose), units="patient", **common)
+    assert here.statement().to_json() == there.statement().to_json()
+    assert there.statement().unit_rows == 2
+    if isinstance(here, (float, tuple, np.ndarray)):
+        assert str(list(np.atleast_1d(here[0] if isinstance(here, tuple) else here))) == str(
+            list(np.atleast_1d(there[0] if isinstance(there, tuple) else there))
+        )
+
+
+def test_no_name_that_takes_a_table_is_forgotten():
+    takes = {
+        name
+        for name in nw.ecdf.__all__
+        if name.startswith(("dp_", "private_"))
+        and name not in ("private_confusion", "private_regression_errors")
+    }
+    assert takes == set(EVERY)

@@ -65,6 +65,11 @@ class FirstOfUnit:
         )
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """What a promise says of units."""
+        return {"unit": self.unit, "unit_rows": self.limit}
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """For the statement."""
         if self.limit is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, round_up
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
 from noisewise.privacy.events import Pure
 from noisewise.privacy.relation import REPLACE_ONE, Sensitivity
@@ -28,8 +28,8 @@ class TreeSegment:
         shift = noise.epsilon(bound) * noise.scale
         self.slots = NoiseSlots(
             noise.draw,
-            Sensitivity(float(shift), "l1", REPLACE_ONE),
-            Pure(float(noise.epsilon(bound))),
+            Sensitivity(round_up(shift), "l1", REPLACE_ONE),
+            Pure(round_up(noise.epsilon(bound))),
             noise.description,
         )
         self._variance = noise.variance()

@@ -388,13 +388,12 @@ class StreamingCounter:
         """Return what is promised for all releases, past and future."""
         events, description = self._promise()
         return Promise(
-            history=events,
-            delta=self.budget.delta,
+            events,
+            self.budget.delta,
             mechanism=f"running count of a stream: {description}",
             relation=REPLACE_ONE,
-            unit=self._first.unit,
-            unit_rows=self._first.limit,
             randomness=self._rng.description,
+            **self._first.stated,
             assumptions=(
                 f"items are whole numbers in [0, {self.bound}], and each is fed once",
                 "the number of items so far is public",

@@ -37,7 +37,7 @@ from noisewise.privacy.statement_form import (
     statement_schema,
 )
 from noisewise.privacy.statement_premises import premises, sampler_of, sampler_problem
-from noisewise.privacy.statement_texts import is_unsound, text_problem
+from noisewise.privacy.statement_texts import describe, is_unsound, text_problem
 
 __all__ = ["Preprocessing", "Statement", "digest", "round_up", "statement_schema"]
 
@@ -210,7 +210,7 @@ class Statement:
 
     @property
     def unit_rows(self) -> int | None:
-        """How many rows a unit may have, if epsilon was derived from such a bound."""
+        """How many rows of a unit count at most, if epsilon was derived from such a bound."""
         parts = (part for event in self.history for part in event.parts)
         bounds = [rows for part in parts if (rows := getattr(part, "rows", None))]
         return max(bounds) if bounds else None
@@ -349,12 +349,15 @@ class Statement:
         )
 
     def _rows(self) -> list[tuple[str, str]]:
-        noise = "; ".join(_describe(event) for event in self.history) or "nothing was released"
+        noise = "; ".join(describe(event) for event in self.history) or "nothing was released"
         most = self.unit_rows
+        parts = [part for event in self.history for part in event.parts]
+        bounded = all(getattr(part, "rows", None) for part in parts)
+        where = "" if bounded else " in releases that say so"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             ("relation", f"{self.relation} ({self.relation.sentence_of(self.unit, named=True)})"),
-            ("unit", self.unit + (f", of at most {most} rows" if most else "")),
+            ("unit", self.unit + (f"; at most {most} of its rows count{where}" if most else "")),
             ("mechanism", self.mechanism),
             ("releases", noise),
             ("sampler", self.sampler),
@@ -393,23 +396,6 @@ def round_up(value: float, digits: int = 4) -> str:
     # The nudge keeps 0.1 + 0.2 from becoming 0.3001; it is far below one unit in the last place.
     rounded = math.ceil(value * scale * (1 - 1e-13)) / scale
     return f"{rounded:.{digits}g}"
-
-
-def _describe(event: Event) -> str:
-    fields = event.to_dict()
-    kind, count = fields.pop("kind"), fields.pop("count")
-    shown = {name: value for name, value in fields.items() if name != "variation" or value}
-    numbers = ", ".join(
-        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in shown.items()
-    )
-    return f"{count:,} x {kind} ({numbers})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):  # of histories, each of which a record may go through
-        histories = (" + ".join(_describe(event_from_dict(e)) for e in each) for each in value)
-        return f"[{' or '.join(histories)}]"
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _versions() -> dict[str, str]:

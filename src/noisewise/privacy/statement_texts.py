@@ -2,13 +2,17 @@
 
 Characters that show nothing, or change how others are shown, could make a field look filled that
 is empty, or hide a word from a check that a reader would see. They are refused, not removed.
+What was released is put into words here, too.
 """
 
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
-__all__ = ["NOT_SOUND", "is_unsound", "text_problem"]
+from noisewise.privacy.events import Event, event_from_dict
+
+__all__ = ["NOT_SOUND", "describe", "is_unsound", "text_problem"]
 
 #: An assumption that begins so is known to be false; no epsilon is stated under it.
 NOT_SOUND = "NOT SOUND"
@@ -37,3 +41,21 @@ def is_unsound(text: str) -> bool:
     folded = unicodedata.normalize("NFKC", text).casefold()
     letters = "".join(character for character in folded if character.isalnum())
     return letters.startswith(NOT_SOUND.replace(" ", "").casefold())
+
+
+def describe(event: Event) -> str:
+    """Return what was released, how often, and with which numbers."""
+    fields = event.to_dict()
+    kind, count = fields.pop("kind"), fields.pop("count")
+    shown = {name: value for name, value in fields.items() if name != "variation" or value}
+    numbers = ", ".join(
+        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in shown.items()
+    )
+    return f"{count:,} x {kind} ({numbers})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):  # of histories, each of which a record may go through
+        histories = (" + ".join(describe(event_from_dict(e)) for e in each) for each in value)
+        return f"[{' or '.join(histories)}]"
+    return value if isinstance(value, str) else f"{value:.6g}"

@@ -6,15 +6,22 @@ which they come; beyond this file nobody sees an identifier, and no error here q
 
 Rows that are taken for two units though they are one person's make every epsilon about people
 false, so what looks equal and is not equal is refused (objects that are compared by their place in
-memory) or warned about (17 and "17", "Ada" and "ada ").
+memory, or have the same content and other hashes) or warned about (17 and "17", "Ada" and "ada ").
+So do two people in one unit, since the rest of it stays when one of them leaves: numbers whose
+type cannot tell neighbours apart are refused.
 """
 
 from __future__ import annotations
 
+import pickle
 import unicodedata
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +35,10 @@ MISSING = (
 )
 #: What a missing value becomes when a column is turned into text.
 MISSING_TEXT = frozenset({"nan", "NaN", "None", "<NA>", "NaT"})
-#: From here on neighbouring whole numbers are the same float64.
-_WHOLE = 2.0**53
+#: From here on neighbouring whole numbers are the same number, by the name of a type.
+_WHOLE = {"float16": 2**11, "halffloat": 2**11, "float32": 2**24, "float": 2**24}
+_WHOLE_DOUBLE = 2**53
+_PLAIN = (int, float, str, bytes, tuple, frozenset, np.generic, Decimal, Fraction, date, UUID)
 
 
 def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
@@ -55,7 +64,8 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
     >>> unit_codes(["b", "a", "b", "c"]).tolist()
     [0, 1, 0, 2]
     """
-    values = _column(getattr(units, "identifiers", units))
+    given = getattr(units, "identifiers", units)
+    values = _column(given)
     if rows is not None and len(values) != rows:
         raise ValueError(
             f"units needs one identifier for each of the {rows} rows, got {len(values)}"
@@ -65,6 +75,8 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
     known: dict[Hashable, int] = {}
     numbered = (known.setdefault(item, len(known)) for item in _checked(values))
     codes = np.fromiter(numbered, np.int64, len(values))
+    _refuse_lost_digits(known, given)
+    _refuse_equal_contents(known)
     _warn_of_twins(known)
     return codes
 
@@ -77,8 +89,15 @@ def identifiers_of(units: Any) -> list[Hashable]:
     >>> identifiers_of(("a", 2))
     ['a', 2]
     """
-    values = _column(getattr(units, "identifiers", units))
-    return _checked(values.tolist() if isinstance(values, np.ndarray) else values)
+    given = getattr(units, "identifiers", units)
+    values = _column(given)
+    if isinstance(values, np.ndarray):
+        return _checked(values.tolist())
+    found = _checked(values)
+    different = dict.fromkeys(found)
+    _refuse_lost_digits(different, given)
+    _refuse_equal_contents(different)
+    return found
 
 
 def _column(units: Any) -> Any:
@@ -152,6 +171,37 @@ def _identifier(value: Any) -> Hashable:
     return known
 
 
+def _refuse_lost_digits(known: Iterable[Hashable], given: Any) -> None:
+    """Raise if numbers may have become others, in a type that does not hold them."""
+    kind = str(getattr(given, "dtype", getattr(given, "type", ""))).lower().removeprefix("torch.")
+    limit = _WHOLE.get(kind, _WHOLE_DOUBLE)
+    if any(isinstance(n, (float, np.floating)) and abs(n) >= limit for n in known):
+        raise ValueError(
+            "identifiers in units are floating-point numbers so large that neighbours are the same "
+            "number: different units may have become one, which is not hidden as one. Read the "
+            "column as whole numbers or as text."
+        )
+
+
+def _refuse_equal_contents(known: Iterable[Hashable]) -> None:
+    """Raise if objects with the same content are different keys: of such hashes nothing follows."""
+    contents: set[bytes] = set()
+    number = 0
+    for name in known:
+        if isinstance(name, _PLAIN):
+            continue
+        try:
+            contents.add(pickle.dumps(name))
+        except Exception:  # what has no content that can be compared is compared by itself alone
+            continue
+        number += 1
+    if len(contents) < number:
+        raise TypeError(
+            "identifiers in units hold the same and are different to Python, because equal ones "
+            "have different hashes: give what they hold (numbers, text, tuples, ...) instead"
+        )
+
+
 def _warn_of_twins(known: dict[Hashable, int]) -> None:
     """Say if identifiers look as if they were meant to be the same."""
     texts = [name for name in known if isinstance(name, str)]
@@ -167,13 +217,6 @@ def _warn_of_twins(known: dict[Hashable, int]) -> None:
             "identifiers in units differ from others in nothing but capitals, spaces around them "
             "or the spelling of their characters, and are taken for different units. If they are "
             "the same, write them alike first.",
-            stacklevel=4,
-        )
-    if any(isinstance(name, float) and abs(name) >= _WHOLE for name in known):
-        warnings.warn(
-            "identifiers in units are floating-point numbers so large that neighbours are the same "
-            "number: different units may have become one. Read the column as whole numbers or as "
-            "text.",
             stacklevel=4,
         )
 

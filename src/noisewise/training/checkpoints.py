@@ -72,7 +72,8 @@ def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
         "step": run.next_step,
         "charged": run.steps_taken,
         "ledger": None if (head := run.account.head) is None else (head.entries, head.digest),
-        "batches": run.batches_known_by,
+        # Sizes of secret runs may be private, and their batches are drawn anew anyhow.
+        "batches": "" if run.streams.is_secret else run.batches_known_by,
         "model": run.team.whole(dict(run.plain_model.state_dict())),
         "optimizer": run.team.whole(run.optimizer.state_dict()),
         "average": None
@@ -114,6 +115,7 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
     _restore_average(run, content["average"])
     for name, value in content["circumstances"].items():
         setattr(run.circumstances, name, getattr(run.circumstances, name) or value)
+    run.circumstances.resumed = True
     _restore_generators(run, content)
     repeats = not run.streams.is_secret and content["batches"] == run.batches_known_by
     run.go_to(int(content["step"]) if repeats else charged)

@@ -39,6 +39,8 @@ class Circumstances:
         What must be said about how records were divided among workers.
     workers : int
         How many there were.
+    resumed : bool
+        Whether the run was continued from a checkpoint, which holds nothing of units.
     """
 
     size_read: bool = False
@@ -48,6 +50,7 @@ class Circumstances:
     unproven: str = ""
     division: str = ""
     workers: int = 1
+    resumed: bool = False
 
 
 def state(
@@ -163,6 +166,8 @@ def _assumptions(
         )
     if resolved.unit_rule is not None:
         yield "All rows of a unit carry its identifier, and those of no other unit do."
+        if circumstances.resumed:
+            yield "The run was continued from a checkpoint, with the same units as before."
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."
     if resolved.sample_rate < 1.0 and circumstances.caller_batches:

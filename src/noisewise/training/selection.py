@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
 
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients import Estimator, Schedule, bounded_sum
@@ -45,13 +44,11 @@ from noisewise.training.private import make_private
 from noisewise.training.private_run import LossFunction
 from noisewise.training.proposals import Proposal, proposal_of
 from noisewise.training.records import (
-    MapRecords,
     Records,
-    TensorRecords,
     first_record,
-    map_tensors,
     records_of,
 )
+from noisewise.training.selection_parts import Split, one_by_one, summed
 from noisewise.training.selection_plans import Plans
 from noisewise.training.units import UnitTable
 
@@ -234,7 +231,7 @@ def select(
     # What is handed to the trials are the records themselves; each trial bounds what it takes.
     one = Sensitivity(1.0, "linf", relation)
     query = Query.of(
-        lambda held: _Split.of(held, share, rng, table),
+        lambda held: Split.of(held, share, rng, table),
         one,
         "a choice among settings",
         unit=first.plan.unit,
@@ -253,47 +250,6 @@ def select(
         )
     best, (model, setting) = found.value
     return Selected(model, setting, best, found.statement)
-
-
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """Records for training and records for the score, divided by coins; of units, whole ones."""
-
-    training: Records
-    held: Records | None
-    units: UnitTable | None = None
-    held_units: UnitTable | None = None
-
-    @staticmethod
-    def of(
-        records: Records, share: float, rng: Randomness, table: UnitTable | None = None
-    ) -> _Split:
-        if share == 0.0:
-            return _Split(records, None, table)
-        if table is None:
-            mask = rng.poisson_mask(len(records), share)
-            return _Split(_rows(records, ~mask), _rows(records, mask))
-        mask = rng.poisson_mask(len(table), share)[table.codes]
-        return _Split(
-            _rows(records, ~mask),
-            _rows(records, mask),
-            UnitTable.of(table.codes[~mask]),
-            UnitTable.of(table.codes[mask]),
-        )
-
-
-def _rows(records: Records, mask: Tensor) -> Records:
-    positions = mask.nonzero()[:, 0]
-    if isinstance(records, TensorRecords):
-        chosen = map_tensors(records.tensors, lambda t: t.index_select(0, positions.to(t.device)))
-        return TensorRecords(chosen, records.pin_memory)
-    return MapRecords(
-        Subset(records.dataset, positions.tolist()),
-        records.collate,
-        workers=records.workers,
-        pin_memory=records.pin_memory,
-        **records.options,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,7 +327,7 @@ class _Job:
         kept = [s for s in dict.fromkeys(said) if not s.startswith(_NOT_TUNED)]
         return (*kept, _TUNED, f"Settings: {self.proposal.words}.", public)
 
-    def trial(self, held: _Split, rng: Randomness) -> Outcome:
+    def trial(self, held: Split, rng: Randomness) -> Outcome:
         """Train on one setting, and score it."""
         setting = self.proposal.propose(rng)
         seed = None if rng.is_secure else int(rng.below(2**62))
@@ -398,7 +354,7 @@ class _Job:
         trained = fitted.run.account.history
         if held.held is None:
             assert self.public is not None
-            scores = list(self._scores(model, _one_by_one(self.public)))
+            scores = list(self._scores(model, one_by_one(self.public)))
             return Outcome(sum(scores) / _UNITS / max(1, len(scores)), (model, setting), (trained,))
         value, scored = self._noisy(model, held.held, held.held_units, rng, plan)
         # The size that is expected may be public, the size of the part is not.
@@ -421,7 +377,7 @@ class _Job:
         )
         account = MemoryAccount()
         query = Query.of(
-            lambda part: _summed(list(self._scores(model, _one_by_one(part))), units),
+            lambda part: summed(list(self._scores(model, one_by_one(part))), units),
             moves,
             "the score of held-back records",
             unit=plan.unit,
@@ -443,16 +399,3 @@ class _Job:
                     )
                 value = float(found)
                 yield 0 if math.isnan(value) else round(min(1.0, max(0.0, value)) * _UNITS)
-
-
-def _summed(scores: list[int], units: UnitTable | None) -> int:
-    """Add up scores; of a unit the mean over its rows, rounded down, so that it adds no more."""
-    if units is None:
-        return sum(scores)
-    totals = torch.zeros(len(units), dtype=torch.int64)
-    totals.index_add_(0, units.codes, torch.tensor(scores, dtype=torch.int64))
-    return int((totals // units.counts).sum())
-
-
-def _one_by_one(records: Records) -> Iterator[Any]:
-    return records.batches(torch.tensor([i]) for i in range(len(records)))

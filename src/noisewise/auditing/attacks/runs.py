@@ -122,6 +122,12 @@ def _worlds(
             if units is None
             else "this run protects single records, so there are no units to be audited"
         )
+    if getattr(run.resolved, "unit_rule", None) == "rows":
+        raise ValueError(
+            "an audit puts a whole unit into a batch, and a run with unit_rule='rows' takes only "
+            "rows that its own loader chose. Audit a twin with unit_rule='units'; what rows of a "
+            "unit cost together is derived a second time by noisewise verify."
+        )
     if units is None:
         return whole, data, (data[0][:0], data[1][:0])
     known = torch.from_numpy(unit_codes(units, len(data[0])))

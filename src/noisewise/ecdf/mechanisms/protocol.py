@@ -49,6 +49,7 @@ __all__ = [
     "Norm",
     "Setting",
     "Strategy",
+    "round_up",
     "sensitivities",
 ]
 
@@ -249,7 +250,7 @@ class Mechanism(Additive):
             return math.inf
         shifts = _shifts(self.strategy, self.change, "l1", self.contribution)
         loss = sum((s / b.scale for s, b in zip(shifts, self.noise, strict=True)), Fraction(0))
-        return _round_up(loss)
+        return round_up(loss)
 
     @cached_property
     def ratio_squared(self) -> float:
@@ -258,7 +259,7 @@ class Mechanism(Additive):
             return math.inf
         shifts = _shifts(self.strategy, self.change, "l2-squared", self.contribution)
         total = sum((s / b.scale for s, b in zip(shifts, self.noise, strict=True)), Fraction(0))
-        return _round_up(total)
+        return round_up(total)
 
     @property
     def rho(self) -> float:
@@ -359,15 +360,15 @@ def sensitivities(
     relation = ADD_REMOVE if change == "suffix" else REPLACE_ONE
     if kind == "laplace":
         shifts = _shifts(strategy, change, "l1", contribution)
-        return tuple(Sensitivity(_round_up(shift), "l1", relation) for shift in shifts)
+        return tuple(Sensitivity(round_up(shift), "l1", relation) for shift in shifts)
     squares = _shifts(strategy, change, "l2-squared", contribution)
     return tuple(
-        Sensitivity(math.nextafter(math.sqrt(_round_up(square)), math.inf), "l2", relation)
+        Sensitivity(math.nextafter(math.sqrt(round_up(square)), math.inf), "l2", relation)
         for square in squares
     )
 
 
-def _round_up(value: Fraction) -> float:
+def round_up(value: Fraction) -> float:
     """Return the smallest float that is not below `value`."""
     number = float(value)
     return number if Fraction(number) >= value else math.nextafter(number, math.inf)

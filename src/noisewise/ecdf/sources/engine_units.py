@@ -7,8 +7,8 @@ a cell is the difference of two rounded numbers of steps, so that all it adds is
 worth, whatever the other units are. No chance is needed, and identifiers do not leave the engine.
 
 All numbers are whole and below 2^53, and a quotient of such numbers, rounded to a double, has the
-right whole part: a quotient that is no whole number is at least 1/divisor away from the next one,
-which is more than half a step of the doubles there. The answer carries the remainders and the least
+right whole part: one that is no whole number is at least 1/divisor away from the next one above,
+and rounding moves it by less. The answer carries the remainders and the least
 and largest steps of any unit, so that an engine that computes otherwise is refused.
 
 Proof: docs/proofs/curves.md#units-in-engines.
