@@ -70,7 +70,9 @@ def test_one_step_of_a_correct_mechanism_passes_and_four_fifths_of_its_epsilon_a
     assert result.tightness >= 0.8
 
 
-@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize(
+    "relation", ["add-remove", pytest.param("replace-one", marks=pytest.mark.slow)]
+)
 def test_a_hundred_sampled_steps_pass_and_three_fifths_of_their_epsilon_are_seen(
     relation: str,
 ) -> None:

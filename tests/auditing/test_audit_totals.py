@@ -87,7 +87,7 @@ def test_totals_that_nothing_explains_refute_and_those_of_guessing_allow_all_noi
 
 
 @pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.95])
-@pytest.mark.parametrize("coins", [True, False])
+@pytest.mark.parametrize("coins", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_bounds_with_a_midpoint_cover(level: float, coins: bool) -> None:
     """Audits of nine mechanisms; the midpoint alone takes half of the error."""
     rng = np.random.default_rng(31)

@@ -60,6 +60,7 @@ def test_bounding_rows_instead_of_units_is_refuted():
     assert found.epsilon_lower_bound > 2 * claim().epsilon
 
 
+@pytest.mark.slow
 def test_units_split_over_two_sums_are_refuted():
     run, data = run_of(units=True)
     engine = run._engine

@@ -181,6 +181,32 @@ def test_a_check_that_may_end_early_ends_at_its_first_finding():
     assert len(findings.results) < len(TESTS) / 2
 
 
+@pytest.fixture
+def noise_centred():
+    """Rows of the noise alone are centred: one direction of every row is left without noise."""
+
+    @mutation("noise-centred", "noise")
+    def _(noise, at):
+        return {n: z - z.mean(-1, keepdim=True) if z.ndim > 1 else z for n, z in noise.items()}
+
+    yield "noise-centred"
+    del HOOKS["noise-centred"]
+
+
+def test_centred_rows_are_innocent_only_if_the_records_are_centred_too(noise_centred):
+    case = cases()["CNN"]
+
+    def found(**settings):
+        train = Training(case.model, case.loss, **settings)
+        tests = ("preflight", "noise", "freshness")
+        return check(
+            train, case.model, case.loss, example=case.example, effort="quick", tests=tests
+        )
+
+    assert found(habit="rows of the noisy gradient centred").ok
+    assert "noise-correlated" in found(bug=noise_centred).bugs
+
+
 def test_correlated_noise_is_accused_unless_it_is_declared():
     tests = ("noise", "freshness", "late-steps")
     declared = seen(tests, habit="correlated noise", declared={"correlated_noise": True})

@@ -11,7 +11,7 @@ from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.noise_readings import SCALE, Measurement, measure, reading
 from noisewise.debugging.recurrence import same_numbers
-from noisewise.debugging.statistics import LEVEL, correlation, variance_ratio
+from noisewise.debugging.statistics import LEVEL, Vector, correlation, variance_ratio
 
 __all__ = ["freshness", "invariance"]
 
@@ -139,8 +139,12 @@ def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding 
                 p_value,
             )
         results.append((finding, p_value))
-    left, right = rows[:, :-1].ravel(), rows[:, 1:].ravel()
-    value, p_value = correlation(left, right)
+    free = np.ones(rows.shape[1], dtype=bool)
+    for name, part in parts:
+        free[part] = not _centred(bench, name, part, rows)
+    left, right = rows[:, :-1], rows[:, 1:]
+    both = free[:-1] & free[1:]
+    value, p_value = correlation(left[:, both].ravel(), right[:, both].ravel())
     finding = None
     if p_value < LEVEL and abs(value) > 0.1:
         finding = Finding(
@@ -152,6 +156,26 @@ def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding 
             p_value,
         )
     return [*results, (finding, p_value)]
+
+
+def _centred(bench: Bench, name: str, part: slice, rows: Vector) -> bool:
+    """Whether sums over the inputs of a tensor vanish, in noise and in contributions alike.
+
+    That is a noisy gradient whose mean is subtracted afterwards: neighbours are related by it, and
+    what records contribute is projected by the same. Noise alone is no post-processing.
+    """
+    shape = tuple(bench.init[name].shape)
+    seen = [canary.row[part] for canary in bench.known.canaries]
+    if len(shape) < 2 or not seen:
+        return False
+
+    def vanish(values: Vector, axes: tuple[int, ...]) -> bool:
+        whole = values.reshape(-1, *shape)
+        sums = whole.sum(axis=axes)
+        return float(np.linalg.norm(sums)) <= 1e-3 * float(np.linalg.norm(whole))
+
+    choices = {(len(shape),), tuple(range(2, len(shape) + 1))}
+    return any(vanish(rows[:, part], axes) and vanish(np.stack(seen), axes) for axes in choices)
 
 
 def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.linalg import vector_norm
 
 __all__ = ["Bounding", "Gradients", "per_record"]
 
@@ -30,8 +31,8 @@ def per_record(
 
     `copies` augmented views of a record are averaged before anything is clipped.
     """
-    parameters = dict(model.named_parameters())
-    leaves = [parameters[name] for name in names]
+    # By name, one by one: listing all parameters costs as much as the gradient of a record.
+    leaves = [model.get_parameter(name) for name in names]
     if bug == "batch-norm" and len(x) > 0:
         x = (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt()
     if len(x) == 0:
@@ -107,14 +108,14 @@ class Bounding:
         return self._bounded(records, clip)
 
     def _bounded(self, records: Gradients, clip: float, scale: float = 1.0) -> Gradients:
-        norms = {n: r.flatten(1).norm(dim=1) for n, r in records.items()}
+        norms = {n: vector_norm(r.flatten(1), dim=1) for n, r in records.items()}
         names = list(records)
         used = names
         if self.bug == "norm-omits-layer":
             used = names[:-2] or names
         if self.bug == "biases-unclipped":
             used = [n for n in names if records[n].ndim > 2] or names
-        norm = torch.stack([norms[n] for n in used]).norm(dim=0)
+        norm = vector_norm(torch.stack([norms[n] for n in used]), dim=0)
         if self.bug == "ghost-bias-norm":
             squares = [norms[n] ** (4 if records[n].ndim == 2 else 2) for n in names]
             norm = torch.stack(squares).sum(0).sqrt()
@@ -146,7 +147,7 @@ class Bounding:
                 value = torch.where(
                     finite.reshape(-1, *[1] * (value.ndim - 1)), value, torch.zeros_like(value)
                 )
-            bounded[n] = scale * torch.einsum("b,b...->...", own.to(value), value)
+            bounded[n] = scale * (own.to(value) @ value.flatten(1)).reshape(value.shape[1:])
             if self.bug == "raw-mixed-in":
                 bounded[n] = bounded[n] + 0.05 * value.sum(0)
         return bounded

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from noisewise.debugging.mutants.batches import batches
 from noisewise.debugging.mutants.bounding import Bounding, Gradients, per_record
-from noisewise.debugging.mutants.hooks import Situation, mutated
+from noisewise.debugging.mutants.hooks import HOOKS, Situation, mutated
 from noisewise.debugging.mutants.noising import draw_noise, misplaced
 from noisewise.debugging.trainer import Data, StateDict
 
@@ -271,7 +271,10 @@ class Training:
 
     def _changed(self, stage: str, value: Any, situation: Situation) -> Any:
         """Return what a stage hands on, changed by the habit and then by the bug."""
-        return mutated(self.bug, stage, mutated(self.habit, stage, value, situation), situation)
+        for name in (self.habit, self.bug):
+            if name in HOOKS:
+                value = mutated(name, stage, value, situation)
+        return value
 
     # Stage 5: divide by a public constant and move.
 
