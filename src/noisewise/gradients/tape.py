@@ -375,7 +375,9 @@ class Tape:
                     "use_reentrant=False."
                 )
             complete = self.arrived[group] >= self.expected.get(group, 0)
-            self.pending.setdefault(group, []).append(part if complete else part.condensed())
+            waiting = self.pending.setdefault(group, [])
+            # A use that is alone is measured and added in one pass.
+            waiting.append(part if complete and not waiting else part.condensed())
             if complete:
                 self._settle(group)
 
