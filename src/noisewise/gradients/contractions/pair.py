@@ -53,8 +53,6 @@ __all__ = ["PairContraction", "over_positions"]
 # back, and the price of float64: measured ratios, they only steer the choice of a kernel.
 _MEMORY = 5
 _DOUBLE = 2
-#: What gradients of all records of a piece may take where they would be made a second time.
-_KEPT_BYTES = 64 << 20
 #: Numbers that are converted to float64 at a time.
 _AT_A_TIME = 1 << 20
 
@@ -302,8 +300,8 @@ class PairContraction(Contraction):
             parts[self.bias.name] = weighted(torch.cat(scales), biases)
         return parts
 
-    def condensed(self) -> Contraction:
-        """The gradients themselves where they take less memory than the two factors, or not much.
+    def condensed(self, room: int = 0) -> Contraction:
+        """The gradients themselves where they take less memory than the two factors, or have room.
 
         For the group that waits for other layers: then nothing is contracted a second time.
         """
@@ -311,7 +309,7 @@ class PairContraction(Contraction):
         if self.weight is None or positions == 1 or self.records == 0:
             return self
         entries = m * n * self.groups
-        if entries > self.factor_entries and not self._twice(entries):
+        if entries > self.factor_entries and not self._twice(entries, room):
             return self
         gradients = self.left(0, 0).new_empty(self.records, self.groups * m * n)
         for a, b, part in self.gradients_once(0, self.records):
@@ -321,11 +319,11 @@ class PairContraction(Contraction):
             given[self.bias] = self.biases
         return GivenContraction(given)
 
-    def _twice(self, entries: int) -> bool:
+    def _twice(self, entries: int, room: int) -> bool:
         """Whether gradients would be made one by one to be measured, and again to be added."""
         instantiate, gram, _ = self._costs()
         alone = kernel_records(self.sizes[2], spread(self.sizes[2]), self.kernel_type) == 1
-        return instantiate <= gram and alone and 4 * entries * self.records <= _KEPT_BYTES
+        return instantiate <= gram and alone and 4 * entries * self.records <= room
 
     def _placed(self, total: Sums) -> Sums:
         return {t.name: t.place(total[t.name]) for t in self.targets if t.name in total}
