@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,7 +101,25 @@ def _curves():
         yield lambda b=bounds: ecdf.private_histogram(p, 4, b, **rest)
         yield lambda b=bounds: ecdf.private_roc(y, p, bounds=b, bins=4, **rest)
         yield lambda b=bounds: ecdf.private_evaluation(y, p, bounds=b, bins=4, **rest)
+        yield lambda b=bounds: ecdf.dp_histogram(p, 4, b, **rest)
+        yield lambda b=bounds: ecdf.dp_roc_curve(y, p, bounds=b, **rest)
+        yield lambda b=bounds: ecdf.dp_precision_recall_curve(y, p, bounds=b, **rest)
+        yield lambda b=bounds: ecdf.private_regression_errors(y, p, bounds=b, **rest)
+        yield lambda b=bounds: ecdf.dp_median(p, bounds=b, **rest)
+        for mechanism in ("exponential", "curve"):
+            yield lambda b=bounds, m=mechanism: ecdf.dp_quantile(
+                p, [0.1, 0.5], bounds=b, mechanism=m, **rest
+            )
         yield lambda b=bounds: federated.Domain(*b, 4)
+
+
+def test_every_public_function_with_a_range_is_among_them():
+    tried = inspect.getsource(_curves)
+    taking = ("bounds", "range", "cuts")
+    for name in ecdf.__all__:
+        function = getattr(ecdf, name)
+        if inspect.isfunction(function) and {*taking} & {*inspect.signature(function).parameters}:
+            assert f"ecdf.{name}(" in tried, name
 
 
 @pytest.mark.parametrize("make", _curves())

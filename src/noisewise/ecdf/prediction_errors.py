@@ -17,6 +17,7 @@ import numpy as np
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
+from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.group_sums import (
     UNIT,
     Family,
@@ -279,6 +280,7 @@ def private_regression_errors(
     low, high = (float(bound) for bound in bounds)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"bounds must be a public range low < high of the target, got {bounds!r}")
+    Grid(low, np.array([high]))  # refuses a range whose places doubles cannot tell apart
     true, said = np.asarray(y, np.float64), np.asarray(predicted, np.float64)
     if true.shape != said.shape or true.ndim != 1:
         raise ValueError(

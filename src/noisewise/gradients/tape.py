@@ -21,6 +21,7 @@ from noisewise.gradients.combinations import PerLayer, propagating, rule_of
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
+from noisewise.gradients.contractions.given import GivenContraction
 from noisewise.gradients.contractions.joining import joined
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec
@@ -46,7 +47,10 @@ from noisewise.separation import Finding, Origin, Path, Watch
 from noisewise.separation.origin import place
 from noisewise.separation.shadow import broadcast_shapes
 
-__all__ = ["Factors", "Tape"]
+__all__ = ["KEPT_BYTES", "Factors", "Tape"]
+
+#: What gradients that would be made twice may take, over all layers of a piece.
+KEPT_BYTES = 64 << 20
 
 #: For every group, what gives records their factors.
 Factors = Mapping[str, Callable[[Tensor], Tensor]]
@@ -119,6 +123,7 @@ class Tape:
         #: Shown every use that arrives, if somebody compares runs.
         self.observe: Callable[[Contraction], None] | None = None
         self._counter: dict[str, int] = {}
+        self._room = KEPT_BYTES
         self._reset()
 
     def _reset(self) -> None:
@@ -375,9 +380,18 @@ class Tape:
                     "use_reentrant=False."
                 )
             complete = self.arrived[group] >= self.expected.get(group, 0)
-            self.pending.setdefault(group, []).append(part if complete else part.condensed())
+            waiting = self.pending.setdefault(group, [])
+            # A use that is alone is measured and added in one pass.
+            waiting.append(part if complete and not waiting else self._condensed(part))
             if complete:
                 self._settle(group)
+
+    def _condensed(self, part: Contraction) -> Contraction:
+        """What waits for other layers, as gradients where these fit into what is left for them."""
+        found = part.condensed(self._room)
+        if found is not part and isinstance(found, GivenContraction):
+            self._room -= sum(g.numel() * g.element_size() for g in found.gradients.values())
+        return found
 
     def _settle(self, group: str) -> None:
         """All uses are in: join them, scale every record, and sum.

@@ -156,6 +156,27 @@ def test_a_round_with_drop_outs_gives_the_sum_of_those_who_arrived(made):
     assert words.astype(np.int64).tolist() == made.truth("ada", "bob", "dan").tolist()
 
 
+def test_sealed_shares_are_read_once_however_often_they_are_asked_for(made, monkeypatch):
+    """Version 0.1 read and parsed the shares of everybody for every party that asked."""
+    read = []
+    messages = Stages.messages
+
+    def counted(self, connection, stage):
+        read.append(stage)
+        return messages(self, connection, stage)
+
+    made.advertise(*NAMES)
+    made.share(*NAMES)
+    monkeypatch.setattr(Stages, "messages", counted)
+    made.handouts = Handouts(made.stages, made.store)
+    asked = [made.handouts.after(SHARE, made.round.number_of(n)) for n in NAMES for _ in range(3)]
+    assert sorted(read) == [ADVERTISE, SHARE]
+    whole = [split_sealed(data) for data in asked]
+    assert all(len(inbox) == len(NAMES) - 1 for inbox in whole)
+    for name, inbox in zip(NAMES, whole[::3], strict=True):
+        assert {message.receiver for message in inbox} == {made.round.number_of(name)}
+
+
 def test_the_same_message_again_changes_nothing_and_another_one_is_refused(made):
     first = made.advertisement("ada")
     made.send(ADVERTISE, "ada", first)

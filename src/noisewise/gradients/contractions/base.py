@@ -200,8 +200,12 @@ class Contraction(ABC):
         norm = self.lengths(cheap).amax(0)
         return self.sums(rule(norm), needed(norm)), norm
 
-    def condensed(self) -> Contraction:
-        """Return the same use in whatever form takes the least memory while it waits."""
+    def condensed(self, room: int = 0) -> Contraction:
+        """Return the same use in the form in which it waits best.
+
+        That is the one that takes the least memory, or one that saves work and takes at most
+        `room` bytes.
+        """
         return self
 
     def merged(self, others: Sequence[Contraction]) -> Contraction | None:

@@ -300,15 +300,16 @@ class PairContraction(Contraction):
             parts[self.bias.name] = weighted(torch.cat(scales), biases)
         return parts
 
-    def condensed(self) -> Contraction:
-        """The gradients themselves where they take less memory than the two factors.
+    def condensed(self, room: int = 0) -> Contraction:
+        """The gradients themselves where they take less memory than the two factors, or have room.
 
         For the group that waits for other layers: then nothing is contracted a second time.
         """
         m, n, positions = self.sizes
-        if self.weight is None or positions == 1 or m * n * self.groups > self.factor_entries:
+        if self.weight is None or positions == 1 or self.records == 0:
             return self
-        if self.records == 0:
+        entries = m * n * self.groups
+        if entries > self.factor_entries and not self._twice(entries, room):
             return self
         gradients = self.left(0, 0).new_empty(self.records, self.groups * m * n)
         for a, b, part in self.gradients_once(0, self.records):
@@ -317,6 +318,12 @@ class PairContraction(Contraction):
         if self.bias is not None:
             given[self.bias] = self.biases
         return GivenContraction(given)
+
+    def _twice(self, entries: int, room: int) -> bool:
+        """Whether gradients would be made one by one to be measured, and again to be added."""
+        instantiate, gram, _ = self._costs()
+        alone = kernel_records(self.sizes[2], spread(self.sizes[2]), self.kernel_type) == 1
+        return instantiate <= gram and alone and 4 * entries * self.records <= room
 
     def _placed(self, total: Sums) -> Sums:
         return {t.name: t.place(total[t.name]) for t in self.targets if t.name in total}
