@@ -212,8 +212,9 @@ def train(
     _show(console, rows, local, numbers, "R2" if records.regression else "accuracy")
     if gradients == "auto" and not records.pictures:
         console.print(
-            "Each record's gradient was clipped as a whole (--gradients clipped): the simplest "
-            "way. On Adult others end within 0.2 points of it (docs/estimators.md, Defaults)."
+            "Gradients: each record's was clipped as a whole (--gradients clipped), the simplest "
+            "and fastest way; on Adult no other ends more than 0.2 points above it "
+            "(docs/estimators.md, Defaults)."
         )
     if compare and seed is None and len(rows) > 2:
         console.print(
@@ -279,9 +280,10 @@ def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
         delta = book.delta
         budget = "" if book.budget is None else f" of {book.budget[0]:g}"
         spent = round_up(book.spent())
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     console.print(
-        f"{path.name} now holds epsilon {spent}{budget} at delta {delta:g}, all analyses together: "
-        f"noisewise ledger show {path.name}"
+        f"{shown} now holds epsilon {spent}{budget} at delta {delta:g}, all analyses together: "
+        f"noisewise ledger show {shown}"
     )
 
 
