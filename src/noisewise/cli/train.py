@@ -96,10 +96,10 @@ def train(
         summary_of,
     )
     from noisewise.cli.training_run import begin, finishing
+    from noisewise.datasets.working import working
     from noisewise.estimators import save_estimator
     from noisewise.privacy.statement import round_up
     from noisewise.release import compose
-    from noisewise.training.working import working
 
     for path in (report, out, ledger):
         if path is not None and not path.absolute().parent.is_dir():
@@ -110,7 +110,8 @@ def train(
     if out is None and (ledger is not None or resume):
         raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
     console = Console(highlight=False, stderr=as_json)
-    records = read_data(data, schema, target, test, 0 if seed is None else seed, unit)
+    with working("reading the records"):
+        records = read_data(data, schema, target, test, 0 if seed is None else seed, unit)
     console.print(
         f"{records.name}: {len(records.y_train):,} {records.words} to learn from, "
         f"{len(records.y_test):,} to measure with"
@@ -158,7 +159,7 @@ def train(
             trained, account = train_private(records, settings, watch, kept, events, held)
             model = trained.model
             if evaluate:
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), working("measuring the model"):
                     # What is lost in the noise is said in the table.
                     warnings.simplefilter("ignore", RuntimeWarning)
                     measured = private_measures(records, model, share, account, seed)
@@ -190,15 +191,10 @@ def train(
     if report is not None:
         from noisewise.cli.training_report import write_training_report
 
-        write_training_report(
-            report,
-            records,
-            trained,
-            rows,
-            watched[0].series,
-            measured,
-            numbers,
-        )
+        with working("writing the report"):
+            write_training_report(
+                report, records, trained, rows, watched[0].series, measured, numbers
+            )
     if as_json:
         content = {
             "statement": statement.to_dict(),
