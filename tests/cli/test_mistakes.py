@@ -174,6 +174,8 @@ IN_PYTHON = {
     "natural units": (lambda: PrivateClassifier().fit(1e4 * NUMBERS, Y), "natural units"),
     "a label that is not public": (
         lambda: model().fit(X, np.where(Y == "no", "No", "yes")), "not among the public classes"),
+    "labels are missing": (
+        lambda: model().fit(X, pd.Series(Y).where(X["age"] > 20)), "noisewise.datasets.read_table"),
     "one class": (lambda: model().fit(X, np.full(200, "no")), "only 'no'"),
     "no schema file": (lambda: model(schema="gone.toml").fit(X, Y), "schema draft"),
     "a schema from the data": (

@@ -98,7 +98,7 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     trained = run(
         folder, "train", "patients.csv", "--schema", "patients.toml", "--epsilon", 2,
         "--delta", "1e-6", "--evaluate", 0.25, "--ledger", "hospital.ledger", "--out", "model",
-        "--report", "run.html", "--steps", 40,
+        "--report", "run.html", "--steps", 40, "--threshold", 0.1,
     )  # fmt: skip
     assert trained.exit_code == 0, trained.output
     assert "NOT private" in trained.output
@@ -109,12 +109,14 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     assert verify(statement).ok
     kinds = [event.kind for event in statement.history]
     assert len(kinds) >= 3  # training, counts for calibration, the evaluation
-    assert {"auc", "base_rate", "recall"} <= json.loads(
-        (folder / "model" / "evaluation.json").read_text()
-    ).keys()
+    measured = json.loads((folder / "model" / "evaluation.json").read_text())
+    assert {"auc", "base_rate", "recall"} <= measured.keys()
+    assert measured["threshold"] == 0.1
     page = (folder / "run.html").read_text()
     assert "Private measures: may be published" in page
     assert "evaluation.json, which it covers too" in page
+    # The released curve with its slider, or, of some forty positives, that noise hides them.
+    assert "Private ROC curve, area" in page or "The noise hides one of the two classes" in page
     with Ledger.open(folder / "hospital.ledger") as ledger:
         first = ledger.spent()
     assert first == pytest.approx(statement.epsilon, rel=1e-3)
@@ -260,7 +262,11 @@ def test_a_regression_is_measured_by_r2_and_mae_within_the_budget(folder):
     assert content["statement"]["epsilon"] <= 2
     assert {"r2", "mean_absolute_error"} <= content["evaluation"].keys()
     assert {"R2", "MAE"} <= content["not_private"].keys()
-    again = run(folder, "evaluate", "patients.csv", "--model", "pressure", "--epsilon", 1, "--json")
+    again = run(folder, "evaluate", "patients.csv", "--model", "pressure", "--epsilon", 1, "--json",
+                "--report", "pressure.html")  # fmt: skip
+    page = (folder / "pressure.html").read_text()
+    assert "mean absolute error" in page
+    assert "R²" in page
     assert json.loads(again.stdout)["mean_absolute_error"] < 100
 
 

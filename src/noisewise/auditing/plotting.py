@@ -115,7 +115,7 @@ def _roc(axes: Any, result: AuditResult) -> None:
         ylabel="true-positive rate",
         title=title,
     )
-    axes.legend(frameon=False, loc="lower right", fontsize=8)
+    axes.legend(frameon=False, loc="lower right", fontsize=10)
 
 
 def _allowed(rate: np.ndarray, epsilon: float, delta: float) -> np.ndarray:

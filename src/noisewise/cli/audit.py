@@ -64,7 +64,7 @@ def audit(
     """Bound epsilon from below. Exit code 1 if the claim is refuted, 0 if not."""
     from noisewise.auditing import NoiseModel
     from noisewise.auditing import audit as run
-    from noisewise.training.working import working
+    from noisewise.datasets.working import working
 
     if report is not None and not report.absolute().parent.is_dir():
         raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")

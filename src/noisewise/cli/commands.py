@@ -63,7 +63,8 @@ def _flow(commands: typer.Typer) -> None:
             text if text.startswith(" ") else " ".join(text.split()) for text in paragraphs
         )
     for group in commands.registered_groups:
-        _flow(group.typer_instance)
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
 
 
 _flow(app)

@@ -102,6 +102,7 @@ def evaluate(
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
     from noisewise.cli.predictions import finite, look_at_predictions, of_model
+    from noisewise.datasets.working import working
     from noisewise.ecdf.evaluation import private_evaluation
     from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
     from noisewise.release import Units, name_of_unit
@@ -128,7 +129,8 @@ def evaluate(
     elif model is not None:
         if label is not None or score is not None:
             raise ValueError("--model brings labels and scores: leave --label and --score out")
-        said = of_model(Path(predictions), model)
+        with working("reading the records and predicting"):
+            said = of_model(Path(predictions), model)
         y, values, positive, units, classes = (
             said.labels, said.scores, None, said.units, said.classes
         )  # fmt: skip
@@ -137,9 +139,10 @@ def evaluate(
     elif label is None or score is None:
         raise ValueError("give --label and --score, the columns of the file, or --model FOLDER")
     else:
-        y, values, positive = read_predictions(
-            Path(predictions), label, score, pos_label, schema, regression
-        )
+        with working("reading the predictions"):
+            y, values, positive = read_predictions(
+                Path(predictions), label, score, pos_label, schema, regression
+            )
     if unit is not None and table_of_engine is None:
         units = read_units(Path(predictions), unit, schema)
     if units is not None and table_of_engine is None:
@@ -153,7 +156,11 @@ def evaluate(
         typer.echo(str(look), err=True)
         look.require()
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
-    with _account(ledger, f"evaluate {_title(predictions)}") as account, warnings.catch_warnings():
+    with (
+        _account(ledger, f"evaluate {_title(predictions)}") as account,
+        warnings.catch_warnings(),
+        working("measuring"),
+    ):
         # What is lost in the noise is said in the table.
         warnings.simplefilter("ignore", RuntimeWarning)
         common: dict[str, Any] = {
@@ -194,7 +201,8 @@ def evaluate(
     if report is not None:
         from noisewise.cli.evaluation_report import write_report
 
-        write_report(found, summary, report, source=_title(predictions), truth=truth)
+        with working("writing the report"):
+            write_report(found, summary, report, source=_title(predictions), truth=truth)
     if statement is not None:
         statement.write_text(promise.to_json() + "\n", "utf-8")
     if as_json:

@@ -37,11 +37,13 @@ def draft(
     Example: noisewise schema draft patients.csv --target outcome
     """
     from noisewise.datasets import draft_schema
+    from noisewise.datasets.working import working
 
     place = table.with_suffix(".toml") if out is None else out
     if place.exists() and not force:
         raise ValueError(f"{str(place)!r} exists; give another --out, or --force to replace it")
-    text = draft_schema(str(table), target=target, unit=unit, name=place.name)
+    with working("reading the table"):
+        text = draft_schema(str(table), target=target, unit=unit, name=place.name)
     place.write_text(text, "utf-8")
     waiting = text.count('= "?"')
     typer.echo(f"written: {place}")
@@ -65,6 +67,7 @@ def check(
     """
     from noisewise.datasets import Schema, SchemaError
     from noisewise.datasets.preflight import look_at
+    from noisewise.datasets.working import working
 
     console = Console(highlight=False)
     try:
@@ -78,7 +81,8 @@ def check(
     )
     if table is None:
         return
-    looked = look_at(table, found)
+    with working("looking at the table"):
+        looked = look_at(table, found)
     typer.echo(str(looked))
     if looked.stops:
         raise typer.Exit(1)
@@ -87,7 +91,7 @@ def check(
         book = f"{table.stem}.ledger"
         typer.echo("Next:")
         typer.echo(f"  noisewise ledger create {book} --epsilon 2 --delta 1e-6{of}")
-        typer.echo(f"  noisewise train {table} --schema {schema} --epsilon 1 \\")
+        typer.echo(f"  noisewise train {table} --schema {schema} --epsilon 1 --delta 1e-6 \\")
         typer.echo(f"      --ledger {book} --out model --report run.html")
 
 

@@ -101,7 +101,13 @@ def write_training_report(
     )
     page.heading("Privacy over training")
     page.charts(
-        (_epsilon_curve(statement), "Epsilon spent after each step of training"),
+        (
+            _epsilon_curve(statement),
+            "Epsilon spent after each step of training"
+            + (
+                "; calibration and measuring make up the rest" if len(statement.history) > 1 else ""
+            ),
+        ),
         (_bias_curve(series), "What bounding does to the gradient of a sample of records"),
     )
     page.heading("Layer by layer, at the last measurement")

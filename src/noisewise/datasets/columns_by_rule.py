@@ -132,8 +132,9 @@ class Date(Column):
             object.__setattr__(self, name, _day(name, getattr(self, name)).isoformat())
         if not self.low < self.high:
             raise SchemaError(f"a range of days needs low < high, got {self.low} and {self.high}")
-        if isinstance(self.format, list):
-            object.__setattr__(self, "format", tuple(self.format))
+        given: Any = self.format
+        if isinstance(given, list):
+            object.__setattr__(self, "format", tuple(given))
         if not self._formats or not all(
             isinstance(form, str) and ("%" in form or form == _ISO) for form in self._formats
         ):

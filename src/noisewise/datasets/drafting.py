@@ -156,8 +156,8 @@ def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str
         return ("identifier", "") if _counts_up(whole, distinct) else ("number", "")
     styles = _date_styles(texts)
     if styles:
-        form = _value(styles[0] if len(styles) == 1 else styles)
-        return "date", "" if styles == ["ISO8601"] else f", format = {form}"
+        written = _value(styles[0] if len(styles) == 1 else styles)
+        return "date", "" if styles == ["ISO8601"] else f", format = {written}"
     if len(known) >= 20 and distinct == len(known) and texts.str.split().str.len().mean() < 2:
         return "identifier", ""
     if distinct > max(50, 0.2 * len(known)) or texts.str.split().str.len().mean() > 4:

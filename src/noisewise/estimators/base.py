@@ -27,6 +27,7 @@ from noisewise.datasets.preflight import (
     look_at_numbers,
     look_at_rows,
 )
+from noisewise.datasets.working import working
 from noisewise.estimators import tuning
 from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
@@ -51,7 +52,6 @@ from noisewise.training.plan import RECORD
 from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import noise_beside
 from noisewise.training.units import UnitTable
-from noisewise.training.working import working
 
 __all__ = ["PrivateEstimator"]
 

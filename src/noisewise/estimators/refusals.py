@@ -36,7 +36,7 @@ _HARMLESS = tuple(
         r"Found array with dim \d+,? while dim <= \d+ is required( by \w+)?\.",
         r"Found input variables with inconsistent numbers of samples: \[[\d, ]+\]",
         r"X has \d+ features, but \w+ is expecting \d+ features as input\.?",
-        r"Unknown label type: [\w-]+\..*",
+        r"Unknown label type: (?!unknown)[\w-]+\..*",
         r"y should be a 1d array, got an array of shape \([\d, ]+\) instead\.",
         r"(This \w+ estimator|\w+) requires y to be passed, but the target y is None\.?",
         r"Sparse data was passed.*",
@@ -45,6 +45,11 @@ _HARMLESS = tuple(
         r"(float|int|complex)\(\) argument must be a string.* a .*number, not '[\w.]+'",
         r"Expected a 2-dimensional container but got <class '[\w.]+'> instead\..*",
     )
+)
+_NO_LABEL = (
+    "Labels are missing, or of different types; records without a target cannot be learnt from. "
+    "noisewise.datasets.read_table(file, schema) reads a file as its schema declares it and leaves "
+    "such rows out; so may you: a rule that looks at one row at a time costs no privacy."
 )
 #: What is said in place of texts that show values, by how those begin.
 _REPLACED = (
@@ -65,7 +70,9 @@ _REPLACED = (
         "Input X contains infinity or a value too large for its type. Clip it by a public constant "
         "before fit.",
     ),
-    ("Input y contains NaN", "Input y contains NaN: records without a target cannot be learnt."),
+    ("Input y contains NaN", _NO_LABEL),
+    ("Unknown label type: unknown", _NO_LABEL),
+    ("'<' not supported between instances of", _NO_LABEL),
     (
         "Input y contains infinity",
         "Input y contains infinity or a value too large for its type. Clip it by a public constant "

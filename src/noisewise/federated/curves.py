@@ -341,7 +341,7 @@ def _records(
     pos_label: Any = None,
 ) -> tuple[list[Records], Protected]:
     """Return what counts of each party's rows, and what is protected."""
-    if isinstance(aggregator, type) or not hasattr(aggregator, "threat"):
+    if isinstance(aggregator, type) or not hasattr(type(aggregator), "threat"):
         given = aggregator.__name__ if isinstance(aggregator, type) else repr(aggregator)
         raise TypeError(
             f"aggregator says who sees what, and must be an object such as "
