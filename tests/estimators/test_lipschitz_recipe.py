@@ -58,3 +58,23 @@ def test_probabilities_are_of_the_stretched_scores(tmp_path):
     save_estimator(model, tmp_path / "model")
     again = load_estimator(tmp_path / "model")
     assert np.allclose(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_the_word_and_the_rule_it_stands_for_draw_different_noise(monkeypatch):
+    from noisewise.estimators import base
+
+    seen = []
+
+    def watched(*given):
+        seen.append(original(*given))
+        return seen[-1]
+
+    original = base.digest_of_fit
+    monkeypatch.setattr(base, "digest_of_fit", watched)
+    x, y = table(200)
+    for gradients in ("input-scaled", "input-scaled", nw.InputScaled(loss_clip=0.3)):
+        PrivateClassifier(
+            4.0, gradients=gradients, hidden_layer_sizes=(), classes=[0, 1, 2], steps=1,
+            learning_rate=0.1, random_state=0, preflight=False,
+        ).fit(x, y)  # fmt: skip
+    assert seen[0] == seen[1] != seen[2]

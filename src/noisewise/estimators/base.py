@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from noisewise.estimators.network import (
 from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
-from noisewise.gradients import Clipped, Estimator, rule_named
+from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
 from noisewise.privacy import LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
 from noisewise.release import Account, compose, name_of_unit
@@ -138,7 +137,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         named = isinstance(self.gradients, str)
         word = "clipped" if self.gradients == "auto" else self.gradients
         chosen: Estimator = rule_named(word) if named else self.gradients
-        return replace(chosen, loss_clip=LOSS_CLIP) if self._lipschitz_recipe else chosen
+        return InputScaled(loss_clip=LOSS_CLIP) if self._lipschitz_recipe else chosen
 
     @property
     def _lipschitz_recipe(self) -> bool:
@@ -350,7 +349,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if seed is not None:
             plan = plan.with_(seed=seed)
             tensors = (inputs, target) if table is None else (inputs, target, table.codes)
-            bound_to = digest_of_fit(plan, rate, network, *tensors)
+            # The recipe's loss and start are not seen in plan and network.
+            settings = (network, "recipe", loss) if self._lipschitz_recipe else network
+            bound_to = digest_of_fit(plan, rate, settings, *tensors)
         if account is None:
             said = note_fit(TensorRecords((inputs, target)), self._run_name)
         else:
@@ -403,7 +404,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return self._scores_of(rows)
 
     def _scores_of(self, rows: Array) -> Array:
-        return apply_network(self.weights_, rows, self.normalise) * np.float32(self._temperature)
+        scores: Array = apply_network(self.weights_, rows, self.normalise)
+        scores *= np.float32(self._temperature)
+        return scores
 
     @property
     def _temperature(self) -> float:
