@@ -19,9 +19,12 @@ class Counted:
     ----------
     histogram : array
         Counts by bin: private, like the records.
+    assumptions : tuple of str
+        What is taken for granted about how the records were made.
     """
 
     histogram: IntArray
+    assumptions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return int(self.histogram.sum())

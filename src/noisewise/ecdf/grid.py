@@ -43,8 +43,9 @@ def as_records(x: Any, name: str = "x") -> FloatArray:
     # What lies under a mask is no record, and would be counted.
     if np.isnan(numbers).any() or np.any(np.ma.getmask(x)):
         raise ValueError(
-            f"{name} holds NaN or masked values, which have no place in an order. Leave such records out "
-            "or put a public constant there, by a rule that looks at one record at a time."
+            f"{name} holds NaN or masked values, which have no place in an order. Leave such "
+            "records out or put a public constant there, by a rule that looks at one record at a "
+            "time."
         )
     return numbers
 

@@ -139,7 +139,9 @@ def release_root(
             records = (records[0][held.kept], records[1][held.kept])
         return round(clipped_root(records[0], records[1], cuts, floor, clip) / step)
 
-    query = Query.of(measure, bound, "", unit=most.unit, assumptions=(PUBLIC_CUTS, *most.sentences))
+    made = predictions.assumptions if isinstance(predictions, Column) else ()
+    assumptions = (PUBLIC_CUTS, *most.sentences, *made)
+    query = Query.of(measure, bound, "", unit=most.unit, assumptions=assumptions)
     rows: Any = (labels, predictions)
     if isinstance(predictions, Column):
         rows = predictions.sums(cuts, ("expected",))

@@ -35,6 +35,11 @@ class Source(Protocol):
         """Names of the columns."""
         ...
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about how the rows were made."""
+        ...
+
     def is_numeric(self, column: str) -> bool:
         """Whether a column holds numbers or truth values."""
         ...
@@ -123,19 +128,24 @@ class Column:
     label: LabelRule | None = None
     known: dict[Any, dict[str, IntArray]] = field(default_factory=dict)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about how the rows were made."""
+        return self.source.assumptions
+
     def counted(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count all records together."""
-        return Counted(self._count(grid, negated).counts.sum(axis=0))
+        return Counted(self._count(grid, negated).counts.sum(axis=0), self.assumptions)
 
     def counted_by_label(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count negatives, then positives."""
-        return Counted(self._count(grid, negated).counts.ravel())
+        return Counted(self._count(grid, negated).counts.ravel(), self.assumptions)
 
     def counted_probabilities(self, grid: Grid) -> Counted:
         """Count all records together; their values must be probabilities."""
         answer = self._count(grid, negated=False)
         self._check_probabilities(answer)
-        return Counted(answer.counts.sum(axis=0))
+        return Counted(answer.counts.sum(axis=0), self.assumptions)
 
     def sums(
         self, cuts: FloatArray, names: Sequence[str], *, clip: bool = False
