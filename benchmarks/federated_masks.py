@@ -59,7 +59,7 @@ def crowd(folder: Path, size: int, neighbours: str) -> tuple[Trial, list[Signer]
     trial = make_trial(
         folder, servers=["alpha"], parties=["placeholder", "another"], curves=["ecdf"], bins=BINS,
         route="masks", minimum_parties=2, colluding=0,
-        noiseless_test=True, stage_seconds=max(20.0, 0.2 * size),
+        noiseless_test=True, stage_seconds=max(20.0, 0.2 * size), patience=3600.0,
     )  # fmt: skip
     signers = [Signer(f"party-{i}", Ed25519PrivateKey.generate()) for i in range(1, size + 1)]
     lines = (f"{signer.name},{public_key_text(signer.key)}\n" for signer in signers)
@@ -296,7 +296,10 @@ def main() -> None:
     chosen = SIZES if sizes is None else tuple(int(size) for size in sizes.split(","))
     ways = os.environ.get("NOISEWISE_NEIGHBOURS", "all,few").split(",")
     cases = [(size, way) for size in chosen for way in ways]
-    found = {case: measure(*case) for case in cases}
+    found = {}
+    for case in cases:
+        found[case] = measure(*case)
+        print(*case, f"{found[case][0]:.1f} s", found[case][1], file=sys.stderr, flush=True)
     names = [row[0] for row in found[cases[0]][1]]
     rows = [("all stages", *(f"{found[case][0]:.1f}" for case in cases))]
     rows.append(

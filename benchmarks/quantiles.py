@@ -16,6 +16,7 @@ The error of a quantile is by how much its rank is wrong, as a part of n: the di
 the ranks that the answer has among the records, averaged over quantiles and runs. Peers run in
 a Python of their own (``--peers /path/to/python``), which needs diffprivlib, opendp and
 python-dp; what is not installed there is left out, and ``--only diffprivlib`` leaves others out.
+``--cases Cauchy,lognormal --epsilons 0.05`` are some cases and budgets, for more runs.
 Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean.
 """
 
@@ -27,7 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def with_google() -> Ask:
 PEERS = {"diffprivlib": with_diffprivlib, "OpenDP": with_opendp, "Google": with_google}
 
 
-def serve(path: Path, runs: int, only: str | None) -> None:
+def serve(path: Path, runs: int, only: str | None, epsilons: list[float]) -> None:
     """Answer for the peers that are installed here; run by their own Python."""
     with np.load(path) as held:
         data = {name: held[name] for name in held.files}
@@ -165,7 +166,7 @@ def serve(path: Path, runs: int, only: str | None) -> None:
             continue
         answers[name] = {}
         for number, (_, _, _, bounds) in enumerate(CASES):
-            for epsilon, many in settings():
+            for epsilon, many in settings(epsilons) if str(number) in data else ():
                 key = f"{number} {epsilon} {many}"
                 try:
                     answers[name][key] = [
@@ -177,9 +178,9 @@ def serve(path: Path, runs: int, only: str | None) -> None:
     print(json.dumps(answers))
 
 
-def settings() -> Iterator[tuple[float, int]]:
+def settings(epsilons: Sequence[float]) -> Iterator[tuple[float, int]]:
     """Yield every epsilon with every number of quantiles."""
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         for number in NUMBERS:
             yield epsilon, number
 
@@ -208,25 +209,33 @@ def main() -> None:
     parser.add_argument("--peers", help="a Python that has the other libraries")
     parser.add_argument("--only", choices=list(PEERS), help="one of the other libraries")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--cases", default="", help="parts of their names, with commas")
+    parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
     options, _ = parser.parse_known_args()
+    epsilons = [float(text) for text in options.epsilons.split(",")]
     if options.serve is not None:
-        serve(options.serve, options.runs, options.only)
+        serve(options.serve, options.runs, options.only, epsilons)
         return
-    data = [records(source, column) for _, source, column, _ in CASES]
+    words = options.cases.split(",")
+    data = {
+        number: records(source, column)
+        for number, (name, source, column, _) in enumerate(CASES)
+        if any(word in name for word in words)
+    }
     answers: dict[str, Any] = {}
     if options.peers:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "records.npz"
-            np.savez(path, **{str(number): x for number, x in enumerate(data)})
+            np.savez(path, **{str(number): x for number, x in data.items()})
             command = [options.peers, "-m", "benchmarks.quantiles", "--serve", str(path)]
-            command += ["--runs", str(options.runs)]
+            command += ["--runs", str(options.runs), "--epsilons", options.epsilons]
             command += ["--only", options.only] if options.only else []
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             answers = json.loads(done.stdout)
     rows, worse = [], 0
-    for number, (name, _, _, bounds) in enumerate(CASES):
-        x, ordered = data[number], np.sort(data[number])
-        for epsilon, many in settings():
+    for number, x in data.items():
+        (name, _, _, bounds), ordered = CASES[number], np.sort(x)
+        for epsilon, many in settings(epsilons):
             q, errors = evenly(many), {}
             for method, ask in (("noisewise", ours), ("our curve", curve)):
                 found = [ask(x, q, bounds, epsilon) for _ in range(options.runs)]
@@ -244,9 +253,10 @@ def main() -> None:
     cells = [tuple(f"{v:.2g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
     table("ranks missed, as a part of n", ("case", "epsilon", "quantiles", *METHODS), cells)
     print(f"noisewise is not the best in {worse} of {len(rows)} rows")
-    for epsilon, many in settings():
+    for epsilon, many in settings(epsilons):
         chosen = [row[3:] for row in rows if row[1:3] == [epsilon, many]]
-        means = {m: np.nanmean([row[i] for row in chosen]) for i, m in enumerate(METHODS)}
+        held = {m: [row[i] for row in chosen if row[i] == row[i]] for i, m in enumerate(METHODS)}
+        means = {m: np.mean(errors) for m, errors in held.items() if errors}
         best = sum(row[0] <= np.nanmin(row[1:]) for row in chosen)
         said = ", ".join(f"{m} {100 * mean:.2g} %" for m, mean in means.items())
         print(f"epsilon {epsilon}, {many} quantiles: {said}; noisewise best in {best}")

@@ -339,6 +339,13 @@ def test_records_that_share_a_number_do_not_shift_the_other_quantiles() -> None:
     assert np.mean(found) < 20
 
 
+def test_with_an_epsilon_beyond_any_noise_the_records_own_numbers_come_out() -> None:
+    """A curve has next to no noise then, and its bins are still between the numbers."""
+    x = [1.0, 2.0, 3.0] * 50
+    found = ecdf.dp_quantile(x, [0.1, 0.5], bounds=(0, 10), epsilon=1e6, seed=1)
+    assert np.asarray(found).tolist() == [1.0, 2.0]
+
+
 def test_heavy_tails_do_not_matter() -> None:
     x = np.random.default_rng(0).standard_cauchy(3000)
     found = ecdf.dp_quantile(x, [0.05, 0.5, 0.95], bounds=(-1e15, 1e15), epsilon=1.0, seed=2)
@@ -409,6 +416,7 @@ def test_no_records_and_one_record_are_datasets_like_any_other() -> None:
     ("options", "message"),
     [
         ({"x": [0.1, math.nan]}, "NaN"),
+        ({"x": np.ma.masked_array([0.1, 0.2], [False, True])}, "masked"),
         ({"x": ["a"]}, "real numbers"),
         ({"q": 1.5}, r"\[0, 1\]"),
         ({"q": math.nan}, r"\[0, 1\]"),

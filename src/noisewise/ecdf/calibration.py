@@ -343,13 +343,15 @@ def measure_calibration(
         "what": "calibration",
     }
     if isinstance(predictions, Column):
-        summed = predictions.sums(cuts, CALIBRATION, clip=clip)
+        summed, made = predictions.sums(cuts, CALIBRATION, clip=clip), predictions.assumptions
         return release_sums(
             None,
             [
-                SummedFamily(("count",), summed["weight"][:, None], UNIT, COUNT_SHARE),
-                SummedFamily(("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE),
-                SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE),
+                SummedFamily(("count",), summed["weight"][:, None], UNIT, COUNT_SHARE, made),
+                SummedFamily(
+                    ("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE, made
+                ),
+                SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE, made),
             ],
             cuts,
             **options,

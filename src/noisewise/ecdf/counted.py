@@ -19,11 +19,14 @@ class Counted:
     ----------
     histogram : array
         Counts by bin: private, like the records. With units, in steps of what one may add.
+    assumptions : tuple of str
+        What is taken for granted about how the records were made.
     units : int, optional
         How many units there are.
     """
 
     histogram: IntArray
+    assumptions: tuple[str, ...] = ()
     units: int | None = None
 
     def __len__(self) -> int:

@@ -40,10 +40,12 @@ def as_records(x: Any, name: str = "x") -> FloatArray:
     if records.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {records.shape}")
     numbers = records.astype(np.float64)
-    if np.isnan(numbers).any():
+    # What lies under a mask is no record, and would be counted.
+    if np.isnan(numbers).any() or np.any(np.ma.getmask(x)):
         raise ValueError(
-            f"{name} holds NaN, which has no place in an order. Leave such records out "
-            "or put a public constant there, by a rule that looks at one record at a time."
+            f"{name} holds NaN or masked values, which have no place in an order. Leave such "
+            "records out or put a public constant there, by a rule that looks at one record at a "
+            "time."
         )
     return numbers
 

@@ -95,12 +95,15 @@ class Family:
         Largest sum of absolute values of a record, in grid units; public.
     share : float
         Part of epsilon.
+    assumptions : tuple of str
+        What is taken for granted about how the records were made.
     """
 
     names: tuple[str, ...]
     values: IntArray
     bound: int
     share: float
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,7 +404,9 @@ def release_sums(
             parts.append(part.ravel())
         return np.concatenate(parts)
 
-    query = counting(planned, relation, sums, what, assumptions=(PUBLIC_CUTS,), contribution=most)
+    made = dict.fromkeys(said for family in families for said in family.assumptions)
+    assumptions = (PUBLIC_CUTS, *made)
+    query = counting(planned, relation, sums, what, assumptions=assumptions, contribution=most)
     paid = MemoryAccount() if account is None else account
     found = release(query, planned, ThisProcess(families), paid, rng=rng)
     names = [family.names for family in families]

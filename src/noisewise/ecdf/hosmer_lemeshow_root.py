@@ -139,12 +139,13 @@ def release_root(
             records = (records[0][held.kept], records[1][held.kept])
         return round(clipped_root(records[0], records[1], cuts, floor, clip) / step)
 
+    made = predictions.assumptions if isinstance(predictions, Column) else ()
     query = Query.of(
         measure,
         bound,
         "",
         unit=most.unit,
-        assumptions=(PUBLIC_CUTS, *most.sentences),
+        assumptions=(PUBLIC_CUTS, *most.sentences, *made),
         unit_rows=most.unit_rows,
     )
     rows: Any = (labels, predictions)

@@ -23,15 +23,16 @@ def _families(
         found = _residual_family(labels, predictions) if residual else _thesis(labels, predictions)
         return group_of(predictions, cuts), found
     sums = predictions.sums(cuts, SUMMED["residual" if residual else "thesis"])
+    made = predictions.assumptions
     if residual:
-        return None, [SummedFamily(("residual",), sums["residual"][:, None], UNIT, 1.0)]
+        return None, [SummedFamily(("residual",), sums["residual"][:, None], UNIT, 1.0, made)]
     both = [
         np.column_stack([part, UNIT * sums["count"] - part])
         for part in (UNIT * sums["positives"], sums["expected"])
     ]
     return None, [
-        SummedFamily(("observed_1", "observed_0"), both[0], UNIT, 0.5),
-        SummedFamily(("expected_1", "expected_0"), both[1], UNIT, 0.5),
+        SummedFamily(("observed_1", "observed_0"), both[0], UNIT, 0.5, made),
+        SummedFamily(("expected_1", "expected_0"), both[1], UNIT, 0.5, made),
     ]
 
 

@@ -274,6 +274,8 @@ def _curve_is_better(choice: RankChoice, relation: Relation, budget: Budget, bin
     later = 1 if len(choice.rates) > 1 else 0
     spread = float(choice.spread(Fraction(1, 2), later)) / choice.planned.value
     chosen = MISSED_BY_CHOICE * spread / float(choice.rates[0])
+    if chosen < 1:  # of a record: the bins of a curve are worse, whatever its noise is
+        return False
     read = MISSED_BY_CURVE * math.sqrt(plan(bins, relation, budget).mean_variance)
     return read < BY_FAR * chosen
 

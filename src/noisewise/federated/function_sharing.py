@@ -99,8 +99,8 @@ class FunctionSharing(AcrossParties):
     def __post_init__(self) -> None:
         if self.checked and (self.keys != "point" or self.servers != 2):
             raise ValueError(
-                "checked=True goes with point keys and two servers: comparison keys, and vectors "
-                "shared among more servers, have no proof here"
+                "checked=True goes with point keys and two servers: comparison keys have no proof, "
+                "and tables among more servers are checked in a study (route 'vectors') only"
             )
         _validate.choice("keys", self.keys, ("point", "comparison"))
         if self.keys == "comparison" and self.servers != 2:

@@ -74,7 +74,7 @@ class ThisProcess:
     Parameters
     ----------
     records : object
-        Whatever the query measures.
+        Whatever the query measures. Its `assumptions`, if it has any, are stated.
     """
 
     records: Any = None
@@ -84,8 +84,8 @@ class ThisProcess:
         return len(self.records)
 
     def agree(self, query: Query, noise: Noise) -> Agreed:
-        """Add the noise as it was planned; nobody else is trusted."""
-        return Agreed(noise)
+        """Add the noise as it was planned; nobody else is trusted but who made the records."""
+        return Agreed(noise, tuple(getattr(self.records, "assumptions", ())))
 
     def first(self, act: Callable[[], object]) -> None:
         """Act."""

@@ -89,10 +89,10 @@ class Liar:
                 m for n in NAMES for m in split_sealed(self.messages[SHARE][n])
                 if m.receiver == number
             ]  # fmt: skip
-            return b"".join(m.to_bytes() for m in parts)
+            return listed(range(1, len(NAMES) + 1)) + b"".join(m.to_bytes() for m in parts)
         told = self.lists[name]
         if stage == MASK:
-            return b"".join(number.to_bytes(4, "little") for number in told)
+            return listed(told)
         if any(n not in self.messages[CONFIRM] for n in HONEST):
             return None
         said = self.round.session.survivors(told)
@@ -105,6 +105,11 @@ class Liar:
         if number in told:
             found.append(Confirmation(number, self.round.sign(self.signer)(said)))
         return b"".join(message.to_bytes() for message in found)
+
+
+def listed(numbers):
+    """Return a list as it stands at the beginning of a handout."""
+    return b"".join(number.to_bytes(4, "little") for number in (len(numbers), *numbers))
 
 
 def client_of(liar):

@@ -59,6 +59,11 @@ class Batches:
         return cls(dataset.schema, lambda names: dataset.to_batches(columns=names, batch_size=ROWS))
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """None: rows of a data frame are what its owner says, as those of an array."""
+        return ()
+
+    @property
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.schema.names)

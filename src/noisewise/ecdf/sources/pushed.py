@@ -27,6 +27,11 @@ T = TypeVar("T")
 #: Databases, of single files, whose parsers give up on the query that weighs sums of units.
 SMALL_PARSERS = ("sqlite",)
 
+ROW_BY_ROW = (
+    "a record is one row of the table or query that was counted; whatever made that row looked at "
+    "one record alone (no averages or ranks over others, no limit, no join that repeats it)"
+)
+
 
 class PushedDown:
     """A table of an engine that runs queries: DuckDB, Spark, Polars' lazy frames, a database.
@@ -44,6 +49,11 @@ class PushedDown:
         self.types: dict[str, Any] = quietly(
             "describe the table", lambda: dict(frame.collect_schema())
         )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """A query or view may mix records, which nobody sees from its result."""
+        return (ROW_BY_ROW,)
 
     @property
     def columns(self) -> list[str]:

@@ -39,6 +39,11 @@ class Source(Protocol):
         """Names of the columns."""
         ...
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about how the rows were made."""
+        ...
+
     def is_numeric(self, column: str) -> bool:
         """Whether a column holds numbers or truth values."""
         ...
@@ -143,21 +148,26 @@ class Column:
     whose: Whose | None = None
     known: dict[Any, tuple[dict[str, IntArray], int]] = field(default_factory=dict)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken for granted about how the rows were made."""
+        return self.source.assumptions
+
     def counted(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count all records together."""
         answer = self._count(grid, negated)
-        return Counted(answer.counts.sum(axis=0), answer.units)
+        return Counted(answer.counts.sum(axis=0), self.assumptions, answer.units)
 
     def counted_by_label(self, grid: Grid, *, negated: bool = False) -> Counted:
         """Count negatives, then positives."""
         answer = self._count(grid, negated, by_label=True)
-        return Counted(answer.counts.ravel(), answer.units)
+        return Counted(answer.counts.ravel(), self.assumptions, answer.units)
 
     def counted_probabilities(self, grid: Grid) -> Counted:
         """Count all records together; their values must be probabilities."""
         answer = self._count(grid, negated=False)
         self._check_probabilities(answer)
-        return Counted(answer.counts.sum(axis=0), answer.units)
+        return Counted(answer.counts.sum(axis=0), self.assumptions, answer.units)
 
     def sums(
         self, cuts: FloatArray, names: Sequence[str], *, clip: bool = False
