@@ -8,6 +8,7 @@ calls are on the path like those of the forward pass itself.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +19,12 @@ __all__ = ["noticing_backward_code"]
 
 _TRUSTED = ("noisewise.", "torch.utils.checkpoint")
 
-
+#: Runs of several threads come and go.
+_LOCK = threading.Lock()
 #: Who is told, innermost last.
 _TOLD: list[Callable[[Any, bool], None]] = []
 _FUNCTION: Any = torch.autograd.Function
 _HOOKS: Any = saved_tensors_hooks
-
-
 #: What is there while nobody is told.
 _ORIGINALS: dict[str, Any] = {}
 
@@ -53,12 +53,14 @@ class noticing_backward_code:  # noqa: N801 - a context, entered at every step: 
         self._notice = notice
 
     def __enter__(self) -> None:
-        if not _TOLD:
-            _ORIGINALS.update(apply=vars(_FUNCTION)["apply"], enter=_HOOKS.__enter__)
-            _FUNCTION.apply, _HOOKS.__enter__ = _STAND_IN, _enter
-        _TOLD.append(self._notice)
+        with _LOCK:
+            if not _TOLD:
+                _ORIGINALS.update(apply=vars(_FUNCTION)["apply"], enter=_HOOKS.__enter__)
+                _FUNCTION.apply, _HOOKS.__enter__ = _STAND_IN, _enter
+            _TOLD.append(self._notice)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        _TOLD.remove(self._notice)
-        if not _TOLD:
-            _FUNCTION.apply, _HOOKS.__enter__ = _ORIGINALS["apply"], _ORIGINALS["enter"]
+        with _LOCK:
+            _TOLD.remove(self._notice)
+            if not _TOLD:
+                _FUNCTION.apply, _HOOKS.__enter__ = _ORIGINALS["apply"], _ORIGINALS["enter"]

@@ -64,6 +64,8 @@ class _Door:
 
 
 _ALL = tuple(_Door(kind, name) for kind, name in _DOORS)
+#: Runs of several threads come and go.
+_LOCK = threading.Lock()
 #: Who wants to know, and in which thread; those that came last are told.
 _TOLD: list[tuple[int, Callable[[str], None]]] = []
 
@@ -75,10 +77,11 @@ class noticing_threads:  # noqa: N801 - a context, entered at every step: no gen
         self._notice, self._caller = notice, (threading.get_ident(), notice)
 
     def __enter__(self) -> None:
-        if not _TOLD:
-            for door in _ALL:
-                door.watch()
-        _TOLD.append(self._caller)
+        with _LOCK:
+            if not _TOLD:
+                for door in _ALL:
+                    door.watch()
+            _TOLD.append(self._caller)
         self._before = torch.initial_seed(), _thread._count()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -89,7 +92,8 @@ class noticing_threads:  # noqa: N801 - a context, entered at every step: no gen
             if kind is None and _thread._count() > count:
                 self._notice("a thread that was started")
         finally:
-            _TOLD.remove(self._caller)
-            if not _TOLD:
-                for door in _ALL:
-                    door.leave()
+            with _LOCK:
+                _TOLD.remove(self._caller)
+                if not _TOLD:
+                    for door in _ALL:
+                        door.leave()
