@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients import BoundedSum, GradientEngine
-from noisewise.gradients.open_batch import selection
+from noisewise.gradients.open_batch import selection, withheld
 from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
@@ -294,7 +294,9 @@ def _zero(output: Any) -> Tensor:
 
 
 def _without_rows(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.dim():
+    if not isinstance(value, Tensor):
+        return withheld(value)
+    if not value.dim():
         return value
     rows = value[:0].detach()
     return rows.requires_grad_() if rows.is_floating_point() else rows
