@@ -887,6 +887,29 @@ def largest_move(build, by_hand=False, chunk=4, leaving=(5,)):
     return own, others
 
 
+WRITTEN, UNKNOWN, TURNS = "the program itself changes", "not proven", "does not do the same"
+#: Refused whatever the numbers are, and why.
+REFUSED = {
+    "a_frozen_parameter_in_place": WRITTEN,
+    "a_frozen_parameter_by_data": WRITTEN,
+    "two_parameters_exchange_memory": WRITTEN,
+    "two_parameters_are_swapped": WRITTEN,
+    "a_learnt_weight_by_data": WRITTEN,
+    "a_buffer_by_numpy": WRITTEN,
+    "a_frozen_parameter_by_numpy": WRITTEN,
+    "a_learnt_weight_by_numpy": WRITTEN,
+    "a_tensor_outside_by_numpy": UNKNOWN,
+    "a_tensor_outside_in_place": UNKNOWN,
+    "a_large_tensor_outside_by_numpy": TURNS,
+    "a_generator_of_torch": "a generator of its own",
+    "a_function_with_yield": "with yield",
+    "a_sum_that_is_out_of_range": "may raise because of it",
+    "a_count_of_bad_labels_that_is_out_of_range": "may raise because of it",
+    "it_raises_by_turns": "by itself",
+    "it_raises_for_a_statistic": "Python",
+    "it_catches_what_it_raises": UNKNOWN,
+    "draws_that_others_shift": "numbers from the generator",
+}
 #: Their state is found and put back: they train.
 KEPT = [
     "a_buffer_by_data",
@@ -916,14 +939,17 @@ KEPT = [
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_program_moves_a_sum_further_than_its_sensitivity(name):
-    if name in KEPT:
+    if name in REFUSED:
+        with pytest.raises(nw.UnsupportedModelError, match=REFUSED[name]):
+            largest_move(PROGRAMS[name])
+        return
+    # A program that does something else by turns may also be seen to do one of both alone.
+    with (
+        contextlib.nullcontext() if name in KEPT else contextlib.suppress(nw.UnsupportedModelError)
+    ):
         own, others = largest_move(PROGRAMS[name])
         assert own <= 1.001
         assert others <= 1e-5
-    else:
-        with pytest.raises(nw.UnsupportedModelError) as refusal:
-            largest_move(PROGRAMS[name])
-        assert len(str(refusal.value)) > 100
 
 
 @pytest.mark.slow
