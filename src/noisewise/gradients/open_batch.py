@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
 from noisewise.gradients.buffers import Stage
+from noisewise.gradients.comparing import UNSTEADY
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError, RecordsFailError
 from noisewise.gradients.interception import NeedsFallbackError
 from noisewise.gradients.models import Chance
@@ -138,7 +139,7 @@ class OpenBatch:
             except RecordsFailError as failure:
                 piece.close()
                 if part.barred is not None:
-                    raise failure.shown from None
+                    raise UnsupportedModelError(UNSTEADY) from None
                 part = owner.without_failing(part, self._limits, failure)
             except OffPathError:
                 owner.wiring_of(part).paths.clear()

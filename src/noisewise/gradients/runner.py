@@ -177,8 +177,8 @@ class Runner(Comparing):
                 # It raised on another way than the one that is taken without these records.
                 raise PiecesDifferError
             return piece
-        except RecordsFailError as again:
-            raise again.shown from None
+        except RecordsFailError:
+            raise PiecesDifferError from None  # none of them fails by itself
         finally:
             self._failed = None
 
@@ -291,9 +291,6 @@ class Runner(Comparing):
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
             self.buffers.attributes.look()
-        if piece.watch is not None and piece.watch.drawn_by_value is not None:
-            self.drawn_by_value = piece.watch.drawn_by_value
-        self.require_even_draws()
         self.random = self.random or (piece.watch is not None and piece.watch.random)
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)

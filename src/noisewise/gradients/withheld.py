@@ -35,7 +35,6 @@ def no_values(path: Path, what: str, function: Callable[..., Any], *args: Any, *
     except Exception as error:
         kind, where = type(error).__name__, _where(error)
         own = "" if path.explains(error) else f"{kind} at {where}"
-        path.raised.clear()  # they hold frames, and these hold records
         if not any(letter.isdigit() for letter in str(error)):
             raise RecordsFailError(error, own) from None  # a fixed text, which quotes no number
     if kind:
@@ -57,7 +56,6 @@ def without_values(path: Path, what: str, function: Callable[..., Any], *private
     except Exception as error:  # the error and its context end here, they may quote a record
         kind = type(error).__name__
         own = "" if path.explains(error) else f"{kind} at {_where(error)}"
-    path.raised.clear()  # they hold frames, and these hold records
     try:
         function(*pytree.tree_map(_made_up, private))
     except _SHOWN:
