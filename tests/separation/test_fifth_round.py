@@ -963,3 +963,151 @@ def test_no_program_does_in_pieces_of_any_size(name, by_hand, chunk, count, monk
         own, others = largest_move(PROGRAMS[name], by_hand, chunk, (0, 1, 5, 8))
         assert own <= 1.001
         assert others <= 1e-5
+
+
+# -- innocent programs -----------------------------------------------------------------------------
+
+INNOCENT = {}
+
+
+def innocent(build):
+    """Add a program that must train; if it has `steps`, that says how often its state moved."""
+    INNOCENT[build.__name__] = build
+    return build
+
+
+@innocent
+def a_mask_that_is_made_when_needed():
+    def then(model, h):
+        if model.mask is None:
+            model.mask = torch.ones(9)
+        return h * model.mask
+
+    return Model(then, mask=None), each, None
+
+
+@innocent
+def masks_by_size():
+    def then(model, h):
+        if h.shape[1] not in model.masks:
+            model.masks[h.shape[1]] = torch.ones(h.shape[1])
+        return h * model.masks[h.shape[1]]
+
+    return Model(then, masks={}), each, None
+
+
+@innocent
+def a_table_in_a_cache():
+    @functools.lru_cache(None)
+    def table(size):
+        return torch.arange(float(size))
+
+    return Model(lambda model, h: h + table(9)), each, None
+
+
+@innocent
+def a_counter_for_logging():
+    def then(model, h):
+        model.calls += 1
+        return h
+
+    model = Model(then, calls=0)
+    return model, each, lambda: model.calls
+
+
+@innocent
+def a_list_of_sizes():
+    sizes = []
+
+    def loss(output, target):
+        sizes.append(len(target))
+        return each(output, target)
+
+    return Model(), loss, lambda: len(sizes)
+
+
+@innocent
+def shapes_beside_a_cache():
+    def then(model, h):
+        model.held["shapes"] = [*model.held.get("shapes", ()), h.shape]
+        model.held.setdefault("mask", torch.ones(9))
+        return h * model.held["mask"]
+
+    return Model(then, held={"shapes": []}), each, None
+
+
+@innocent
+def a_loss_that_warms_up():
+    class Warming:
+        steps = 0
+
+        def __call__(self, output, target):
+            self.steps += 1
+            return each(output, target) * min(1.0, self.steps / 10)
+
+    loss = Warming()
+    return Model(), loss, lambda: loss.steps
+
+
+@innocent
+def an_average_in_a_buffer():
+    def then(model, h):
+        model.mean.mul_(0.5).add_(0.5)
+        return h * model.mean
+
+    model = Model(then)
+    model.register_buffer("mean", torch.zeros(()))
+    return model, each, lambda: round(-np.log2(1 - float(model.mean)))
+
+
+@innocent
+def a_spectral_norm():
+    model = Model()
+    nn.utils.parametrizations.spectral_norm(model.layer)
+    return model, each, None
+
+
+@innocent
+def an_accuracy_that_nobody_reads():
+    def loss(output, target):
+        (output.argmax(1) == target).float().mean()
+        return each(output, target)
+
+    return Model(), loss, None
+
+
+@innocent
+def weights_that_numpy_has_seen():
+    model = Model()
+    model.layer.weight.detach().numpy()
+    return model, each, None
+
+
+@innocent
+def an_object_beside_the_output():
+    class Cache:
+        def __init__(self, keys):
+            self.keys = keys
+
+    return Model(lambda model, h: (h, Cache(h * 2))), lambda o, t: each(o[0], t), None
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", INNOCENT)
+def test_an_innocent_program_trains_and_its_state_counts_steps(name, by_hand):
+    torch.manual_seed(0)
+    model, loss, steps = INNOCENT[name]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = nw.Plan(gradients=nw.Clipped(1.0), noise_multiplier=1.0, steps=4, batch_size=4)
+    x, y = records()
+    run = nw.make_private(model, optimizer, loss, (x, y), plan, chunk=4)
+    for batch in ([], EVERYBODY, [], EVERYBODY[:5]):
+        if by_hand:
+            run.optimizer.zero_grad()
+            output = run.model(x[batch])
+            run.loss(output, y[batch]).backward()
+            run.optimizer.step()
+        else:
+            run.step(x[batch], y[batch])
+    assert run.steps_taken == 4
+    assert steps is None or steps() == 4

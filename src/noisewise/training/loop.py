@@ -177,8 +177,9 @@ class Loop:
 
     def _no_output(self, x: Any) -> Any:
         """Output for no records; layers that refuse an empty batch see one of zeros instead."""
-        with torch.no_grad(), self._engine.buffers.kept():
-            output = call_model(self._model, first_record(x))
+        engine, made_up = self._engine, first_record(x)
+        with torch.no_grad(), engine.buffers.kept():
+            output = engine.on_made_up(lambda: call_model(self._model, made_up))
         output = pytree.tree_map(_without_rows, output)
         self._leaves = pytree.tree_leaves(output)
         return output
