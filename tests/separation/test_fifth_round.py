@@ -1111,3 +1111,42 @@ def test_an_innocent_program_trains_and_its_state_counts_steps(name, by_hand):
             run.step(x[batch], y[batch])
     assert run.steps_taken == 4
     assert steps is None or steps() == 4
+
+
+def _mixing_hook(module, args, output):
+    return output - output.mean(0)
+
+
+class _Switched:
+    mixes = False
+
+    def __call__(self, output, target):
+        losses = each(output, target)
+        return losses - losses.mean() if self.mixes else losses
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("changed", ["hook", "loss"])
+def test_a_hook_or_a_loss_that_changes_after_make_private_is_noticed(changed, by_hand):
+    torch.manual_seed(0)
+    model, loss = Model(), _Switched()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = nw.Plan(gradients=nw.Clipped(1.0), noise_multiplier=1.0, steps=3, batch_size=4)
+    x, y = records()
+    run = nw.make_private(model, optimizer, loss, (x, y), plan, chunk=4)
+
+    def step():
+        if by_hand:
+            run.loss(run.model(x), y).backward()
+            run.optimizer.step()
+        else:
+            run.step(x, y)
+
+    step()
+    if changed == "hook":
+        model.layer.register_forward_hook(_mixing_hook)
+    else:
+        loss.mixes = True
+    with pytest.raises(nw.UnsupportedModelError, match=r"mean at .*test_fifth_round\.py:\d+"):
+        step()
+    assert run.steps_taken == 1

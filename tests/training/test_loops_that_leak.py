@@ -254,7 +254,7 @@ def test_numbers_beside_the_output_are_refused(extra):
         run.loss((output, extra), y)
 
 
-def test_an_error_in_the_augmentation_shows_no_value():
+def test_an_error_in_the_augmentation_shows_nothing_at_all(capfd):
     table = torch.zeros(10)
 
     def augmentation(x):
@@ -262,10 +262,9 @@ def test_an_error_in_the_augmentation_shows_no_value():
 
     run = begin(augmentation=augmentation)
     x, y = next(iter(run.loader))
-    with pytest.raises(ValueError, match="withheld") as found:
-        run.step(x, y)
-    assert "out of bounds" not in str(found.value)
-    assert found.value.__context__ is None
+    run.step(x, y)
+    assert run.steps_taken == 1
+    assert "out of bounds" not in "".join(capfd.readouterr())
 
 
 class Failing(torch.autograd.Function):
