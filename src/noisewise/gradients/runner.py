@@ -24,7 +24,7 @@ from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import PiecesDifferError, RecordsFailError
 from noisewise.gradients.estimators import Estimator
-from noisewise.gradients.failing import without_failing
+from noisewise.gradients.failing import Failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import Chance
@@ -41,17 +41,7 @@ class WatchedWarning(UserWarning):
     """Every step is watched, since a proof of one does not speak for the next."""
 
 
-_RAISES = (
-    "the model, the loss or the augmentation raises {} on some records and not on others, by "
-    "itself and not in an operation of torch. So it has read a record's value into Python, and "
-    "whether it raises may depend on several records; or it counts its calls. Nothing was released "
-    "or charged. Give such records a weight of zero with torch.where, or check the data before "
-    "training: records on which an operation of torch fails (a label that is out of range) count "
-    "nothing."
-)
-
-
-class Runner(Comparing):
+class Runner(Comparing, Failing):
     """A model on the tape, and what is proven of it.
 
     Attributes
@@ -90,7 +80,6 @@ class Runner(Comparing):
     random = False
     _attached = False
     _slow = False
-    _failed: set[Any] | None = None
     _targets: dict[int, Target]
     _constants: frozenset[int]
     _unmeasured: set[str]
@@ -159,71 +148,6 @@ class Runner(Comparing):
         self.interception.fallbacks[need.path] = need.function
         self.detach()
         self.attach()
-
-    def _run(self, part: Part, limits: dict[str, float], select: Selection | None = None) -> Piece:
-        """Forward, loss and backward of a piece, without the records on which these fail."""
-        chance = Chance(self._device())
-        self._failed = None
-        try:
-            return self._run_all(part, limits, select)
-        except RecordsFailError as found:
-            failure = found
-        chance.restore()
-        self.buffers.rewind()
-        try:
-            part = self.without_failing(part, limits, failure, select)
-            piece = self._run_all(part, limits, select)
-            if not (self._failed or set()) <= (piece.path.prefixes or set()):
-                # It raised on another way than the one that is taken without these records.
-                raise PiecesDifferError
-            return piece
-        except RecordsFailError:
-            raise PiecesDifferError from None  # none of them fails by itself
-        finally:
-            self._failed = None
-
-    def without_failing(
-        self,
-        part: Part,
-        limits: dict[str, float],
-        failure: RecordsFailError,
-        select: Selection | None = None,
-    ) -> Part:
-        """A piece without the records on which the program fails; its error if it always does.
-
-        Afterwards `_failed` holds the ways on which it did.
-        """
-        chance = Chance(self._device())
-        own = [failure.own]
-        self._failed = ways = set()
-
-        def fails(some: Part) -> bool:
-            watched = False
-            while True:
-                piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
-                try:
-                    self._through(piece, select, forward_only=part.y is None)
-                    return False
-                except RecordsFailError as error:
-                    if piece.path.followed or watched:
-                        own.append(error.own)
-                        ways.add(piece.path.failing)
-                        return True
-                    watched = True  # its way is not known before it was watched
-                except OffPathError:
-                    watched = True
-                except RelayoutError:
-                    pass
-                except NeedsFallbackError as need:
-                    self.fall_back(need)
-                finally:
-                    chance.restore()
-                    self.buffers.rewind()
-
-        left = without_failing(part, failure.shown, fails)
-        if any(own):
-            raise UnsupportedModelError(_RAISES.format(next(filter(None, own))))
-        return left
 
     def _run_all(
         self, part: Part, limits: dict[str, float], select: Selection | None = None
