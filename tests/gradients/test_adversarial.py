@@ -464,6 +464,22 @@ def test_a_label_out_of_range_ends_nothing():
     assert distance(whole, rest) <= 1e-6
 
 
+def test_an_error_that_quotes_a_label_is_not_shown():
+    def loss(output, target):
+        if int(target.max()) > 3:
+            raise ValueError(f"no class {int(target.max())}")
+        return own_entropy(output, target)
+
+    x, y = torch.randn(3, 4), torch.tensor([0, 1, 7351])
+    with pytest.raises(nw.UnsupportedModelError, match="by itself") as caught:
+        nw.bounded_sum(nn.Linear(4, 3), loss, x, y, nw.Clipped(1.0))
+    shown = caught.value
+    assert "7351" not in str(shown)
+    assert "test_adversarial.py" in str(shown)
+    assert shown.__cause__ is None
+    assert shown.__context__ is None
+
+
 def test_a_loss_that_never_fits_shows_its_own_message():
     x, y = torch.randn(3, 4), torch.zeros(3, 5, 2)
     with pytest.raises((RuntimeError, ValueError)) as caught:

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from typer.testing import CliRunner
 
 import noisewise as nw
+from noisewise.cli import app
 from noisewise.training import StepError
 
 
@@ -266,7 +268,7 @@ def test_axes_and_wiring_are_part_of_the_path_and_floats_are_not():
     assert paths() == 3
 
 
-def test_assumed_apart_is_checked_and_said():
+def test_assumed_apart_is_checked_and_said(tmp_path):
     class Looking(nn.Module):
         def __init__(self):
             super().__init__()
@@ -284,6 +286,11 @@ def test_assumed_apart_is_checked_and_said():
     statement = run.statement()
     assert any("assumed, not proven" in line for line in statement.assumptions)
     assert "assumed, not proven" in str(statement)
+    file = tmp_path / "statement.json"
+    file.write_text(statement.to_json())
+    verified = CliRunner().invoke(app, ["verify", str(file)])
+    assert verified.exit_code == 0
+    assert "assumed, not proven" in " ".join(verified.output.split())
     lying = running(model=Between(normalised), plan={"assume_apart": True, "batch_size": 11})
     with pytest.raises(nw.UnsupportedModelError, match="changes with the records around it"):
         all_steps(lying)

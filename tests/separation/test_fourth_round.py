@@ -273,4 +273,4 @@ def test_a_model_that_begins_to_mix_is_refused_when_it_does(name):
         late = True
         with pytest.raises(UnsupportedModelError):
             engine.sum(*batch())
-    assert calls > 3
+    assert calls >= 3  # state that moved in a refused step is put back

@@ -309,17 +309,17 @@ def _released(held: Any) -> Any:
             value[...] = parts
     elif isinstance(parts, int):
         _shorten(value, parts)
-    elif value.__class__ in _DICTS:
+    elif isinstance(value, dict):
         there = {key: _released(part) for key, part in parts.items()}
         value.clear()
         dict.update(value, there)
-    elif value.__class__ in _LISTS:
-        there_too = [_released(part) for part in parts]
-        value.clear()
-        (value.update if isinstance(value, set) else value.extend)(there_too)
-    else:
+    elif isinstance(value, tuple(_FIXED)):
         for part in parts:
             _released(part)
+    else:
+        those = [_released(part) for part in parts]
+        value.clear()
+        (value.update if isinstance(value, set) else value.extend)(those)
     return value
 
 

@@ -18,11 +18,11 @@ from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_ever
 from noisewise.gradients.wiring import OffPathError, Wiring
 from noisewise.separation import Proof
 
-__all__ = ["Comparing"]
+__all__ = ["UNSTEADY", "Comparing"]
 
 _Result = TypeVar("_Result")
 
-_UNSTEADY = (
+UNSTEADY = (
     "the model, the loss or the augmentation does not do the same every time it is called, though "
     "torch, Python and numpy drew the same: it counts its calls, or draws from a generator of its "
     "own. A batch is computed in pieces, so how a record is treated would depend on who else is in "
@@ -40,8 +40,6 @@ class Comparing:
     own_places: bool
     _piece: Any
     _through: Any
-    #: What draws in a way that depends on records' values, and where.
-    drawn_by_value: tuple[str, str] | None = None
 
     @property
     def assumed(self) -> Proof | None:
@@ -75,24 +73,7 @@ class Comparing:
 
     def _give_own_places(self) -> None:
         self.own_places = True
-        self.require_even_draws()
         raise PlacesMatterError
-
-    def require_even_draws(self) -> None:
-        """Refuse draws that cannot be the same for all pieces.
-
-        A sampler that rejects takes more or fewer numbers from the generator for other values, so
-        what is drawn after it for one record depends on the records before.
-        """
-        if self.own_places and self.drawn_by_value is not None:
-            operation, place = self.drawn_by_value
-            raise UnsupportedModelError(
-                f"{operation}, called at {place}, takes more or fewer numbers from the generator "
-                "for other values of the records, and this program does not treat all places of a "
-                "batch alike, so that all its pieces have to draw the same. What is drawn for one "
-                "record would depend on others. Draw with torch.rand, torch.randn or dropout, or "
-                "treat all records alike (no draw that all of them share)."
-            )
 
     def compare_pieces(
         self, seen: dict[Any, Any], part: Part, piece: Piece, *stages: Stage
@@ -135,7 +116,7 @@ class Comparing:
                 self.buffers.learn(held)
                 if self.buffers.count == count:
                     if again and self.own_places:
-                        raise UnsupportedModelError(_UNSTEADY) from None
+                        raise UnsupportedModelError(UNSTEADY) from None
                     self.own_places, again = self.own_places or again, not again
                 chance.restore()
             self.buffers.restore(held)

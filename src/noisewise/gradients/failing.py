@@ -18,13 +18,128 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.gradients.batches import Part
+from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.batches import Part, leading
+from noisewise.gradients.buffers import Buffers
+from noisewise.gradients.chance import Chance
+from noisewise.gradients.detours import PiecesDifferError, RecordsFailError
+from noisewise.gradients.interception import NeedsFallbackError
+from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import KINDS, one_record_everywhere
+from noisewise.gradients.wiring import OffPathError, RelayoutError
 
-__all__ = ["without_failing"]
+__all__ = ["Failing"]
 
 
-def without_failing(
+_RAISES = (
+    "the model, the loss or the augmentation raises {} on some records and not on others, by "
+    "itself and not in an operation of torch. So it has read a record's value into Python, and "
+    "whether it raises may depend on several records; or it counts its calls. Nothing was released "
+    "or charged. Give such records a weight of zero with torch.where, or check the data before "
+    "training: records on which an operation of torch fails (a label that is out of range) count "
+    "nothing."
+)
+
+
+class Failing:
+    """Runs pieces without the records on which the program fails; a part of `Runner`."""
+
+    buffers: Buffers
+    wiring_of: Any
+    fall_back: Any
+    _device: Any
+    _piece: Any
+    _through: Any
+    _run_all: Any
+    #: Inputs and targets of the whole batch.
+    whole: tuple[Any, Any]
+    #: While records that fail are looked for: the ways on which it did.
+    _failed: set[Any] | None = None
+
+    def _run(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        select: Selection | None = None,
+        chance: Chance | None = None,
+    ) -> Piece:
+        """Forward, loss and backward of a piece, without the records on which these fail.
+
+        `chance` is as it is, if somebody has looked already.
+        """
+        chance = chance or Chance(self._device())
+        self._failed = None
+        try:
+            whole: Piece = self._run_all(part, limits, select, chance, self.buffers.moved())
+            return whole
+        except RecordsFailError as found:
+            failure = found
+        chance.restore()
+        self.buffers.rewind()
+        try:
+            part = self.without_failing(part, limits, failure, select)
+            held = self.buffers.moved()
+            piece: Piece = self._run_all(part, limits, select, chance, held)
+            if not (self._failed or set()) <= (piece.path.prefixes or set()):
+                # It raised on another way than the one that is taken without these records.
+                raise PiecesDifferError
+            return piece
+        except RecordsFailError:
+            raise PiecesDifferError from None  # none of them fails by itself
+        finally:
+            self._failed = None
+
+    def without_failing(
+        self,
+        part: Part,
+        limits: dict[str, float],
+        failure: RecordsFailError,
+        select: Selection | None = None,
+    ) -> Part:
+        """A piece without the records on which the program fails; its error if it always does.
+
+        Afterwards `_failed` holds the ways on which it did.
+        """
+        chance = Chance(self._device())
+        own = [failure.own]
+        self._failed = ways = set()
+
+        def fails(some: Part) -> bool:
+            watched = False
+            while True:
+                piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
+                try:
+                    self._through(piece, select, forward_only=part.y is None)
+                    return False
+                except RecordsFailError as error:
+                    if piece.path.followed or watched:
+                        own.append(error.own)
+                        ways.add(piece.path.failing)
+                        return True
+                    watched = True  # its way is not known before it was watched
+                except OffPathError:
+                    watched = True
+                except RelayoutError:
+                    pass
+                except NeedsFallbackError as need:
+                    self.fall_back(need)
+                finally:
+                    chance.restore()
+                    self.buffers.rewind()
+
+        def others() -> Iterator[Part]:
+            x, y = self.whole[0], None if part.y is None else self.whole[1]
+            for places in in_order(leading(x), len(part.places)):
+                yield Part.of(x, y, places, part.number)
+
+        left = _without_failing(part, failure.shown, fails, others)
+        if any(own):
+            raise UnsupportedModelError(_RAISES.format(next(filter(None, own))))
+        return left
+
+
+def _without_failing(
     part: Part,
     shown: Exception,
     fails: Callable[[Part], bool],

@@ -40,10 +40,7 @@ __all__ = [
 
 
 #: What decides how a recurrent layer is run.
-_SETTINGS = (
-    "training", "batch_first", "num_layers", "bidirectional", "dropout", "proj_size", "bias",
-    "mode", "nonlinearity", "hidden_size",
-)  # fmt: skip
+_SETTINGS = "training batch_first num_layers bidirectional dropout proj_size bias mode nonlinearity"
 
 
 class FallbackWarning(UserWarning):
@@ -239,7 +236,7 @@ class Interception:
             result = run_recurrent(self.tape, path, module, args)
         if self.path is not None:
             flat = pytree.tree_leaves(result)
-            settings = {name: getattr(module, name, None) for name in _SETTINGS}
+            settings = {name: getattr(module, name, None) for name in _SETTINGS.split()}
             weights = (*args, *module._parameters.values())
             self.path.note(type(module), weights, {"path": path, **settings}, flat)
         return result

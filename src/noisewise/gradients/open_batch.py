@@ -18,6 +18,7 @@ from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
 from noisewise.gradients.buffers import Stage
 from noisewise.gradients.chance import Chance
+from noisewise.gradients.comparing import UNSTEADY
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError, RecordsFailError
 from noisewise.gradients.interception import NeedsFallbackError
 from noisewise.gradients.piece import Piece, Selection
@@ -28,7 +29,7 @@ from noisewise.gradients.wiring import OffPathError, RelayoutError
 if TYPE_CHECKING:
     from noisewise.gradients.summation import Summation
 
-__all__ = ["OpenBatch", "selection"]
+__all__ = ["OpenBatch", "selection", "withheld"]
 
 
 #: Nobody but a loss scaler multiplies a mean loss by so much.
@@ -52,6 +53,32 @@ class _Propagated(torch.autograd.Function):
         ctx.batch.require_unscaled(cotangents[0])
         ctx.batch.backward()
         return None, None, None
+
+
+class Withheld:
+    """Stands for an object in the output, which may hold tensors of the records (a cache of keys).
+
+    It can be handed to the loss, which gets the object itself, piece by piece.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnsupportedModelError(
+            f"the output of run.model(x) has a {self._kind}, in which tensors of the records "
+            f'cannot be told apart, so "{name}" of it is not handed out. Hand it to run.loss as it '
+            "is, and take what you need in the loss function that you give to make_private; or let "
+            "the model return tensors, tuples, lists or dicts."
+        )
+
+
+def withheld(value: Any) -> Any:
+    """A plain value as it is, something that stands for any other."""
+    plain = isinstance(value, (bool, int, float, str, type(None)))
+    return value if plain else Withheld(type(value).__name__)
 
 
 class OpenBatch:
@@ -112,7 +139,7 @@ class OpenBatch:
             except RecordsFailError as failure:
                 piece.close()
                 if part.barred is not None:
-                    raise failure.shown from None
+                    raise UnsupportedModelError(UNSTEADY) from None
                 part = owner.without_failing(part, self._limits, failure)
             except OffPathError:
                 owner.wiring_of(part).paths.clear()
@@ -126,8 +153,7 @@ class OpenBatch:
         """One leaf of the output for the whole batch."""
         first = column[0]
         if not isinstance(first, Tensor):
-            # An object may hold tensors of the records (a cache of keys): it is not handed out.
-            return first if isinstance(first, (bool, int, float, str, type(None))) else None
+            return withheld(first)
         rows = [
             part.counting(value, self.owner.views)
             if value.dim() and value.shape[0] == len(_first(part.x)) * self.owner.views
@@ -270,6 +296,10 @@ def selection(leaves: Sequence[Any], chosen: Any) -> Selection | None:
 
 
 def _taken(known: Sequence[Any], value: Any) -> Any:
+    if isinstance(value, Withheld):
+        for index, leaf in enumerate(known):
+            if value is leaf:
+                return lambda leaves, index=index: leaves[index]
     if not isinstance(value, Tensor):
         if value is not None and not any(value is leaf for leaf in known):
             raise UnsupportedModelError(

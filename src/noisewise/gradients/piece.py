@@ -43,6 +43,7 @@ from noisewise.separation import (
     noticing_backward_code,
     noticing_threads,
 )
+from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
 
 __all__ = ["Piece", "Selection"]
 
@@ -401,17 +402,7 @@ class Piece:
         watch = self.watch
         assert watch is not None
         model = self.interception.model
-        escaped = "reads a record's value into Python, and what follows depends on it"
-        foreign = (
-            "was not made by an operation that can be followed (numpy, another thread), or was "
-            "made or written after the first batch; it may hold values of records. Make public "
-            "tensors before make_private, and keep none from batch to batch"
-        )
-        together = (
-            "gets a mixture of records and may raise because of it, so whether a record fails, and "
-            "counts nothing, would depend on others"
-        )
-        raising = [Finding(o.operation, o.place, together) for o in watch.may_raise]
+        raising = [Finding(o.operation, o.place, RAISING) for o in watch.may_raise]
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
         self.kept, self.shares = self.kept.clone(), self.shares.clone()
@@ -423,7 +414,7 @@ class Piece:
                 for o in watch.unknown
             ),
             escapes=tuple(
-                Finding(o.operation, o.place, foreign if "unknown" in o.operation else escaped)
+                Finding(o.operation, o.place, FOREIGN if "unknown" in o.operation else ESCAPED)
                 for o in watch.escapes
             ),
             buffers=tuple(buffers),

@@ -34,10 +34,8 @@ LONGEST = 4096
 _MOST = 20_000
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "noisewise"))
 _PLAIN_OBJECTS = (types.SimpleNamespace, argparse.Namespace)
-#: What torch itself keeps in a module.
-_OF_MODULES = frozenset(
-    name for name in vars(nn.Module()) if name.startswith("_") or name == "call_super_init"
-)
+#: What torch itself keeps in a module, and what the engine puts there.
+_OF_MODULES = frozenset(name for name in vars(nn.Module()) if name.startswith("_")) | {"forward"}
 
 
 class Space:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.batches import Part, leading, signature
+from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers, Held
 from noisewise.gradients.chance import Chance
 from noisewise.gradients.combinations import PerLayer, propagating
@@ -25,11 +25,10 @@ from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import PiecesDifferError, RecordsFailError
 from noisewise.gradients.estimators import Estimator
-from noisewise.gradients.failing import without_failing
+from noisewise.gradients.failing import Failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.piece import Piece, Selection
-from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
@@ -43,17 +42,7 @@ class WatchedWarning(UserWarning):
     """Every step is watched, since a proof of one does not speak for the next."""
 
 
-_RAISES = (
-    "the model, the loss or the augmentation raises {} on some records and not on others, by "
-    "itself and not in an operation of torch. So it has read a record's value into Python, and "
-    "whether it raises may depend on several records; or it counts its calls. Nothing was released "
-    "or charged. Give such records a weight of zero with torch.where, or check the data before "
-    "training: records on which an operation of torch fails (a label that is out of range) count "
-    "nothing."
-)
-
-
-class Runner(Comparing):
+class Runner(Comparing, Failing):
     """A model on the tape, and what is proven of it.
 
     Attributes
@@ -98,7 +87,6 @@ class Runner(Comparing):
     random = False
     _attached = False
     _slow = False
-    _failed: set[Any] | None = None
     _targets: dict[int, Target]
     _constants: frozenset[int]
     _unmeasured: set[str]
@@ -172,85 +160,6 @@ class Runner(Comparing):
         self.detach()
         self.attach()
 
-    def _run(
-        self,
-        part: Part,
-        limits: dict[str, float],
-        select: Selection | None = None,
-        chance: Chance | None = None,
-    ) -> Piece:
-        """Forward, loss and backward of a piece, without the records on which these fail.
-
-        `chance` is as it is, if somebody has looked already.
-        """
-        chance = chance or Chance(self._device())
-        self._failed = None
-        try:
-            return self._run_all(part, limits, select, chance, self.buffers.moved())
-        except RecordsFailError as found:
-            failure = found
-        chance.restore()
-        self.buffers.rewind()
-        try:
-            part = self.without_failing(part, limits, failure, select)
-            piece = self._run_all(part, limits, select, chance, self.buffers.moved())
-            if not (self._failed or set()) <= (piece.path.prefixes or set()):
-                # It raised on another way than the one that is taken without these records.
-                raise PiecesDifferError
-            return piece
-        except RecordsFailError as again:
-            raise again.shown from None
-        finally:
-            self._failed = None
-
-    def without_failing(
-        self,
-        part: Part,
-        limits: dict[str, float],
-        failure: RecordsFailError,
-        select: Selection | None = None,
-    ) -> Part:
-        """A piece without the records on which the program fails; its error if it always does.
-
-        Afterwards `_failed` holds the ways on which it did.
-        """
-        chance = Chance(self._device())
-        own = [failure.own]
-        self._failed = ways = set()
-
-        def fails(some: Part) -> bool:
-            watched = False
-            while True:
-                piece = self._piece(some, self.wiring_of(some), limits, watched=watched)
-                try:
-                    self._through(piece, select, forward_only=part.y is None)
-                    return False
-                except RecordsFailError as error:
-                    if piece.path.followed or watched:
-                        own.append(error.own)
-                        ways.add(piece.path.failing)
-                        return True
-                    watched = True  # its way is not known before it was watched
-                except OffPathError:
-                    watched = True
-                except RelayoutError:
-                    pass
-                except NeedsFallbackError as need:
-                    self.fall_back(need)
-                finally:
-                    chance.restore()
-                    self.buffers.rewind()
-
-        def others() -> Iterator[Part]:
-            x, y = self.whole[0], None if part.y is None else self.whole[1]
-            for places in in_order(leading(x), len(part.places)):
-                yield Part.of(x, y, places, part.number)
-
-        left = without_failing(part, failure.shown, fails, others)
-        if any(own):
-            raise UnsupportedModelError(_RAISES.format(next(filter(None, own))))
-        return left
-
     def _run_all(
         self,
         part: Part,
@@ -320,9 +229,6 @@ class Runner(Comparing):
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
             self.buffers.attributes.look()
-        if piece.watch is not None and piece.watch.drawn_by_value is not None:
-            self.drawn_by_value = piece.watch.drawn_by_value
-        self.require_even_draws()
         self.random = self.random or (piece.watch is not None and piece.watch.random)
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)

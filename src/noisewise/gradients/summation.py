@@ -408,15 +408,20 @@ class Summation(Runner):
 
     def _cost(self, x: Any) -> Cost:
         """What a call of the model costs, from one on a made-up record."""
+        sample = self._sample(x)
+        cost: Cost = self.on_made_up(lambda: cost_of_a_call(self.model, sample))
+        return cost
+
+    def on_made_up(self, run: Callable[[], Any]) -> Any:
+        """Let the model run on made-up records; what it makes and keeps is public."""
         known = [*self.model.parameters(), *self.model.buffers()]
         watch = Watch(known, before=self.storages_before())
-        sample = self._sample(x)
         with watch:
-            cost = cost_of_a_call(self.model, sample)
+            result = run()
         if left := watch.left_behind():
             # Made from public values, and kept: a cache that later runs may read.
             storages(left, self.storages_before())
-        return cost
+        return result
 
     def _sample(self, x: Any) -> Any:
         """One made-up input of the model, with the shapes that records have there."""

@@ -35,7 +35,6 @@ def no_values(path: Path, what: str, function: Callable[..., Any], *args: Any, *
     except Exception as error:
         kind, where = type(error).__name__, _where(error)
         own = "" if path.explains(error) else f"{kind} at {where}"
-        path.raised.clear()  # they hold frames, and these hold records
         if not own and not any(letter.isdigit() for letter in str(error)):
             raise RecordsFailError(error, own) from None  # torch's own text, without a number
     if kind:
@@ -57,7 +56,6 @@ def without_values(path: Path, what: str, function: Callable[..., Any], *private
     except Exception as error:  # the error and its context end here, they may quote a record
         kind = type(error).__name__
         own = "" if path.explains(error) else f"{kind} at {_where(error)}"
-    path.raised.clear()  # they hold frames, and these hold records
     way = path.failing  # of the records, not of the made-up ones that follow
     try:
         function(*pytree.tree_map(_made_up, private))

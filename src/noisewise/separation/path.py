@@ -101,10 +101,8 @@ class Path:
     ----------
     floats : int
         The same of the floats that the digest leaves out.
-    raised : list of exceptions
-        What functions of torch have raised, whoever caught it.
     failing : Any
-        The way to the last of these, and the call itself.
+        The way to the last call that raised, and the call itself.
     prefixes : set, optional
         The ways to all calls, if they are asked for.
     unfollowed : str
@@ -122,7 +120,6 @@ class Path:
         "failing",
         "floats",
         "prefixes",
-        "raised",
         "unfollowed",
     )
 
@@ -135,7 +132,6 @@ class Path:
         self.digest = 0
         self.floats = 0
         self.unfollowed = ""
-        self.raised: list[BaseException] = []
         self.failing: Any = None
         self.prefixes: set[Any] | None = None
         self._known = known
@@ -209,14 +205,17 @@ class Path:
 
     def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
         """A call of a torch function that raised; whoever goes on from here is off every path."""
+        if type(error).__module__ == "torch.utils.checkpoint":
+            return  # that is how it ends a recomputation
         self.failing = (hash(tuple(self._call(function, args, kwargs))), self.floats)
-        self.raised.append(error)
+        # Said of the error itself: whoever kept it would keep its frames, and the records in them.
+        error._noisewise_path = id(self)  # type: ignore[attr-defined]
         self.digest = hash((self.failing, "raised"))
 
     def explains(self, error: BaseException | None) -> bool:
         """Whether a function of torch raised this error, or one that it was made of."""
         while error is not None:
-            if any(error is raised for raised in self.raised):
+            if getattr(error, "_noisewise_path", None) == id(self):
                 return True
             error = error.__cause__ or error.__context__
         return False

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Finding", "Proof"]
+__all__ = ["ESCAPED", "FOREIGN", "RAISING", "Finding", "Proof"]
+
+#: What stands between a model and its proof.
+ESCAPED = "reads a record's value into Python, and what follows depends on it"
+FOREIGN = (
+    "was not made by an operation that can be followed (numpy, another thread), or was made or "
+    "written after the first batch; it may hold values of records. Make public tensors before "
+    "make_private, and keep none from batch to batch"
+)
+RAISING = (
+    "gets a mixture of records and may raise because of it, so whether a record fails, and counts "
+    "nothing, would depend on others"
+)
 
 
 class Finding(NamedTuple):

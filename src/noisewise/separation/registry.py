@@ -17,7 +17,6 @@ import torch
 from noisewise.separation.call import Call, Planes
 
 __all__ = [
-    "DRAWN_BY_VALUE",
     "ESCAPES",
     "RULES",
     "TRUSTED",
@@ -99,8 +98,6 @@ RAISED_BY: dict[str, set[str]] = {}
 for _argument, _names in _RAISED_BY.items():
     for _name in words(_names):
         RAISED_BY.setdefault(_name, set()).add(_argument)
-#: How many numbers these take from the generator depends on the values they get.
-DRAWN_BY_VALUE = words("poisson binomial _standard_gamma _sample_dirichlet")
 
 
 class Operation:
@@ -138,7 +135,6 @@ class Operation:
         self.raised_by = RAISED_BY.get(base, set())
         if base == "bernoulli" and name != base:
             self.raised_by = {"p"}  # in place: what was there is not read
-        self.drawn_by_value = base in DRAWN_BY_VALUE
 
 
 _OPERATIONS: dict[Any, Operation] = {}

@@ -110,8 +110,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unlike: dict[Origin, None] = {}
         #: Operations that may raise because of several records together.
         self.may_raise: dict[Origin, None] = {}
-        #: One whose use of the generator depends on records' values.
-        self.drawn_by_value: Origin | None = None
         #: Whether it is asked at all if they are treated alike.
         self.comparing = True
 
@@ -229,8 +227,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
-        if private and operation.drawn_by_value:
-            self.drawn_by_value = self.drawn_by_value or Origin(call.name, place())
         if private and operation.raised_by and self._may_raise(call, operation):
             self.may_raise.setdefault(Origin(call.name, place()))
         if private and operation.escapes:

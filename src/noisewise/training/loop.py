@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noisewise.gradients import BoundedSum, GradientEngine
-from noisewise.gradients.open_batch import selection
+from noisewise.gradients.open_batch import selection, withheld
 from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
@@ -177,8 +177,9 @@ class Loop:
 
     def _no_output(self, x: Any) -> Any:
         """Output for no records; layers that refuse an empty batch see one of zeros instead."""
-        with torch.no_grad(), self._engine.buffers.kept():
-            output = call_model(self._model, first_record(x))
+        engine, made_up = self._engine, first_record(x)
+        with torch.no_grad(), engine.buffers.kept():
+            output = engine.on_made_up(lambda: call_model(self._model, made_up))
         output = pytree.tree_map(_without_rows, output)
         self._leaves = pytree.tree_leaves(output)
         return output
@@ -294,7 +295,9 @@ def _zero(output: Any) -> Tensor:
 
 
 def _without_rows(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.dim():
+    if not isinstance(value, Tensor):
+        return withheld(value)
+    if not value.dim():
         return value
     rows = value[:0].detach()
     return rows.requires_grad_() if rows.is_floating_point() else rows

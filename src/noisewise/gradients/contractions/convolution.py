@@ -315,10 +315,10 @@ class ConvolutionContraction(_Convolved):
         shaped = rows.reshape(stop - start, self.views, *rows.shape[1:]).transpose(0, 1)
         return shaped.reshape(self.views, -1, *rows.shape[2:])
 
-    def condensed(self) -> Contraction:
+    def condensed(self, room: int = 0) -> Contraction:
         """As any pair; kernels of single channels are always small."""
         if self.weight is None or not self.records or not self._by_channels():
-            return super().condensed()
+            return super().condensed(room)
         given = {
             self.weight: torch.cat([part for *_, part in self.gradients_once(0, self.records)])
         }
