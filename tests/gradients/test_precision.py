@@ -69,7 +69,7 @@ def test_an_error_inside_restores_the_switches(reduced):
 
 
 def test_switches_of_older_versions_are_restored_too(monkeypatch):
-    monkeypatch.setattr(precision, "_at", lambda path: None)
+    monkeypatch.setattr(precision, "_switches", lambda device: None)
     torch.set_float32_matmul_precision("medium")
     try:
         with precision.full_float32("cpu"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["call_model", "check_modules", "undisturbed"]
+__all__ = ["call_model", "check_gradients", "check_hooks", "check_modules", "undisturbed"]
 
 
 def call_model(model: nn.Module, x: Any) -> Any:
@@ -67,6 +67,37 @@ def _wrapper(module: nn.Module) -> str:
             "(wrapper.module); noisewise adds up the workers' bounded sums."
         )
     return ""
+
+
+def check_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse parameters whose gradient somebody wants to see or change."""
+    for name, parameter in parameters.items():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise UnsupportedModelError(
+                f'the parameter "{name}" has a hook on its gradient. A gradient that is summed '
+                "over records exists only with noise: change it in an optimizer hook instead, "
+                "or remove the hook."
+            )
+
+
+def check_gradients(
+    model: nn.Module, owned: Iterable[dict[str, nn.Parameter | None]], before: Container[int]
+) -> None:
+    """Refuse gradients that bypassed the tape, in what every module owns; `before` had one."""
+    for own in owned:
+        for parameter in own.values():
+            if parameter is None or parameter.grad is None or id(parameter) in before:
+                continue
+            parameter.grad = None
+            names = (n for n, p in model.named_parameters() if p is parameter)
+            raise UnsupportedModelError(
+                f'the parameter "{next(names, "of a module that was removed")}" received a '
+                "gradient outside the tape, so its records "
+                "could not be bounded: it is used by code that runs outside the model's "
+                "forward, or by an operation of its own kind. Use it inside a torch module; "
+                "instead of an assignment such as h[mask] = p write "
+                "h = torch.where(mask.unsqueeze(-1), p, h)."
+            )
 
 
 @contextlib.contextmanager

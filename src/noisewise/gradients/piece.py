@@ -50,8 +50,6 @@ __all__ = ["Piece", "Selection"]
 #: From what the model returned (as a structure of tensors) to what the loss is given.
 Selection = Callable[[Any], Any]
 
-_NOTHING = contextlib.nullcontext()
-
 
 class Piece:
     """One piece.
@@ -172,15 +170,13 @@ class Piece:
 
     def loss(self, select: Selection | None = None) -> Tensor:
         """One loss per row."""
-        rows = self.records * self.views
-        bounded = self.bounded
+        rows, bounded = self.records * self.views, self.bounded
         with self._following():
             chosen = self.output
             if select is not None:
                 with Following(self.path):
                     chosen = select(chosen)
-            plain = isinstance(chosen, Tensor)
-            self.path.hand_over((chosen,) if plain else pytree.tree_leaves(chosen))
+            self.path.hand_over(pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
             self._name(self.y)
             y = self.y
@@ -274,7 +270,7 @@ class Piece:
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
         """The library itself computes."""
-        return _NOTHING if self.watch is None else self.watch.pause()
+        return contextlib.nullcontext() if self.watch is None else self.watch.pause()
 
     # -- inside -------------------------------------------------------------------------
 
@@ -282,14 +278,14 @@ class Piece:
     def together(self) -> Iterator[None]:
         """Take the three moments of a bound piece without letting go in between."""
         bound = self.watch is None
-        with self._following() if bound else _NOTHING:
+        with self._following() if bound else contextlib.nullcontext():
             self._within = bound
             yield
             self._within = False
 
     def _following(self) -> contextlib.AbstractContextManager[None]:
         """Modules record on this piece's tape; a watched piece is watched."""
-        return _NOTHING if self._within else self._followed()
+        return contextlib.nullcontext() if self._within else self._followed()
 
     @contextlib.contextmanager
     def _followed(self) -> Iterator[None]:

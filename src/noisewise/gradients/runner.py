@@ -28,6 +28,7 @@ from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.failing import Failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
+from noisewise.gradients.models import check_gradients, check_hooks
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
@@ -118,9 +119,7 @@ class Runner(Comparing, Failing):
         return any(propagating(estimator) is not None for estimator in self._stages())
 
     def _device(self) -> torch.device:
-        for parameter in self.parameters.values():
-            return parameter.device
-        raise UnsupportedModelError("the model has no parameter that learns")
+        return next(iter(self.parameters.values())).device
 
     # -- one piece ----------------------------------------------------------------------
 
@@ -294,7 +293,7 @@ class Runner(Comparing, Failing):
     ) -> Piece:
         if (bounded := propagating(self.estimator)) is not None:
             check_full_precision(self._device().type, type(bounded).__name__)
-        self._check_hooks()
+        check_hooks(self.parameters)
         held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
         for parameter, _ in held:
             parameter.grad = None
@@ -319,15 +318,6 @@ class Runner(Comparing, Failing):
             for parameter, gradient in held:
                 parameter.grad = gradient
         return piece
-
-    def _check_hooks(self) -> None:
-        for name, parameter in self.parameters.items():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                raise UnsupportedModelError(
-                    f'the parameter "{name}" has a hook on its gradient. A gradient that is summed '
-                    "over records exists only with noise: change it in an optimizer hook instead, "
-                    "or remove the hook."
-                )
 
     def accept_buffers(self) -> None:
         """Take the model's buffers as they are now for public: they were loaded from a release."""
@@ -355,20 +345,7 @@ class Runner(Comparing, Failing):
 
     def check_leaks(self, before: Container[int] = ()) -> None:
         """Refuse gradients that bypassed the tape; `before` had one already."""
-        for own in self._owned:
-            for parameter in own.values():
-                if parameter is None or parameter.grad is None or id(parameter) in before:
-                    continue
-                parameter.grad = None
-                names = (n for n, p in self.model.named_parameters() if p is parameter)
-                name = next(names, "of a module that was removed")
-                raise UnsupportedModelError(
-                    f'the parameter "{name}" received a gradient outside the tape, so its records '
-                    "could not be bounded: it is used by code that runs outside the model's "
-                    "forward, or by an operation of its own kind. Use it inside a torch module; "
-                    "instead of an assignment such as h[mask] = p write "
-                    "h = torch.where(mask.unsqueeze(-1), p, h)."
-                )
+        check_gradients(self.model, self._owned, before)
 
     # -- the model on the tape ----------------------------------------------------------
 

@@ -218,23 +218,18 @@ class Summation(Runner):
         select: Selection | None = None,
         codes: Tensor | None = None,
     ) -> BoundedSum:
-        """Return the bounded sum of a batch; it has to be made again if places matter.
-
-        `now` is chance as it is.
-        """
+        """Return the bounded sum of a batch, from chance as it is `now`; again if places matter."""
         found = self.collection(limits)
         # Slots of the records' own are drawn first; else nothing is drawn before the first piece.
         chance = None if self.own_places else now
-        first = True
         seen: dict[Any, Any] = {}
         stage = self.buffers.stage()
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
                 chance = self.repeated_chance(chance)
                 with stage.piece():
-                    here = chance if first or self.own_places else None
+                    here = chance if self.own_places or not part.number else None
                     piece = self._run(part, limits, select, here)
-                first = False
                 self.compare_chance(chance.is_unseen)
                 self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)

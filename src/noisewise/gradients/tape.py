@@ -118,8 +118,7 @@ class Tape:
         #: Leaves that the library made so that autograd visits an operation.
         self.anchors: list[Tensor] = []
         #: Whether the batch's own backward pass is under way.
-        self.returning = False
-        self.open = True
+        self.returning, self.open = False, True
         #: Shown every use that arrives, if somebody compares runs.
         self.observe: Callable[[Contraction], None] | None = None
         self._counter: dict[str, int] = {}
@@ -429,8 +428,7 @@ class Tape:
         self.counts = counts
 
     def _note(self, finite: Tensor | None) -> None:
-        """Remember the records that are not finite; None: all are."""
-        if finite is not None:
+        if finite is not None:  # else all records are
             self.nonfinite = ~finite if self.nonfinite is None else self.nonfinite | ~finite
 
     def finish(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from noisewise.gradients import BoundedSum, GradientEngine
 from noisewise.nn.projections import Projectable, project
-from noisewise.privacy import ADD_REMOVE, Sensitivity, Statement
+from noisewise.privacy import Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.release import Query, release
 from noisewise.release.steps import Step, Steps
@@ -342,16 +342,8 @@ class PrivateRun:
         """Noise for groups that one record moves so far; mostly the same as of the step before."""
         key = bounds, sizes, id(self.resolved)
         if self._noise is None or self._noise[0] != key:
-            noise = TensorNoise(
-                tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds),
-                sizes,
-                self.resolved.noise_multiplier,
-                self.plan.noise,
-                self.resolved.batch_size,
-                {name: p.dtype for name, p in self._engine.parameters.items()},
-                self.resolved.sample_rate,
-                self.resolved.unit_rows,
-            )
+            types = {name: p.dtype for name, p in self._engine.parameters.items()}
+            noise = self.resolved.noise(bounds, sizes, types)
             self._noise = key, noise
         return self._noise[1]
 

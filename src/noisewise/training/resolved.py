@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from noisewise.privacy import _validate
+from noisewise.privacy import ADD_REMOVE, Sensitivity, _validate
 from noisewise.privacy.accounting import calibrate, epsilon_of, noise_multiplier, training_step
 from noisewise.privacy.events import Event, PoissonGaussian, with_count
 
 if TYPE_CHECKING:
+    from torch import dtype
+
+    from noisewise.release.tensors import TensorNoise
     from noisewise.training.plan import Plan
 
 __all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta", "noise_beside"]
@@ -110,6 +114,23 @@ class ResolvedPlan:
     def event(self) -> Event:
         """One step, for the accountant."""
         return training_step(self.noise_multiplier, self.sample_rate, self.unit_rows)
+
+    def noise(
+        self, bounds: Sequence[float], sizes: tuple[int, ...], types: Mapping[str, dtype]
+    ) -> TensorNoise:
+        """Return the noise of a step whose groups one record moves by at most `bounds`."""
+        from noisewise.release.tensors import TensorNoise
+
+        return TensorNoise(
+            tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds),
+            sizes,
+            self.noise_multiplier,
+            self.plan.noise,
+            self.batch_size,
+            types,
+            self.sample_rate,
+            self.unit_rows,
+        )
 
     @property
     def steps_per_epoch(self) -> int:
