@@ -34,7 +34,7 @@ class Records:
     def like(cls, model: nn.Module, loss: Loss, example: tuple[Tensor, Tensor]) -> Records:
         """Take shapes and dtypes from an example of one record, or of a batch."""
         if not (
-            isinstance(example, tuple)
+            isinstance(example, (tuple, list))
             and len(example) == 2
             and all(isinstance(part, Tensor) for part in example)
         ):
