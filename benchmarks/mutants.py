@@ -132,8 +132,8 @@ def page(store: Store) -> str:
     others = sum(f"jax-privacy: {mutant.bug}" in store.known for mutant, _ in known[::4])
     lines += ["", "## Other tools on the same trainings", ""]
     lines += [
-        f"Every fourth bug of the catalogue, so that no round is preferred: {others} of "
-        f"{len(known[::4])} were run. The audits get 300 "
+        f"Of every fourth bug of the catalogue, {others} of {len(known[::4])} were run by all "
+        "tools; [which ones](debugging-mutants.md#the-last-pass). The audits get 300 "
         "trainings with and 300 without one canary, of one step and of three, and hold them to the "
         "epsilon of sigma = 0.6 at a level of 99.9 %; jax-privacy's auditor judges such scores by "
         "its Gaussian bound. Opacus' validator looks at the model, which is all that it can do "
