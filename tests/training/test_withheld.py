@@ -105,11 +105,14 @@ def test_every_step_of_a_run_is_taken_whichever_records_have_no_valid_target():
 
 
 @pytest.mark.parametrize("loop", [by_hand, one_call])
-def test_a_label_out_of_range_of_an_unknown_loss_ends_nothing(loop):
+def test_a_label_out_of_range_is_a_step_like_any_other(loop, capfd, recwarn):
     run = start(loss=own_loss)
-    for _ in range(2):
-        loop(run, *secret_label())
+    loop(run, *secret_label())
+    assert run.steps_taken == 1
+    loop(run, *table(40))
     assert run.steps_taken == 2
+    said = [*capfd.readouterr(), *(str(warning.message) for warning in recwarn)]
+    assert str(SECRET) not in "".join(said)
 
 
 @pytest.mark.parametrize("loop", [by_hand, one_call])
