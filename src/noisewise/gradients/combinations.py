@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.estimators import Estimator, Lipschitz
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
 from noisewise.gradients.grouping import GroupSpec, block_of, partition
 
-__all__ = ["PerLayer", "Schedule", "propagating", "rule_of"]
+__all__ = ["PerLayer", "Schedule", "factors_by_group", "propagating", "rule_of"]
 
 
 @dataclass(frozen=True)
@@ -171,3 +171,15 @@ class Schedule:
             if progress >= start:
                 chosen = estimator
         return chosen
+
+
+def factors_by_group(
+    estimator: Any, groups: Sequence[GroupSpec], limits: Mapping[str, float], device: Any
+) -> dict[str, Any]:
+    """Ask every estimator once, for all pieces of a batch, how it scales."""
+    asked: dict[Any, Any] = {}
+    for group in groups:
+        rule, limit = rule_of(estimator, group), limits[group.name]
+        if (id(rule), limit) not in asked:
+            asked[id(rule), limit] = factors_of(rule, limit, device)
+    return {g.name: asked[id(rule_of(estimator, g)), limits[g.name]] for g in groups}

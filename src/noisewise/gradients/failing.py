@@ -10,14 +10,15 @@ record of a batch is a mistake in the program, and its error is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.gradients.batches import Part
+from noisewise.gradients.batches import Part, leading
+from noisewise.gradients.places import in_order
 
 __all__ = ["without_failing"]
 
@@ -26,7 +27,7 @@ def without_failing(
     part: Part,
     shown: Exception,
     fails: Callable[[Part], bool],
-    others: Callable[[], Iterable[Part]],
+    whole: tuple[Any, Any],
 ) -> Part:
     """The piece with what counts nothing in the places of the records that fail.
 
@@ -38,8 +39,8 @@ def without_failing(
         Raised if the program fails on zeros and on all records.
     fails : callable
         Whether the program raises on a piece.
-    others : callable
-        The other pieces of the batch, of which a record may stand in.
+    whole : tuple
+        Inputs and targets of the batch, of which a record may stand in.
     """
     slots = list(range(len(part.places)))
     zeros = not fails(_only([], part, zeros=True))
@@ -50,7 +51,8 @@ def without_failing(
     good = [slot for slot in slots if not barred[slot]]
     if good or zeros:
         return _only(good, part, zeros)._replace(barred=barred)
-    for other in others():
+    for places in in_order(leading(whole[0]), len(slots)):
+        other = Part.of(*whole, places, part.number)
         if takes := _taken(other, fails):
             chosen = _only([takes[0]], other, zeros=False)
             return part._replace(x=chosen.x, y=chosen.y, barred=barred)

@@ -26,6 +26,7 @@ __all__ = [
     "joined_planes",
     "layout_of",
     "owners_along",
+    "rows_each",
 ]
 
 
@@ -178,3 +179,13 @@ def joined_planes(
             planes = planes.expand(2, *shape)
             total = planes if total is None else torch.maximum(total, planes)
     return total
+
+
+def rows_each(shape: Sequence[int], rows: int) -> int:
+    """How often a tensor may hold every row of the batch; 0 if it is no such tensor.
+
+    Masks of attention are made for all windows of all records, before any record is in them.
+    """
+    leading = shape[0] if shape else 0
+    windows = rows > 1 and len(shape) > 2 and leading % rows == 0
+    return leading // rows if windows or leading == rows else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -116,3 +116,14 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             for name, buffer in model.named_buffers():
                 if name in buffers and buffer.shape == buffers[name].shape:
                     buffer.copy_(buffers[name])
+
+
+def check_hooks(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse hooks on gradients of parameters."""
+    for name, parameter in parameters.items():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise UnsupportedModelError(
+                f'the parameter "{name}" has a hook on its gradient. A gradient that is summed '
+                "over records exists only with noise: change it in an optimizer hook instead, "
+                "or remove the hook."
+            )

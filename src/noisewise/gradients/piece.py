@@ -72,12 +72,10 @@ class Piece:
         Whether to follow the records; to sum, or only to look.
     before : Storages, optional
         Memory from before any record was met; looked at closely if it is given.
-    each, weights, gathers
-        How records are one unit, as of `Tape`.
+    each, weights, gathers, factors
+        As of `Tape`.
     barred : Tensor, optional
         Slots of records that count nothing.
-    factors
-        As of `Tape`.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
-from noisewise.gradients.batches import Part, leading, signature
+from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
@@ -27,9 +27,8 @@ from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.failing import without_failing
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
-from noisewise.gradients.models import Chance
+from noisewise.gradients.models import Chance, check_hooks
 from noisewise.gradients.piece import Piece, Selection
-from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
@@ -54,10 +53,8 @@ class Runner(Comparing):
         Memory that existed before any record was met, if that is known already.
     batch : sequence of Tensor
         What the caller holds of the batch under way: reading it would mix records.
-    whole : tuple
-        Inputs and targets of the batch under way.
-    factors : mapping of str to callable
-        What gives records their factors, for every group, in the batch under way.
+    whole, factors : tuple, mapping
+        Inputs and targets of the batch under way; for every group, what gives records factors.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -199,12 +196,8 @@ class Runner(Comparing):
                 chance.restore()
                 self.buffers.restore(held)
 
-        def others() -> Iterator[Part]:
-            x, y = self.whole[0], None if forward_only else self.whole[1]
-            for places in in_order(leading(x), len(part.places)):
-                yield Part.of(x, y, places, part.number)
-
-        return without_failing(part, shown, fails, others)
+        whole = self.whole[0], None if forward_only else self.whole[1]
+        return without_failing(part, shown, fails, whole)
 
     def _run_all(
         self, part: Part, limits: dict[str, float], select: Selection | None = None
@@ -332,7 +325,7 @@ class Runner(Comparing):
     ) -> Piece:
         if (bounded := propagating(self.estimator)) is not None:
             check_full_precision(self._device().type, type(bounded).__name__)
-        self._check_hooks()
+        check_hooks(self.parameters)
         held = [(parameter, parameter.grad) for parameter in self.model.parameters()]
         for parameter, _ in held:
             parameter.grad = None
@@ -357,15 +350,6 @@ class Runner(Comparing):
             for parameter, gradient in held:
                 parameter.grad = gradient
         return piece
-
-    def _check_hooks(self) -> None:
-        for name, parameter in self.parameters.items():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                raise UnsupportedModelError(
-                    f'the parameter "{name}" has a hook on its gradient. A gradient that is summed '
-                    "over records exists only with noise: change it in an optimizer hook instead, "
-                    "or remove the hook."
-                )
 
     def accept_buffers(self) -> None:
         """Take the model's buffers as they are now for public: they were loaded from a release."""

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from noisewise.gradients.models import call_model, undisturbed
 from noisewise.separation.shadow import LARGEST
 
-__all__ = ["Cost", "cost_of_a_call", "piece_size", "saves_memory"]
+__all__ = ["Cost", "cost_of_a_call", "even", "piece_size", "saves_memory"]
 
 # What a processor does in the time that Python needs for one operation. It only steers a choice.
 _WORK = 4e5
@@ -112,3 +112,11 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(part, Tensor) and part._base is None:
                 self.written += part.numel()
         return result
+
+
+def even(size: int, within: str | None) -> int:
+    """With units, a power of two, which has many divisors, and not a very large one.
+
+    Units with about the same number of rows share pieces, so there are several to be filled up.
+    """
+    return size if within is None else min(1 << (size - 1).bit_length(), 1024)

@@ -26,11 +26,17 @@ from noisewise.gradients.batches import (
 )
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.collecting import Collection
-from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
+from noisewise.gradients.combinations import (
+    PerLayer,
+    Schedule,
+    factors_by_group,
+    propagating,
+    rule_of,
+)
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import RecordsFailError
-from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
+from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
@@ -39,9 +45,8 @@ from noisewise.gradients.models import Chance, check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
-from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
+from noisewise.gradients.sizing import Cost, cost_of_a_call, even, piece_size, saves_memory
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
-from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
@@ -53,8 +58,6 @@ __all__ = ["Summation"]
 
 #: Records that are processed at a time where factors wait for other layers.
 _WAITING = 128
-#: Rows of units that are processed at a time, at most.
-_OF_UNITS = 1024
 
 
 class Summation(Runner):
@@ -291,20 +294,8 @@ class Summation(Runner):
                 self._survey(next(self.parts_of(x, None, leading(x))))
             self._surveyed = True
         limits = self._limits(x)
-        self.factors = self._factors(limits)
+        self.factors = factors_by_group(self.estimator, self.groups, limits, self._device())
         return limits
-
-    def _factors(self, limits: dict[str, float]) -> Factors:
-        """Ask every estimator once, for all pieces of a batch, how it scales."""
-        asked: dict[Any, Any] = {}
-        factors = {}
-        for group in self.groups:
-            rule, limit = rule_of(self.estimator, group), limits[group.name]
-            key = id(rule), limit
-            if key not in asked:
-                asked[key] = factors_of(rule, limit, self._device())
-            factors[group.name] = asked[key]
-        return factors
 
     def _survey(self, part: Part) -> None:
         """Find the parameters whose Jacobian is not measured, by one forward pass."""
@@ -371,18 +362,11 @@ class Summation(Runner):
         if self.chunk is not None:
             return self.chunk
         if self._size is None or (self.expected is None and records > 2 * self._size):
-            self._size = self._even(self._best_size(records, x))
+            self._size = even(self._best_size(records, x), self.within)
         if self.own_places:
             # Pieces are as many as records share a slot: the fewer slots, the fewer are empty.
-            return self._even(math.ceil(math.sqrt(self.expected or self._size)))
+            return even(math.ceil(math.sqrt(self.expected or self._size)), self.within)
         return self._size
-
-    def _even(self, size: int) -> int:
-        """With units, a power of two, which has many divisors, and not a very large one.
-
-        Units with about the same number of rows share pieces, so there are several to be filled up.
-        """
-        return size if self.within is None else min(1 << (size - 1).bit_length(), _OF_UNITS)
 
     def _best_size(self, records: int, x: Any) -> int:
         _, waiting = self._grouped()

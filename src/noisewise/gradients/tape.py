@@ -21,7 +21,7 @@ from noisewise.gradients.combinations import PerLayer, propagating, rule_of
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
-from noisewise.gradients.contractions.given import GivenContraction
+from noisewise.gradients.contractions.given import Factors, Room
 from noisewise.gradients.contractions.joining import joined
 from noisewise.gradients.estimators import Estimator, Lipschitz
 from noisewise.gradients.grouping import GroupSpec
@@ -33,6 +33,7 @@ from noisewise.gradients.layout import (
     is_foreign,
     joined_planes,
     layout_of,
+    rows_each,
 )
 from noisewise.gradients.rules import held
 from noisewise.gradients.wiring import (
@@ -51,9 +52,6 @@ __all__ = ["KEPT_BYTES", "Factors", "Tape"]
 
 #: What gradients that would be made twice may take, over all layers of a piece.
 KEPT_BYTES = 64 << 20
-
-#: For every group, what gives records their factors.
-Factors = Mapping[str, Callable[[Tensor], Tensor]]
 
 
 class Tape:
@@ -76,8 +74,6 @@ class Tape:
     each, weights, gathers : int, Tensor, bool
         Records that are one unit, added before they are bounded; what each counts in it, where
         records are bounded by themselves; whether to add all up, for a unit that is bounded later.
-    factors : mapping of str to callable
-        From the measures of records to their factors, for every group.
     """
 
     def __init__(
@@ -97,7 +93,7 @@ class Tape:
         gathers: bool = False,
         factors: Factors | None = None,
     ) -> None:
-        self.factors: Factors = {} if factors is None else factors
+        self.factors = factors or {}
         self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
         self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
@@ -123,7 +119,7 @@ class Tape:
         #: Shown every use that arrives, if somebody compares runs.
         self.observe: Callable[[Contraction], None] | None = None
         self._counter: dict[str, int] = {}
-        self._room = KEPT_BYTES
+        self._room = Room(KEPT_BYTES)
         self._reset()
 
     def _reset(self) -> None:
@@ -227,7 +223,7 @@ class Tape:
             return FIRST
         if found is None:
             raise NotApartError(not_apart(key[0], shape, self.records))
-        each = self._rows_each(shape)
+        each = rows_each(shape, self.rows)
         if found.constant and each and key not in self.wiring.constant_calls:
             # Rows of the batch that happen to be public, or a table as long as the batch: its
             # gradient will tell.
@@ -236,15 +232,6 @@ class Tape:
                 return FIRST
             return Layout(owners=torch.arange(leading) // (leading // self.records))
         return found
-
-    def _rows_each(self, shape: Sequence[int]) -> int:
-        """How often a tensor may hold every row of the batch; 0 if it is no such tensor.
-
-        Masks of attention are made for all windows of all records, before any record is in them.
-        """
-        leading = shape[0] if shape else 0
-        windows = self.rows > 1 and len(shape) > 2 and leading % self.rows == 0
-        return leading // self.rows if windows or leading == self.rows else 0
 
     def target(self, tensor: Any) -> Target | None:
         """Return what a tensor is to the tape, if it is a parameter or computed from some."""
@@ -381,17 +368,9 @@ class Tape:
                 )
             complete = self.arrived[group] >= self.expected.get(group, 0)
             waiting = self.pending.setdefault(group, [])
-            # A use that is alone is measured and added in one pass.
-            waiting.append(part if complete and not waiting else self._condensed(part))
+            waiting.append(part if complete and not waiting else self._room.condensed(part))
             if complete:
                 self._settle(group)
-
-    def _condensed(self, part: Contraction) -> Contraction:
-        """What waits for other layers, as gradients where these fit into what is left for them."""
-        found = part.condensed(self._room)
-        if found is not part and isinstance(found, GivenContraction):
-            self._room -= sum(g.numel() * g.element_size() for g in found.gradients.values())
-        return found
 
     def _settle(self, group: str) -> None:
         """All uses are in: join them, scale every record, and sum.

@@ -7,7 +7,7 @@ the gradient of every record exists already. Uses of one parameter by different 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -77,7 +77,7 @@ class ChunkedContraction(Contraction):
         sums = self._summed(measured)
         return sums, torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
-    def _summed(self, factors: Factors) -> Sums:
+    def _summed(self, factors: _Chunk) -> Sums:
         total = Totals()
         for start, stop in chunks(self.records, RECORDS):
             kernel: Sums = {}
@@ -92,7 +92,9 @@ class ChunkedContraction(Contraction):
         return total.result()
 
 
-Factors = Callable[[int, int, Sums], tuple[Tensor | None, Tensor | None]]
+_Chunk = Callable[[int, int, Sums], tuple[Tensor | None, Tensor | None]]
+#: For every group, what gives records their factors.
+Factors = Mapping[str, Callable[[Tensor], Tensor]]
 
 
 def _norms(gradients: Sums) -> Tensor:
@@ -178,3 +180,17 @@ class CombinedContraction(ChunkedContraction):
             for name, gradient in use.instantiate(start, stop).items():
                 total[name] = total[name] + gradient if name in total else gradient
         return total
+
+
+class Room:
+    """What gradients that would be made twice may take, over all layers of a piece."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def condensed(self, part: Contraction) -> Contraction:
+        """What waits for other layers, as gradients where these fit into what is left."""
+        found = part.condensed(self._left)
+        if found is not part and isinstance(found, GivenContraction):
+            self._left -= sum(g.numel() * g.element_size() for g in found.gradients.values())
+        return found
