@@ -84,16 +84,6 @@ def test_the_check_notices_an_upward_import():
     assert any("noisewise.privacy" in line for line in offences("datasets", set()))
 
 
-def test_no_module_outgrows_a_reader():
-    long = {
-        str(path.relative_to(ROOT)): count
-        for path in ROOT.rglob("*.py")
-        if (count := len(path.read_text("utf-8").splitlines())) > 420
-        and "mutants" not in path.parts  # lists of bugs, each a few lines
-    }
-    assert long == {}
-
-
 def test_every_module_says_what_it_is_for():
     silent = [
         str(path.relative_to(ROOT))
