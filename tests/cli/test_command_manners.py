@@ -86,7 +86,7 @@ BEGUN = "import sys; from noisewise.cli import main; print(flush=True); main()"
 def test_ctrl_c_ends_any_command_with_130_and_one_sentence(tmp_path, after):
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
     process = subprocess.Popen(
-        [sys.executable, "-c", BEGUN, "certify", "slow.py:build", "--input-shape", "3"],
+        [sys.executable, "-c", BEGUN, "certify", "slow.py:build", "--input", "3"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         # A shell that runs tests in the background has its children ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -159,7 +159,7 @@ def test_a_statement_names_the_bound_on_rows_and_is_verified_from_it():
     assert (content["unit"], content["unit_rows"]) == ("one patient", 8)
     assert Statement.from_json(statement.to_json()) == statement
     assert verify(statement).ok
-    assert "at most 8 rows" in str(statement)
+    assert "at most 8 of its rows count" in str(statement)
     plain = Statement.derive(PoissonGaussian(4.0, 0.02, 300), delta=1e-6, mechanism="training")
     assert plain.unit_rows is None
     assert "unit_rows" not in json.loads(plain.to_json())

@@ -35,14 +35,17 @@ def main() -> None:
     except BaseException as error:
         # Typer turns Ctrl-C into an exit code that also means "found wanting", and modules that are
         # being imported turn it into errors of their own.
-        if not _was_interrupted(error) or getattr(error, "code", None) == 130:
+        if not _was_interrupted(error):
             raise
         _stopped()
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C led to an error, and nobody has said so yet: "raise Exit from None" has."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return error is not None
+    if type(error).__name__ == "Exit" and error.__suppress_context__ and error.__cause__ is None:
+        return False
     return _was_interrupted(error.__cause__) or _was_interrupted(error.__context__)
 
 

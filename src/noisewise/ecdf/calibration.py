@@ -281,7 +281,8 @@ def private_calibration(
     most = ONE_ROW if bounded is None else bounded.contribution
     n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
     _validate.choice("strategy", strategy, ("uniform", "quantile"))
-    p, y, pos_label, units, data = rows_at_hand(data, p, y, pos_label, units, bounded)
+    at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
+    p, y, pos_label, units, data, bounded = at_hand
     labels, predictions = as_predictions(y, p, pos_label, data, units, bounded)
     held = Held.of(bounded, units, None if isinstance(predictions, Column) else labels.size)
     points = None if cuts is None else checked_cuts(cuts)

@@ -177,7 +177,7 @@ def dp_ecdf(
     _check_smoothing(chosen, smooth)
     if data is not None:
         without_others(aggregator)
-        x, _, _, units, data = rows_at_hand(data, x, None, None, units, bounded)
+        x, _, _, units, data, bounded = rows_at_hand(data, x, None, None, units, bounded)
     if data is not None:
         x = column_of(data, x, units=units, bounded=bounded).counted(grid)
     held = x if aggregator is not None or isinstance(x, Counted) else as_records(x)

@@ -181,7 +181,8 @@ def private_evaluation(
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 12)
     bounded = per_unit(units, max_per_unit, source)
-    score, y, pos_label, units, data = rows_at_hand(data, score, y, pos_label, units, bounded)
+    at_hand = rows_at_hand(data, score, y, pos_label, units, bounded)
+    score, y, pos_label, units, data, bounded = at_hand
     labels, scores, predictions = _held(y, score, pos_label, data, bounds, bins, units, bounded)
     most = ONE_ROW if bounded is None else bounded.contribution
     held = Held.of(bounded, units, None if isinstance(predictions, Column) else len(labels))

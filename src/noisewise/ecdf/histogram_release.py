@@ -170,7 +170,7 @@ def private_histogram(
         mechanism="histogram" if noise == "independent" else mechanism,
         objective="mean",
     )
-    x, _, _, units, data = rows_at_hand(data, x, None, None, units, bounded)
+    x, _, _, units, data, bounded = rows_at_hand(data, x, None, None, units, bounded)
     if data is not None:
         column = column_of(data, x, units=units, bounded=bounded)
         held: Any = column.counted(mirrored, negated=True)

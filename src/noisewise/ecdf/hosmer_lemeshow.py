@@ -228,7 +228,8 @@ def dp_hosmer_lemeshow(
     draws = _validate.integer("draws", draws, minimum=1)
     floor, clip = _validate.positive("floor", floor), _validate.positive("clip", clip)
     bounded = per_unit(units, max_per_unit, source, whole=True)
-    p, y, pos_label, units, data = rows_at_hand(data, p, y, pos_label, units, bounded)
+    at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
+    p, y, pos_label, units, data, bounded = at_hand
     labels, predictions = as_predictions(y, p, pos_label, data)
     most = ONE_ROW if bounded is None else bounded.contribution
     held = Held.of(bounded, units, labels.size)

@@ -297,7 +297,8 @@ def count_two_classes(
         raise ValueError("smooth='l1' belongs to mechanism='thesis'; use smooth='l2' or 'auto'")
     if data is not None:
         without_others(aggregator)
-    score, y, pos_label, units, data = rows_at_hand(data, score, y, pos_label, units, bounded)
+    at_hand = rows_at_hand(data, score, y, pos_label, units, bounded)
+    score, y, pos_label, units, data, bounded = at_hand
     held = _held(y, score, pos_label, aggregator, data, grid, units, bounded)
     if bounded is not None:
         held = with_codes(held, units, bounded, parties=aggregator is not None)

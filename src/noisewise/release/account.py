@@ -68,7 +68,7 @@ class MemoryAccount:
     >>> account = MemoryAccount()
     >>> account.charge(Pure(0.5), "a count")
     >>> account.history
-    (Pure(epsilon=0.5, count=1),)
+    (Pure(epsilon=0.5, count=1, rows=None),)
     """
 
     def compares(self, rng: Randomness) -> bool:

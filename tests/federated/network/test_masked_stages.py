@@ -171,7 +171,7 @@ def test_sealed_shares_are_read_once_however_often_they_are_asked_for(made, monk
     made.handouts = Handouts(made.stages, made.store)
     asked = [made.handouts.after(SHARE, made.round.number_of(n)) for n in NAMES for _ in range(3)]
     assert sorted(read) == [ADVERTISE, SHARE]
-    whole = [split_sealed(data) for data in asked]
+    whole = [split_sealed(listed_first(data)[1]) for data in asked]
     assert all(len(inbox) == len(NAMES) - 1 for inbox in whole)
     for name, inbox in zip(NAMES, whole[::3], strict=True):
         assert {message.receiver for message in inbox} == {made.round.number_of(name)}

@@ -308,18 +308,22 @@ def column_of(
 
 def rows_at_hand(
     data: Any, value: Any, label: Any, pos_label: Any, units: Any, bounded: PerUnit | None
-) -> tuple[Any, Any, Any, Any, Any]:
+) -> tuple[Any, Any, Any, Any, Any, PerUnit | None]:
     """Read the columns of a table if whole rows of units are to be chosen, which is done here.
 
-    Returns values, labels, the positive label, whose rows they are, and what is left to be asked:
-    no table, then. Every choice comes from the randomness of the release, as with arrays.
+    Returns values, labels, the positive label, whose rows they are, what is left to be asked: no
+    table, then; and the bound, which speaks of the table. Every choice comes from the randomness
+    of the release, as with arrays.
     """
     if data is None or bounded is None or bounded.rule != "rows":
-        return value, label, pos_label, units, data
+        return value, label, pos_label, units, data, bounded
     given = as_units(units)
     column = column_of(data, value, label, pos_label, given)
     values, positive, codes = column.arrays(given.identifiers)
-    return values, positive, None, replace(given, identifiers=codes), None
+    most = bounded.contribution
+    said = replace(most, sentences=(*most.sentences, *column.assumptions))
+    whose = replace(given, identifiers=codes)
+    return values, positive, None, whose, None, replace(bounded, contribution=said)
 
 
 def without_others(aggregator: Any) -> None:
