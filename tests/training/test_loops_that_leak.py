@@ -94,6 +94,53 @@ def test_statistics_of_a_batch_in_a_buffer_are_refused(late, action):
     assert run.steps_taken == (3 if late else 0)
 
 
+class Banked(nn.Module):
+    """Adds the first row of a large table."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 3)
+        bank = torch.zeros(600, 600)  # above a million bytes
+        if buffer:
+            self.register_buffer("bank", bank)
+        else:
+            self.bank = bank
+
+    def forward(self, x):
+        return self.layer(x + self.bank[:1, :WIDTH])
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+@pytest.mark.parametrize("by_numpy", [False, True])
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_large_table_is_compared_entry_by_entry_too(buffer, by_numpy, first):
+    """torch does not count writes through ``.data`` or numpy, whatever the size."""
+    run = begin(Banked(buffer))
+    with pytest.raises(nw.UnsupportedModelError, match=r"unknown origin|outside the model"):
+        for number, (x, y) in enumerate(run.loader):
+            if number >= first:
+                row = run.plain_model.bank.data[0, :WIDTH]
+                if by_numpy:
+                    row.numpy()[:] = x.mean(0).numpy()
+                else:
+                    row.copy_(x.mean(0))
+            run.step(x, y)
+
+
+def test_a_large_table_that_stays_is_public():
+    run = begin(Banked(False))
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.statement().epsilon > 0
+
+
+def test_memory_beyond_what_can_be_remembered_is_unknown(monkeypatch):
+    monkeypatch.setattr("noisewise.separation.before._ROOM", 1000)
+    run = begin(Banked(False))
+    with pytest.raises(nw.UnsupportedModelError, match="unknown origin"):
+        run.step(*next(iter(run.loader)))
+
+
 def test_a_buffer_that_is_written_with_what_it_holds_is_no_change():
     run = begin(Shifted(buffer=True))
     for x, y in run.loader:

@@ -35,6 +35,7 @@ from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Proof, Storages, storages
+from noisewise.separation.shadow import storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -326,7 +327,9 @@ class Runner(Comparing, Failing):
     def storages_before(self) -> Storages:
         """Memory from before this model met any record: what came later may hold some."""
         if self.before is None:
-            self.before = storages()
+            # Parameters and buffers are known, and the dataset is private wherever it is read.
+            held = (*self.model.parameters(), *self.model.buffers(), *self.private)
+            self.before = storages(without={storage_key(tensor) for tensor in held})
         return self.before
 
     def wiring_of(self, part: Part) -> Wiring:

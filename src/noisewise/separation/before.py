@@ -21,8 +21,9 @@ from noisewise.separation.shadow import storage_key
 
 __all__ = ["Storages", "storages"]
 
-#: Bytes of a tensor, and of all, up to which content is compared; beyond, torch's count counts.
-_SMALL, _ROOM = 2**16, 2**25
+#: Bytes, of all memory together, whose content is remembered: about a second. Memory beyond it
+#: counts as unknown, since torch's own count of writes misses those through ``.data`` or numpy.
+_ROOM = 2**30
 
 
 class Storages:
@@ -34,7 +35,7 @@ class Storages:
         self._room = _ROOM
 
     def add(self, tensor: Tensor) -> None:
-        """Take in a tensor as it is now."""
+        """Take in a tensor as it is now, if there is room."""
         storage = tensor.untyped_storage()
         found = self._held.get(storage._cdata)
         if found is None:
@@ -42,7 +43,9 @@ class Storages:
             content = b""
             # A tensor that stands for others (a part of a sharded weight) has no memory to read.
             plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-            if plain and 0 < storage.nbytes() <= min(_SMALL, self._room) and storage.data_ptr():
+            if plain and storage.nbytes() and storage.data_ptr():
+                if storage.nbytes() > self._room:
+                    return
                 content = _digest_of(tensor)
                 self._room -= storage.nbytes()
             found = (reference, set(), content)
@@ -67,16 +70,26 @@ def _digest_of(tensor: Tensor) -> bytes:
     return hashlib.blake2b(whole.numpy().tobytes(), digest_size=16).digest()
 
 
-def storages(only: Container[int] | None = None, into: Storages | None = None) -> Storages:
-    """All memory of tensors that exists now, or those with these keys."""
+def storages(
+    only: Container[int] | None = None,
+    into: Storages | None = None,
+    without: Container[int] = (),
+) -> Storages:
+    """All memory of tensors that exists now, or those with these keys, and not with others."""
     kinds, found = {Tensor}, [Tensor]
     while found:
         found = [kind for parent in found for kind in parent.__subclasses__()]
         kinds.update(found)
     result = Storages() if into is None else into
+    sized: list[tuple[int, Tensor]] = []
     for value in gc.get_objects():
         if type(value) in kinds and value.layout == torch.strided:
             with contextlib.suppress(Exception):  # functional or unfinished tensors
-                if only is None or storage_key(value) in only:
-                    result.add(value)
+                key = storage_key(value)
+                if key not in without and (only is None or key in only):
+                    sized.append((value.untyped_storage().nbytes(), value))
+    # Small ones first: the large ones are somebody's data.
+    for _, value in sorted(sized, key=lambda pair: pair[0]):
+        with contextlib.suppress(Exception):
+            result.add(value)
     return result

@@ -1,7 +1,8 @@
 """What a tensor held at some moment, to see whether it has changed since.
 
 torch counts the writes to a tensor, but memory can be written without it taking notice (through
-``.data``, numpy or another library). So small tensors are also compared entry by entry.
+``.data``, numpy or another library). So its count is not believed: entries are compared, whatever
+the size.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["Content", "same_bits"]
 
-#: Bytes up to which a copy is kept.
-_SMALL = 2**20
-
 
 class Content:
     """A tensor as it is now."""
@@ -23,15 +21,13 @@ class Content:
 
     def __init__(self, tensor: Tensor) -> None:
         self._version = tensor._version
-        small = tensor.numel() * tensor.element_size() <= _SMALL and not tensor.is_meta
-        # What numpy or another library shares is never believed torch's count.
-        small = small or _is_shared(tensor)
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            self._copy = tensor.detach().clone() if small else None
+            # On the meta device there is nothing to compare, and no value to learn.
+            self._copy = None if tensor.is_meta else tensor.detach().clone()
 
     def is_of(self, tensor: Tensor) -> bool:
-        """Whether a tensor holds the same, to the bit; large ones are believed torch's count."""
-        return tensor._version == self._version and (self._copy is None or self.holds(tensor))
+        """Whether a tensor holds the same, to the bit."""
+        return tensor._version == self._version and self.holds(tensor)
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor, perhaps written or moved since, holds the same."""
@@ -39,16 +35,6 @@ class Content:
             return tensor._version == self._version
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             return same_bits(tensor.detach(), self._copy.to(tensor.device))
-
-
-def _is_shared(tensor: Tensor) -> bool:
-    plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-    return (
-        plain
-        and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.untyped_storage().resizable()
-    )
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:

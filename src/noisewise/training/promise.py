@@ -191,7 +191,8 @@ def _assumptions(
         yield "The caller left out batches that were drawn, for reasons that are not private."
     yield (
         "What is published are weights after whole steps and what is computed from them; batches, "
-        "gradients before noise and the loss on private records stay secret."
+        "gradients before noise and the loss on private records stay secret, and the training "
+        "program itself writes nothing of them into the weights."
     )
     if circumstances.metrics:
         yield (
