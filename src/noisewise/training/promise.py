@@ -192,7 +192,7 @@ def _assumptions(
     yield (
         "What is published are weights after whole steps and what is computed from them; batches, "
         "gradients before noise and the loss on private records stay secret, and the training "
-        "program itself writes nothing of them into the weights."
+        "program itself carries nothing of them into weights, state or settings."
     )
     if circumstances.metrics:
         yield (
