@@ -73,7 +73,7 @@ def _digest_of(tensor: Tensor) -> bytes:
 def storages(
     only: Container[int] | None = None,
     into: Storages | None = None,
-    without: Container[int] = (),
+    without: Container[int | None] = (),
 ) -> Storages:
     """All memory of tensors that exists now, or those with these keys, and not with others."""
     kinds, found = {Tensor}, [Tensor]
