@@ -86,6 +86,9 @@ class Loud:
         [SECRET, "  "],
         [SECRET, "nan"],
         [SECRET, "<NA>"],
+        [SECRET, "NULL"],
+        [SECRET, " nan "],
+        [SECRET, "N/A"],
         [SECRET, float("nan")],
         [SECRET, ("ward", None)],
         [SECRET, pd.NaT],
@@ -111,6 +114,9 @@ def test_what_cannot_be_told_apart_is_refused_and_no_traceback_quotes_it(ids):
         (["17", 17], "text and numbers"),
         ([b"17", "17"], "text and numbers"),
         (["Ada", "ada "], "capitals"),
+        (["Ada", "Ada\N{ZERO WIDTH SPACE}"], "capitals"),
+        (["007", "7"], "of a number"),
+        (["+7.0", "7"], "of a number"),
         (["Sofía", "Sofi\N{COMBINING ACUTE ACCENT}a"], "spelling"),
     ],
     ids=repr,
@@ -150,6 +156,28 @@ def test_equal_identifiers_with_other_hashes_are_refused():
     assert unit_codes([Settled(1), Settled(2), Settled(1)]).tolist() == [0, 1, 0]
 
 
+def liar(kind):
+    """A type of somebody's own, of which no two are equal."""
+    names = {"__eq__": lambda a, b: a is b, "__ne__": lambda a, b: False, "__hash__": id}
+    return type("Liar", (kind,), names)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(str, "4711"), (int, 4711), (float, 4711.5),
+                                             (bytes, b"4711"), (Decimal, "4711")])  # fmt: skip
+def test_what_identifiers_hold_decides_and_not_what_their_type_says(kind, value):
+    same = liar(kind)
+    globals()["Liar"] = same  # as a type of a module has a place where it is found
+    same.__qualname__ = "Liar"
+    same.__module__ = __name__
+    for reader in (unit_codes, identifiers_of):
+        try:
+            found = reader([same(value), same(value), kind(value)])
+        except TypeError as error:
+            assert "4711" not in str(error)
+            continue
+        assert len(set(found if reader is identifiers_of else found.tolist())) == 1
+
+
 @pytest.mark.parametrize(
     "ids",
     [
@@ -159,6 +187,10 @@ def test_equal_identifiers_with_other_hashes_are_refused():
         torch.tensor([16777217.0, 1.0]),
         torch.tensor([2050.0, 1.0], dtype=torch.float16),
         pd.Series([16777216.0, 1.0], dtype="float32"),
+        pd.DataFrame({"patient": np.array([16777216.0, 1.0], np.float32)}),
+        [np.float32(16777216.0), np.float32(1.0)],
+        np.array([np.float32(16777216.0), 1], dtype=object),
+        pd.Series([2**53 + 1, 1, None]).dropna(),  # whole numbers beside a missing one
     ],
     ids=lambda ids: f"{type(ids).__module__} {getattr(ids, 'dtype', '')}",
 )

@@ -56,7 +56,7 @@ def by_unit(
     if source.is_text(whose.column):
         text = column if kind == nw.String else column.cast(nw.String)
         named = text.str.strip_chars()
-        unknown = unknown | (named == nw.lit("")) | text.is_in(sorted(MISSING_TEXT))
+        unknown = unknown | (named == nw.lit("")) | named.is_in(sorted(MISSING_TEXT))
     rows = source.rows(
         value,
         label,
