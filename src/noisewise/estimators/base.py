@@ -261,11 +261,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return plan.with_(epsilon=None, noise_multiplier=noise)
 
-    def _unit(self, table: UnitTable | None) -> str:
-        """What is protected; units are called as was said, or as in the ledger."""
-        if table is None:
+    def _unit(self, called: str | None) -> str:
+        """What is protected: a record, or a unit as it is called, there or in the ledger."""
+        if called is None:
             return RECORD
-        said = "" if table.name == UNIT else table.name
+        said = "" if called == UNIT else called
         return self._unit_name or said or name_of_unit(self.ledger)
 
     def _beside(self) -> tuple[Event, ...]:
@@ -278,7 +278,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         rows = len(table) if table is not None else readable(lambda: rows_of(x))
         several = table is not None
-        resolved = self._plan(rows, self._unit(table)).resolve(rows, of_units=several)
+        resolved = self._plan(rows, self._unit(_name_of(table))).resolve(rows, of_units=several)
         account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
@@ -348,7 +348,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         network = self._network(x, outputs, start, count)
         rate = self._rate(count)
         inputs = torch.from_numpy(np.ascontiguousarray(x))
-        plan = self._plan(count, self._unit(table))
+        plan = self._plan(count, self._unit(_name_of(table)))
         bound_to = b""
         if seed is not None:
             plan = plan.with_(seed=seed)
@@ -420,3 +420,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _name_of(table: UnitTable | None) -> str | None:
+    return None if table is None else table.name
