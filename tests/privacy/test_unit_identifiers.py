@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
+from noisewise import ecdf
+from noisewise.estimators import PrivateClassifier
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.units import identifiers_of, unit_codes
 from noisewise.release import Units, per_unit
@@ -236,3 +238,23 @@ def test_two_people_under_one_identifier_are_not_hidden_as_one_which_every_state
     assert np.abs(moved).sum() > bounded.contribution.steps
     said = "".join(bounded.contribution.sentences)
     assert "and those of no other unit do" in said
+
+
+def test_identifiers_that_stand_in_another_order_than_their_rows_are_refused():
+    """Sorted alone, identifiers would belong to other rows: nobody's rows would be together."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(40), "b": rng.random(40), "who": np.arange(40) // 4})
+    y, shuffled = (frame["a"] > 0.5).astype(int), frame.sort_values("b")
+    options = {"epsilon": 1.0, "bins": 8, "seed": 1}
+    classifier = PrivateClassifier(epsilon=1.0, steps=2, classes=[0, 1], random_state=1)
+    for release in (
+        lambda who: ecdf.dp_ecdf(frame["a"], bounds=(0, 1), units=who, **options),
+        lambda who: ecdf.private_roc(y, frame["a"], units=Units(who), **options),
+        lambda who: classifier.fit(frame[["a", "b"]], y, units=who),
+    ):
+        with pytest.raises(ValueError, match="another order"):
+            release(shuffled["who"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            release(frame["who"])
+            release(frame["who"].set_axis(range(100, 140)))  # labels of its own say nothing

@@ -27,7 +27,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "unit_codes"]
+__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "require_same_order", "unit_codes"]
 
 MISSING = (
     "units has missing identifiers (None, NaN, NaT, empty text or a word for it, such as 'NULL' or "
@@ -103,6 +103,25 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
     _refuse_equal_contents(known)
     _warn_of_twins(known)
     return codes
+
+
+def require_same_order(rows: Any, units: Any) -> None:
+    """Raise if rows and identifiers are columns of pandas with the same labels in another order.
+
+    Identifiers are taken by position, like labels of classes. After one of both was sorted or
+    drawn from, every row would be bounded with the rows of somebody else.
+    """
+    given = getattr(units, "identifiers", units)
+    if not (hasattr(rows, "iloc") and hasattr(given, "iloc")) or len(rows) != len(given):
+        return
+    mine, other = rows.index, given.index
+    if mine.equals(other) or not mine.is_unique or mine.difference(other).size:
+        return
+    raise ValueError(
+        "units have the same row labels as the data, in another order: one of both was sorted or "
+        "shuffled alone, and identifiers would belong to other rows. Sort both alike, for example "
+        "units.loc[data.index]."
+    )
 
 
 def identifiers_of(units: Any) -> list[Hashable]:
