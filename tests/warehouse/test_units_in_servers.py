@@ -13,7 +13,7 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
-from test_engines import promised
+from test_engines import GRIDS, on_edges, promised
 from test_units_in_engines import EVERY, SCORES, visits
 
 import noisewise as nw
@@ -93,6 +93,21 @@ def test_everything_that_takes_a_table_takes_its_units_to_the_bit(table, name):
     if isinstance(here, (float, tuple, np.ndarray)):
         first = [np.atleast_1d(one[0] if isinstance(one, tuple) else one) for one in (here, there)]
         assert str(first[0].tolist()) == str(first[1].tolist())
+
+
+@pytest.mark.parametrize(("bounds", "bins"), GRIDS)
+def test_values_on_the_edges_of_bins_are_placed_as_in_arrays(table, bounds, bins):
+    x = on_edges(bounds, bins)
+    y = np.random.default_rng(1).integers(0, 2, x.size)
+    held = table({"y": y, "x": x})
+    options = {"bounds": bounds, "epsilon": 1.0, "bins": bins, "seed": 1}
+    here = nw.ecdf.dp_ecdf(x, **options)
+    assert np.array_equal(
+        here.noisy_counts, nw.ecdf.dp_ecdf("x", data=held, **options).noisy_counts
+    )
+    here = nw.ecdf.private_roc(y, x, **options)
+    there = nw.ecdf.private_roc("y", "x", data=held, **options)
+    assert np.array_equal(here.release.noisy, there.release.noisy)
 
 
 @pytest.mark.parametrize("limit", [1, 3])
