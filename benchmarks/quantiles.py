@@ -17,9 +17,9 @@ the ranks that the answer has among the records, averaged over quantiles and run
 a Python of their own (``--peers /path/to/python``), which needs diffprivlib, opendp and
 python-dp; what is not installed there is left out, and ``--only diffprivlib`` leaves others out.
 ``--cases Cauchy,lognormal --epsilons 0.05`` are some cases and budgets, for more runs.
-Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean. So it is
-also counted in how many rows a method is better than ours by more than chance: by four standard errors
-of the difference of the two means, which of a few hundred comparisons none should be if all were equal.
+Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean. So it
+is also counted in how many rows a method is better than ours by more than chance: by four standard
+errors of the difference of the two means.
 """
 
 from __future__ import annotations
@@ -264,8 +264,8 @@ def main() -> None:
             means = {method: float(np.mean(each)) for method, each in errors.items()}
             worse += means["noisewise"] > min(means.values())
             beyond += [
-                f"{name}, epsilon {epsilon}, {many} quantiles: {method} {means[method]:.2g} against "
-                f"{means['noisewise']:.2g}"
+                f"{name}, epsilon {epsilon}, {many} quantiles: {method} {means[method]:.2g} "
+                f"against {means['noisewise']:.2g}"
                 for method, each in errors.items()
                 if better_than_chance(each, errors["noisewise"])
             ]

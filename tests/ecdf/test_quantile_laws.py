@@ -274,9 +274,7 @@ def test_limits_and_quantile_together_cost_at_most_the_stated_epsilon(
     q: float, relation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = (Fraction(q),)
-    real = plan_quantiles(
-        Decimals(0.0, 2.0), wanted, Relation.of(relation), Budget(1.0), level=0.9
-    )
+    real = plan_quantiles(Decimals(0.0, 2.0), wanted, Relation.of(relation), Budget(1.0), level=0.9)
     beyond = tuple(replace(limit, beyond=1) for limit in real.limits)  # as few records need it
     choice = replace(real, domain=Few(FLAT), limits=beyond)  # type: ignore[arg-type]
     monkeypatch.setattr(

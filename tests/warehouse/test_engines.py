@@ -154,7 +154,7 @@ def test_columns_of_other_types_are_counted_as_their_doubles(form, kind):
     assert np.array_equal(here.noisy_counts, there.noisy_counts)
 
 
-#: Numbers of other types at their limits, with the bounds of a grid whose edges they are on or near.
+#: Numbers of other types at their limits, and a grid whose edges they are on or near.
 EXTREMES = {
     "whole numbers above 2^53": (
         pa.array([2**53 + k for k in range(-130, 131)] + [2**63 - 1, -(2**63)], pa.int64()),

@@ -322,9 +322,7 @@ NAMES = ["Ada", "ada", "ada", "ada", "Bob", "Bo\u00e9", "Boe", "x1", "x01", "n",
 
 
 @pytest.mark.parametrize("collation", ["nocase", "noaccent", "default"])
-def test_names_that_a_database_calls_the_same_are_refused_or_compared_by_bytes(
-    collation, tmp_path
-):
+def test_names_that_a_database_calls_the_same_are_refused_or_compared_by_bytes(collation, tmp_path):
     """Bounded as one, Ada and ada moved each other's rows: either twice as far as its bound."""
     x = np.arange(len(NAMES)) / len(NAMES)
     options = {"bounds": (0, 1), "bins": 32, "epsilon": 1.0, "seed": 1, "units": "who"}

@@ -167,9 +167,7 @@ def new(
             protects=_protects(unit, unit_rows, unit_parties, len(parties)),
             neighbours=cast(Any, neighbours),
         )
-        written = write_study(
-            folder, made, trial=trial, keys=place, certificates=certificates
-        )
+        written = write_study(folder, made, trial=trial, keys=place, certificates=certificates)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")
     for path in written:
         typer.echo(f"  {path.parent}  for {path.stem}")

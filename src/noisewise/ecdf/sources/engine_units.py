@@ -221,9 +221,9 @@ def answered(rows: dict[str, list[Any]], placement: Placement, names: Sequence[s
     if (column("blurred") > 0).any():
         raise ValueError(
             "the database calls different identifiers of units the same (a collation without "
-            "regard to case, accents or spaces), so two of them would be bounded as one, and either "
-            "could move more than its bound: select the column in a form that is compared byte by "
-            "byte, for example encode(name) as name"
+            "regard to case, accents or spaces), so two of them would be bounded as one, and "
+            "either could move more than its bound: select the column in a form that is compared "
+            "byte by byte, for example encode(name) as name"
         )
     absent, unknown = bool((cells < 0).any()), bool((column("unknown") > 0).any())
     seen = {

@@ -88,7 +88,9 @@ def read_certificates(paths: Sequence[Path], servers: Sequence[Server]) -> dict[
             (certificate,) = x509.load_pem_x509_certificates(text.encode())
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{path.name!r} is no file with one certificate") from error
-        known = [one for one in servers if vouches_for(certificate, urlsplit(one.url).hostname or "")]
+        known = [
+            one for one in servers if vouches_for(certificate, urlsplit(one.url).hostname or "")
+        ]
         if not known:
             raise ConfigurationError(
                 f"{path.name!r} is not a certificate that one of the servers signed for its own "
