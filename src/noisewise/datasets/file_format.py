@@ -13,6 +13,7 @@ __all__ = ["MISSING_WORDS", "FileFormat"]
 MISSING_WORDS = (
     *("", "na", "n/a", "n.a.", "#n/a", "<na>", "k.a.", "nan", "null", "none", "nil"),
     *("-", "--", ".", "?", "missing"),
+    *("#nv", "#null!", "#value!", "#ref!", "#div/0!", "#num!"),  # of spreadsheets
 )
 
 

@@ -143,8 +143,31 @@ def look_at(path: str | Path, schema: Schema) -> Look:
             f"{len(raw) - len(frame):,} rows have no readable target and are left out"
         )
     found += look_at_rows(frame, schema) + look_at_columns(frame, schema)
+    found += _look_at_cells(read_table(path, schema, keep_unlabelled=True), raw, schema)
     if schema.target is not None and schema.target in frame.columns:
         found += look_at_target(frame[schema.target], schema.classes, schema.target_range)
+    return found
+
+
+def _look_at_cells(frame: pd.DataFrame, raw: pd.DataFrame, schema: Schema) -> Look:
+    """Count cells that hold something, but no number; and find columns that say nothing."""
+    found = Look()
+    for name, column in schema.columns.items():
+        if isinstance(column, Drop):
+            continue
+        if frame[name].nunique(dropna=False) == 1:
+            found.warnings.append(
+                f"{name} says the same in every row, so nothing can be learnt from it: leave it "
+                'out with kind = "drop"'
+            )
+        if column.kind != "numeric":
+            continue
+        unreadable = float((raw[name].notna() & frame[name].isna()).mean())
+        if unreadable >= _MANY:
+            found.warnings.append(
+                f"{unreadable:.0%} of the cells of {name} hold something that is not a number and "
+                "count as missing: words for nothing, another decimal sign, or signs such as '<'?"
+            )
     return found
 
 
