@@ -335,6 +335,48 @@ def test_a_run_that_was_stopped_goes_on_and_pays_every_step_once(folder, sign):
     assert load_estimator(folder / out).n_iter_ == 400
 
 
+@pytest.mark.parametrize(
+    "moment", ["noisewise.cli.training_quality.private_measures",
+               "noisewise.cli.training_quality.summary_of",
+               "noisewise.estimators.save_estimator",
+               "noisewise.cli.training_run.Kept.finished"],
+)  # fmt: skip
+def test_a_death_after_the_last_step_pays_for_no_measurement_again(folder, monkeypatch, moment):
+    """Between any two of: calibration, evaluation, saving, cleaning up."""
+    out = f"dead-{moment.split('.')[-1]}"
+    book = folder / f"{out}.ledger"
+    arguments = [
+        "train", "patients.csv", "--schema", "patients.toml", "--epsilon", "1", "--delta", "1e-6",
+        "--steps", "12", "--evaluate", "0.3", "--out", out, "--ledger", str(book),
+    ]  # fmt: skip
+
+    class PowerCutError(BaseException):
+        pass
+
+    def dies(*_):
+        raise PowerCutError
+
+    with monkeypatch.context() as patch, pytest.raises(PowerCutError):
+        patch.setattr(moment, dies)
+        run(folder, *arguments)
+    with Ledger.open(book) as ledger:
+        before = ledger.charges
+    if moment.endswith("finished"):  # the model is whole already
+        with pytest.raises(ValueError, match="holds a finished model"):
+            run(folder, *arguments, "--resume")
+    else:
+        assert run(folder, *arguments, "--resume").exit_code == 0
+        assert not list((folder / out).glob("*.sealed"))
+    with Ledger.open(book) as ledger:
+        assert len(ledger.charges) == 12 + 3
+        assert ledger.charges[: len(before)] == before
+        assert all(charge.note.startswith("train patients.csv ") for charge in ledger.charges)
+        statement = Statement.from_json((folder / out / "statement.json").read_text())
+        assert ledger.spent() == pytest.approx(statement.epsilon, rel=1e-3)
+        assert statement.epsilon <= 1.0
+    assert load_estimator(folder / out).n_iter_ == 12
+
+
 def test_other_settings_do_not_resume_a_run(folder, monkeypatch):
     from noisewise.cli.training_run import begin
 

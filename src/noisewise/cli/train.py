@@ -173,7 +173,7 @@ def train(
                     text = json.dumps(finite(numbers), indent=2)
                     (out / "evaluation.json").write_text(text + "\n", "utf-8")
                 save_estimator(model, out)
-                kept.finished()
+                kept.finished(account)
         except KeyboardInterrupt:
             _stopped(kept)
             raise typer.Exit(130) from None

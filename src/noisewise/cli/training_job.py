@@ -23,7 +23,7 @@ from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.estimators.network import apply_network, build_network, weights_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.units import unit_codes
-from noisewise.release import LedgerAccount, Units, name_of_unit
+from noisewise.release import SealedAccount, Units, name_of_unit
 
 __all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]
 
@@ -195,7 +195,7 @@ def train_private(
     kept: Kept | None = None,
     beside: tuple[Event, ...] = (),
     held: contextlib.ExitStack | None = None,
-) -> tuple[Trained, LedgerAccount | None]:
+) -> tuple[Trained, SealedAccount | None]:
     """Fit the estimator for this kind of data; a run that is kept charges its ledger.
 
     Parameters
