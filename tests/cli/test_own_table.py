@@ -356,16 +356,19 @@ def test_a_death_after_the_last_step_pays_for_no_measurement_again(folder, monke
     def dies(*_):
         raise PowerCutError
 
-    with monkeypatch.context() as patch, pytest.raises(PowerCutError):
+    with monkeypatch.context() as patch:
         patch.setattr(moment, dies)
-        run(folder, *arguments)
+        with pytest.raises(PowerCutError):
+            run(folder, *arguments)
     with Ledger.open(book) as ledger:
         before = ledger.charges
     if moment.endswith("finished"):  # the model is whole already
         with pytest.raises(ValueError, match="holds a finished model"):
             run(folder, *arguments, "--resume")
     else:
-        assert run(folder, *arguments, "--resume").exit_code == 0
+        done = run(folder, *arguments, "--resume", "--report", folder / f"{out}.html")
+        assert done.exit_code == 0
+        assert "stopped and resumed" in (folder / f"{out}.html").read_text()
         assert not list((folder / out).glob("*.sealed"))
     with Ledger.open(book) as ledger:
         assert len(ledger.charges) == 12 + 3

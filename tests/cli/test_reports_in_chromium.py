@@ -230,7 +230,7 @@ def test_the_training_page_warns_where_it_is_seen(folder, seen):
     warnings = by_width["360"]["warnings"]
     assert len(warnings) == (name == "train")
     if name == "train":
-        assert "keep this page inside" in warnings[0]
+        assert "keep this page to yourself" in warnings[0]
 
 
 @pytest.mark.parametrize("dark", [False, True])

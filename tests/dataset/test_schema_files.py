@@ -353,9 +353,7 @@ def test_codes_times_of_day_and_notes_among_numbers_are_drafted_as_what_they_are
     for i in range(200):
         note = "n. best." if i % 10 == 0 else f"{1000 + 7 * i},{i % 100:02d}"
         result = f"{i % 60},5" if i % 3 == 0 else f"<{i % 60}"
-        rows.append(
-            f"{i:06d};{i % 150:05d};0{1067 + i % 3};17.03.2024 0{i % 9}:30;{note};{result}"
-        )
+        rows.append(f"{i:06d};{i % 150:05d};0{1067 + i % 3};17.03.2024 0{i % 9}:30;{note};{result}")
     rows += rows[:4]  # copied rows do not hide an identifier
     path.write_text("case;person;postcode;arrived;costs;result\n" + "\n".join(rows))
     kinds = dict(re.findall(r'^"(.+?)" = (\{.+\})', draft_schema(str(path)), re.M))

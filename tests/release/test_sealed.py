@@ -52,9 +52,10 @@ def cut(monkeypatch, when):
 
 
 def test_a_death_after_the_charge_loses_nothing_and_costs_nothing(folder, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(PowerCutError):
+    with monkeypatch.context() as patch:
         cut(patch, "after")
-        measure(folder)
+        with pytest.raises(PowerCutError):
+            measure(folder)
     assert len(charges(folder)) == 1
     first = measure(folder)
     assert len(charges(folder)) == 1
@@ -65,9 +66,10 @@ def test_a_death_after_the_charge_loses_nothing_and_costs_nothing(folder, monkey
 
 
 def test_a_death_before_the_charge_leaves_a_value_that_nobody_can_read(folder, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(PowerCutError):
+    with monkeypatch.context() as patch:
         cut(patch, "before")
-        measure(folder)
+        with pytest.raises(PowerCutError):
+            measure(folder)
     assert charges(folder) == ()
     (sealed,) = folder.glob("measured-*.sealed")
     assert b"NUMPY" not in sealed.read_bytes()

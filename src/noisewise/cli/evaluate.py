@@ -360,7 +360,7 @@ def _publish(
         content = {**found.summary(), "statement": promise.to_dict()}
         typer.echo(json.dumps(finite(content), indent=2))
         return
-    title = f"epsilon {round_up(promise.epsilon)}, protected is {promise.unit}"
+    title = f"epsilon {round_up(promise.epsilon)}, protecting {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
     for name, value in measure_rows(found.summary()):
         table.add_row(name, value)
@@ -376,7 +376,7 @@ def _show(summary: dict[str, Any], found: Evaluation) -> None:
 
     promise = found.statement()
     title = (
-        f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, protected is {promise.unit}"
+        f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, protecting {promise.unit}"
     )
     table = Table("measure", "private value", "95 % interval", title=title, title_justify="left")
     for name, value, interval in rows_of(summary):

@@ -14,8 +14,19 @@ from noisewise.ecdf.labelled import as_labelled
 from noisewise.reports.chart import Chart
 from noisewise.reports.page import Page, promised, seeded
 
-__all__ = ["measure_rows", "ranking", "rows_of", "unsure", "write_measures", "write_report"]
+__all__ = [
+    "measure_rows",
+    "quality",
+    "ranking",
+    "rows_of",
+    "says_no",
+    "unsure",
+    "write_measures",
+    "write_report",
+]
 
+#: Recall below which a model hardly ever says yes.
+_SELDOM = 0.2
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
 
 
@@ -59,7 +70,7 @@ def write_report(
         rows = as_labelled(*truth)
     page.answer(
         promised(promise),
-        _quality(summary),
+        quality(summary),
         mood="bad" if rows is not None else "unsure" if seeded(promise) else "good",
         steps=_steps(rows, seeded(promise)),
     )
@@ -130,7 +141,19 @@ def unsure(summary: dict[str, Any]) -> str:
     )
 
 
-def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
+def says_no(base_rate: float, recall: float, threshold: float) -> str:
+    """Say that a model which hardly ever says yes wants a lower threshold, if that is so."""
+    if not (0 < base_rate < threshold / 2 and recall < _SELDOM):
+        return ""
+    return (
+        f"From probability {threshold:g} on, the model hardly ever says yes, because yes is rare. "
+        f"Choose a lower threshold, such as --threshold {max(0.01, base_rate):.2g}; the ROC curve "
+        "shows what each one finds."
+    )
+
+
+def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Return title, headline and words on how good a classifier of two classes is."""
     low, high = summary["auc_interval"]
     if math.isnan(summary["auc"]):
         return (
@@ -147,6 +170,8 @@ def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
     ]
     if "ece" in summary:
         texts.append(f"Predicted probabilities are off by {summary['ece']:.1%} on average.")
+    if seldom := says_no(summary["base_rate"], summary["recall"], summary["threshold"]):
+        texts.append(seldom)
     return "How good it is", f"AUC {summary['auc']:.3f}", texts
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.evaluation_report import says_no
 from noisewise.cli.training_job import Data
 from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
@@ -29,6 +30,7 @@ __all__ = [
     "local_measures",
     "look_at_measuring",
     "private_measures",
+    "seldom_yes",
     "summary_of",
 ]
 
@@ -149,3 +151,11 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
                    if (labels == one).any()]  # fmt: skip
         found["least recall of a class"] = min(recalls, default=math.nan)
     return found
+
+
+def seldom_yes(model: Any, local: dict[str, float]) -> str:
+    """Say that a model which hardly ever says yes wants a lower threshold, if that is so."""
+    classes = getattr(model, "classes_", ())
+    if len(classes) != 2:
+        return ""
+    return says_no(local[f"base rate of {classes[1]}"], local[f"recall of {classes[1]}"], 0.5)

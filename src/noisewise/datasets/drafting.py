@@ -167,7 +167,11 @@ def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str
     if styles:
         written = _value(styles[0] if len(styles) == 1 else styles)
         return "date", "" if styles == ["ISO8601"] else f", format = {written}"
-    if len(known) >= 20 and distinct >= _MOST * len(known) and texts.str.split().str.len().mean() < 2:
+    if (
+        len(known) >= 20
+        and distinct >= _MOST * len(known)
+        and texts.str.split().str.len().mean() < 2
+    ):
         return "identifier", ""
     if texts.str.split().str.len().mean() > 4:
         return "drop", ', reason = "free text"'

@@ -112,8 +112,8 @@ class Look:
     def tell(self, aloud: bool) -> None:
         """Print it, or warn of what may disappoint; raise what cannot work."""
         if aloud:
-            print(self, file=sys.stderr)
-        self.require()
+            print(Look(self.facts, self.warnings), file=sys.stderr)
+        self.require()  # says the rest
         if not aloud:
             for text in self.warnings:
                 warnings.warn(f"{text} (a local look, not private)", PreflightWarning, stacklevel=7)
