@@ -114,7 +114,9 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     assert measured["threshold"] == 0.1
     page = (folder / "run.html").read_text()
     assert "Private measures: may be published" in page
-    assert "evaluation.json, which it covers too" in page
+    assert "evaluation.json too: the same epsilon covers it" in page
+    # The answer on top is the one that may be published.
+    assert f"AUC {measured['auc']:.3f}" in page or "lost in the noise" in page
     # The released curve with its slider, or, of some forty positives, that noise hides them.
     assert "Private ROC curve, area" in page or "The noise hides one of the two classes" in page
     with Ledger.open(folder / "hospital.ledger") as ledger:
@@ -268,6 +270,16 @@ def test_a_regression_is_measured_by_r2_and_mae_within_the_budget(folder):
     assert "mean absolute error" in page
     assert "R²" in page
     assert json.loads(again.stdout)["mean_absolute_error"] < 100
+
+
+def test_a_model_that_hardly_ever_says_yes_is_told_from_one_that_does():
+    from noisewise.cli.evaluation_report import says_no
+
+    assert "--threshold 0.08" in says_no(base_rate=0.08, recall=0.01, threshold=0.5)
+    assert says_no(base_rate=0.08, recall=0.6, threshold=0.5) == ""
+    assert says_no(base_rate=0.4, recall=0.01, threshold=0.5) == ""
+    assert says_no(base_rate=0.08, recall=0.01, threshold=0.1) == ""
+    assert says_no(base_rate=float("nan"), recall=float("nan"), threshold=0.5) == ""
 
 
 def test_where_a_row_goes_depends_on_that_row_alone():

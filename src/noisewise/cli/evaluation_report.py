@@ -25,6 +25,8 @@ __all__ = [
     "write_report",
 ]
 
+#: How measures are called that people know by another name.
+_NAMES = {"r2": "R²", "mean_absolute_error_noise": "noise of that error"}
 #: Recall below which a model hardly ever says yes.
 _SELDOM = 0.2
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
@@ -99,9 +101,12 @@ def write_measures(found: Any, path: Path, *, source: str) -> Path:
         (
             "How good it is",
             f"{'R²' if first == 'r2' else first} {_shown(summary[first])}",
-            ["1 is perfect; 0 is no better than always saying the mean."]
-            if first == "r2"
-            else ["The share of records whose class is predicted."],
+            [
+                f"The true value lies between {_between(summary, first)} (95 %).",
+                unsure(summary) or "1 is perfect; 0 is no better than always saying the mean."
+                if first == "r2"
+                else "The share of records whose class is predicted.",
+            ],
         ),
         mood="unsure" if seeded(promise) else "good",
         steps=_steps(None, seeded(promise))[0 if seeded(promise) else 1 :],
@@ -130,7 +135,17 @@ def ranking(page: Page, found: Evaluation, rows: Any = None) -> None:
 
 
 def unsure(summary: dict[str, Any]) -> str:
-    """Say that the area cannot be told from guessing, if that is so."""
+    """Say that the quality cannot be told from guessing, if that is so."""
+    if "r2_interval" in summary:
+        low = summary["r2_interval"][0]
+        if low is not None and low > 0:
+            return ""
+        return (
+            "The interval of R² holds 0: at this epsilon these records cannot tell the model from "
+            "one that always says the mean. Measure on more records, or spend more."
+        )
+    if "auc" not in summary:
+        return ""
     low, high = summary["auc_interval"]
     if not math.isnan(summary["auc"]) and not low <= 0.5 <= high:
         return ""
@@ -252,11 +267,28 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
 def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return private measures as rows of text, each with its interval if it has one."""
     if "auc" not in summary:
-        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+        return [
+            (_NAMES.get(name, name.replace("_", " ")), _with_interval(summary, name))
+            for name in summary
+            if not name.endswith("_interval")
+        ]
     return [
         (name, f"{value} ({interval})" if interval else value)
         for name, value, interval in rows_of(summary)
     ]
+
+
+def _between(summary: dict[str, Any], name: str) -> str:
+    low, high = summary[f"{name}_interval"]
+    return f"{'anything' if math.isinf(low) else _shown(low)} and {_shown(high)}"
+
+
+def _with_interval(summary: dict[str, Any], name: str) -> str:
+    if f"{name}_interval" not in summary:
+        return _shown(summary[name])
+    low, high = summary[f"{name}_interval"]
+    least = "anything" if low is None or math.isinf(low) else _shown(low)
+    return f"{_shown(summary[name])} ({least} to {_shown(high)})"
 
 
 def _shown(value: Any) -> str:

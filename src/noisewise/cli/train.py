@@ -265,7 +265,7 @@ def _show(
     for name, value in measure_rows(numbers):
         table.add_row(name, value)
     console.print(table)
-    if "auc" in numbers and unsure(numbers):
+    if unsure(numbers):
         console.print(unsure(numbers))
     elif "auc" in numbers and (
         told := says_no(numbers["base_rate"], numbers["recall"], numbers["threshold"])

@@ -37,6 +37,8 @@ __all__ = [
 _BINS = 1024
 #: Rarer rows times epsilon from which an area under the curve is told from 0.5.
 _ENOUGH = 100.0
+#: Rows times epsilon from which the noise of a R2 is below about 0.3.
+_ENOUGH_NUMBERS = 1000.0
 
 
 def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
@@ -61,6 +63,12 @@ def look_at_measuring(data: Data, epsilon: float) -> Look:
     the rarer ones.
     """
     found = Look()
+    if data.regression and len(data.y_test) * epsilon < _ENOUGH_NUMBERS:
+        found.warnings.append(
+            f"there are {len(data.y_test):,} held-out rows, and epsilon {epsilon:.2g} is for "
+            "measuring: R² may be lost in the noise. Hold out more rows (--test 0.5) or give "
+            "measuring more (--evaluate 0.5). (A local look, not private.)"
+        )
     if data.classes is None or len(data.classes) > 2:
         return found
     positives = np.asarray(data.y_test) == data.classes[1]
