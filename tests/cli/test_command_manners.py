@@ -62,6 +62,13 @@ def test_help_fits_80_columns_and_shows_no_markup(words):
         assert filled or example or not line.split(), line
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_shows_an_example(words):
+    text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).output
+    if "COMMAND [ARGS]" not in text:  # a group's commands have their own
+        assert f"noisewise {' '.join(words)}" in " ".join(text.split("╭")[0].split()[4:])
+
+
 def test_exit_codes_are_told_and_completion_is_offered():
     found = CliRunner().invoke(app, ["--help"])
     assert "Exit codes" in found.output

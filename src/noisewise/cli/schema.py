@@ -112,7 +112,10 @@ def show(
 
 @app.command()
 def kinds() -> None:
-    """List the kinds of columns and the keys of each."""
+    """List the kinds of columns and the keys of each.
+
+    Example: noisewise schema kinds
+    """
     typer.echo(_KINDS, nl=False)
 
 

@@ -167,7 +167,7 @@ def train(
                     numbers = summary_of(measured, threshold)
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
-            if out is not None and kept is not None:
+            if out is not None and kept is not None and account is not None:
                 # The model last: where it lies, all that belongs to it lies too.
                 (out / "statement.json").write_text(model.statement_.to_json() + "\n", "utf-8")
                 if numbers is not None:

@@ -163,7 +163,7 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
 
 def seldom_yes(model: Any, local: dict[str, float]) -> str:
     """Say that a model which hardly ever says yes wants a lower threshold, if that is so."""
-    classes = getattr(model, "classes_", ())
+    classes: Any = getattr(model, "classes_", ())
     if len(classes) != 2:
         return ""
     return says_no(local[f"base rate of {classes[1]}"], local[f"recall of {classes[1]}"], 0.5)
