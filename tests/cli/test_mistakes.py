@@ -83,7 +83,8 @@ TABLE_COMMAND = {
     "misspelt file": (["train", "poeple.csv", "--epsilon", 1], "did you mean 'people.csv'"),
     "misspelt dataset": (["train", "adlut", "--epsilon", 1], "did you mean 'adult'"),
     "schema not finished": (
-        ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1], "range waits for you"),
+        ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1],
+        "range is still to be filled in"),
     "kind that is none": (
         ["train", "people.csv", "--schema", "kinds.toml", "--epsilon", 1], "kind 'float' is not"),
     "no target": (

@@ -226,7 +226,7 @@ def test_the_commands_lead_from_a_table_to_a_checked_schema(tmp_path):
     table, file = tmp_path / "patients.csv", tmp_path / "patients.toml"
     drafted = run("draft", table, "--target", "outcome", "--unit", "patient_id")
     assert drafted.exit_code == 0, drafted.output
-    assert "5 entries wait for you" in drafted.output
+    assert "5 entries are left for you" in drafted.output
     assert run("check", file, table).exit_code == 1
     assert "exists" in str(run("draft", table).exception)
     file.write_text(FINISHED)

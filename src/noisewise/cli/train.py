@@ -133,7 +133,7 @@ def train(
     if evaluate and preflight:
         look = look_at_measuring(records, evaluate * epsilon)
         if look.warnings:
-            typer.echo("\n".join(f"Mind: {text}" for text in look.warnings), err=True)
+            typer.echo("\n".join(f"Warning: {text}" for text in look.warnings), err=True)
     kept = None
     if out is not None:
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
