@@ -316,8 +316,12 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("positives", f"{summary['positives']:.0f}", ""),
         ("negatives", f"{summary['negatives']:.0f}", ""),
         ("base rate", f"{summary['base_rate']:.4f}", ""),
-        (f"recall at {summary['threshold']:g}", number("recall"), ""),
-        (f"precision at {summary['threshold']:g}", number("precision"), ""),
+        (f"recall at {summary['threshold']:g}", number("recall"), interval("recall_interval")),
+        (
+            f"precision at {summary['threshold']:g}",
+            number("precision"),
+            interval("precision_interval"),
+        ),
     ]
     for q, value in summary["score_quantiles"].items():
         rows.append((f"score quantile {q}", f"{value:.4f}", ""))

@@ -229,7 +229,9 @@ def train(
         )
     if kept is not None:
         _show_ledger(console, kept.ledger, round_up)
-        console.print(f"written: {out}/ (model, statement, ledger)")
+        parts = ["model", "statement"] + ["measures"] * (numbers is not None)
+        parts += ["ledger"] * (ledger is None)
+        console.print(f"written: {out}/ ({', '.join(parts)})")
     if report is not None:
         console.print(f"written: {report}")
 
