@@ -345,7 +345,7 @@ def _publish(
     found: Any, statement: Path | None, as_json: bool, report: Path | None, source: str
 ) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
-    from noisewise.cli.evaluation_report import measure_rows
+    from noisewise.cli.evaluation_report import measure_rows, unsure
     from noisewise.cli.predictions import finite
     from noisewise.privacy.statement import round_up
 
@@ -362,16 +362,20 @@ def _publish(
         return
     title = f"epsilon {round_up(promise.epsilon)}, protecting {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
-    for name, value in measure_rows(found.summary()):
+    summary = found.summary()
+    for name, value in measure_rows(summary):
         table.add_row(name, value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if unsure(summary):
+        console.print(unsure(summary))
     for path in (report, statement):
         if path is not None:
             typer.echo(f"written: {path}")
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:
-    from noisewise.cli.evaluation_report import rows_of, unsure
+    from noisewise.cli.evaluation_report import rows_of, says_no, unsure
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()
@@ -383,5 +387,6 @@ def _show(summary: dict[str, Any], found: Evaluation) -> None:
         table.add_row(name, value, interval)
     console = Console(highlight=False)
     console.print(table)
-    if unsure(summary):
-        console.print(unsure(summary))
+    said = unsure(summary) or says_no(summary["base_rate"], summary["recall"], summary["threshold"])
+    if said:
+        console.print(said)
