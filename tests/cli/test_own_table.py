@@ -348,11 +348,19 @@ def test_a_run_that_was_stopped_goes_on_and_pays_every_step_once(folder, sign):
 
 
 @pytest.mark.parametrize(
-    "moment", ["noisewise.cli.training_quality.private_measures",
-               "noisewise.cli.training_quality.summary_of",
-               "noisewise.estimators.save_estimator",
-               "noisewise.cli.training_run.Kept.finished"],
-)  # fmt: skip
+    "moment",
+    [
+        "noisewise.estimators.save_estimator",
+        *(
+            pytest.param(f"noisewise.cli.{name}", marks=pytest.mark.slow)
+            for name in (
+                "training_quality.private_measures",
+                "training_quality.summary_of",
+                "training_run.Kept.finished",
+            )
+        ),
+    ],
+)
 def test_a_death_after_the_last_step_pays_for_no_measurement_again(folder, monkeypatch, moment):
     """Between any two of: calibration, evaluation, saving, cleaning up."""
     out = f"dead-{moment.split('.')[-1]}"
