@@ -2,8 +2,9 @@
 
 One release each, of sums to which one record adds a bounded amount
 (:mod:`noisewise.ecdf.group_sums`, docs/proofs/curves.md#groups); everything else is computed from
-the noisy sums. One record is in one cell of a confusion matrix; in a regression it adds 1 to the
-number of records, and at most 1 to each of four sums of scaled numbers.
+the noisy sums, with intervals (docs/proofs/curves.md#intervals). One record is in one cell of a
+confusion matrix; in a regression it adds 1 to the number of records, and at most 1 to each of four
+sums of scaled numbers.
 """
 
 from __future__ import annotations
