@@ -97,3 +97,13 @@ def test_no_identifier_is_in_a_report_a_ledger_or_a_log(
     seen = found.output + report.read_text() + ledger.read_text() + caplog.text
     assert "secret" not in seen
     assert "one patient" in report.read_text()
+
+
+def test_a_file_that_names_patients_is_told_that_rows_are_not_people(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    lines = [f"{row // 10},{row % 2},0.{row % 9}" for row in range(200)]
+    path.write_text("\n".join(["patient_id,y,p", *lines]))
+    assert "rows are not people" in run(path).output
+    of_units = run(path, "--unit", "patient_id").output
+    assert "20 units expect" in of_units
+    assert "not people" not in of_units

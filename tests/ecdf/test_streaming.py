@@ -710,3 +710,11 @@ def test_without_a_ledger_the_statement_says_what_it_rests_on(tmp_path: Path) ->
     with StreamingCounter(epsilon=1.0, path=tmp_path / "visits.json") as counter:
         assert any("older copy" in said for said in counter.statement().assumptions)
     assert not any("older copy" in s for s in StreamingCounter(epsilon=1.0).statement().assumptions)
+
+
+def test_a_unit_is_not_ignored_by_a_counter_that_protects_items():
+    """Its statement would be about one item, and who names units expects another one."""
+    counter = StreamingCounter(epsilon=1.0, horizon=8, seed=1)
+    with pytest.raises(ValueError, match="max_per_unit"):
+        counter.update(1, unit="Ada")
+    assert counter.position == 0

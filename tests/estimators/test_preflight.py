@@ -124,3 +124,16 @@ def test_the_statement_speaks_of_the_look_only_if_there_was_one():
     x, y = people()
     model = PrivateClassifier(2.0, schema=schema(), steps=3, preflight=False).fit(x, y)
     assert LOOKED not in model.statement_.assumptions
+
+
+def test_without_a_schema_a_column_that_names_patients_is_a_warning_unless_units_are_given():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(size=300), "patient_id": np.arange(300) // 30})
+    y = (table["age"] > 0).astype(int)
+    with pytest.warns(PreflightWarning, match="rows are not people"):
+        PrivateClassifier(epsilon=1.0, steps=2, random_state=0).fit(table, y)
+    with pytest.warns(PreflightWarning, match="10 units expect") as told:
+        PrivateClassifier(epsilon=1.0, steps=2, random_state=0).fit(
+            table, y, units=table["patient_id"]
+        )
+    assert not any("not people" in str(warning.message) for warning in told)

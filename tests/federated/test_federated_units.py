@@ -234,3 +234,19 @@ def test_what_cannot_be_true_is_refused():
         CURVES["ecdf"](QUIET, units="patients")
     with pytest.raises(ValueError, match="common"):
         Units(IDS, parties=2, common=True)
+
+
+def test_what_is_said_of_a_whole_party_is_no_more_than_its_noise_hides():
+    """Two sets of records of a party are two changes apart: one row leaves, and another comes."""
+    sums = []
+    for mine in ([], [0.1], [0.9]):
+        found = federated.ecdf(
+            [np.array(mine), np.full(5, 0.5)], QUIET, bounds=(0, 1), bins=4, epsilon=1.0,
+            mechanism="histogram", smooth=None, units="party", seed=1,
+        )  # fmt: skip
+        sums.append(np.diff(found.noisy_counts, prepend=0.0))
+    empty, low, high = sums
+    assert np.abs(low - empty).sum() == 1
+    assert np.abs(low - high).sum() == 2
+    said = Protected("party", rows=1).contribution.sentences
+    assert any("is a change of two units" in sentence for sentence in said)

@@ -117,8 +117,8 @@ def test_more_rows_in_the_same_noise_are_a_wrong_epsilon(options: dict[str, Any]
     assert not found.ok
     assert found.recomputed > 1.2 * statement.epsilon
     assert found.independent is None or found.independent > 1.2 * statement.epsilon
-    fewer = verify(rewritten(statement, history=with_rows(2), unit_rows=lambda _: 2))
-    assert not fewer.ok  # neither is a statement that says too much
+    with pytest.raises(StatementError, match="up to 3 rows of a unit"):  # as it says itself
+        verify(rewritten(statement, history=with_rows(2), unit_rows=lambda _: 2))
 
 
 def test_the_field_must_be_that_of_the_history() -> None:
@@ -156,3 +156,19 @@ def test_what_is_printed_of_the_bound_speaks_of_the_releases_that_have_one() -> 
     assert "one patient; at most 3 of its rows count in releases that say so" in str(both)
     assert both.sampler.startswith("Poisson: each unit")
     assert verify(both).ok
+
+
+def test_a_history_of_fewer_rows_contradicts_what_is_said_of_the_releases() -> None:
+    """The same noise costs half if half the rows are said to count."""
+    units = Units([0, 0, 0, 1], name="one patient")
+    options: dict[str, Any] = {"bounds": (0, 1), "bins": 8, "epsilon": 1.0, "units": units}
+    said = ecdf.dp_ecdf([0.1, 0.2, 0.3, 0.4], max_per_unit=2, **options).statement().to_dict()
+    del said["digest"]
+    (event,) = said["history"]
+    for rows in ({"rows": 1}, {}):
+        history = [{key: value for key, value in event.items() if key != "rows"} | rows]
+        forged = said | {"history": history, "epsilon": event["epsilon"], "unit_rows": 1}
+        if not rows:
+            del forged["unit_rows"]
+        with pytest.raises(StatementError, match="up to 2 rows of a unit"):
+            Statement.from_json(json.dumps(forged | {"digest": digest(forged)}))

@@ -13,7 +13,7 @@ import torch
 from noisewise import ecdf
 from noisewise.estimators import PrivateClassifier
 from noisewise.privacy.randomness import resolve
-from noisewise.privacy.units import identifiers_of, unit_codes
+from noisewise.privacy.units import SPACES, identifiers_of, unit_codes
 from noisewise.release import Units, per_unit
 
 SECRET = "patient-4711"
@@ -258,3 +258,15 @@ def test_identifiers_that_stand_in_another_order_than_their_rows_are_refused():
             warnings.simplefilter("ignore")
             release(frame["who"])
             release(frame["who"].set_axis(range(100, 140)))  # labels of its own say nothing
+
+
+@pytest.mark.parametrize("nothing", [b"", b"  ", b"nan", b"NULL", b"NA\0\0"])
+def test_words_for_nothing_are_missing_in_bytes_too(nothing):
+    with pytest.raises(ValueError, match="missing identifiers"):
+        unit_codes([b"Ada", nothing, b"Emmy"])
+    with pytest.raises(ValueError, match="missing identifiers"):
+        unit_codes(np.array([b"Ada", nothing, b"Emmy"]))
+
+
+def test_the_spaces_for_engines_are_those_that_python_strips():
+    assert set(SPACES) == {chr(one) for one in range(0x110000) if chr(one).isspace()}

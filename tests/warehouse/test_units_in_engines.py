@@ -8,7 +8,7 @@ from datetime import date
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_engines import FORMS, duckdb, ibis, promised
+from test_engines import FORMS, duckdb, ibis, pl, promised
 
 import noisewise as nw
 from noisewise.ecdf.grid import Grid
@@ -390,3 +390,25 @@ def test_sqlite_compares_names_by_bytes_whatever_the_column_says(collation):
         there = nw.ecdf.dp_ecdf("x", data=connection.table("t"), units="who", **options)
     here = nw.ecdf.dp_ecdf(x, units=NAMES, **options)
     assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("nothing", ["\u00a0", "\u00a0NULL", b"", b"NULL"])
+@pytest.mark.parametrize("engine", ["duckdb", "polars", "sqlite"])
+def test_engines_take_the_same_for_nothing_as_arrays(engine, nothing):
+    names = [nothing, nothing, "Ada", "Emmy"]
+    if isinstance(nothing, bytes):
+        names[2:] = [b"Ada", b"Emmy"]
+    table = pa.table({"who": names, "x": [0.1, 0.2, 0.3, 0.4]})
+    with ignored():
+        data = pl.from_arrow(table).lazy()
+        if engine == "duckdb":
+            data = duckdb.connect().from_arrow(table)
+        elif engine == "sqlite":
+            connection = ibis.sqlite.connect()
+            kind = "text" if isinstance(nothing, str) else "blob"
+            connection.raw_sql(f"create table t (who {kind}, x real)")
+            rows = list(zip(names, table["x"].to_pylist(), strict=True))
+            connection.con.executemany("insert into t values (?, ?)", rows)
+            data = connection.table("t")
+        with pytest.raises(ValueError, match="missing identifiers"):
+            nw.ecdf.dp_ecdf("x", data=data, units="who", bounds=(0, 1), epsilon=1.0)

@@ -101,7 +101,8 @@ def evaluate(
 
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
-    from noisewise.cli.predictions import finite, look_at_predictions, of_model
+    from noisewise.cli.predictions import finite, look_at_predictions, of_model, read_columns
+    from noisewise.datasets.preflight import look_at_names
     from noisewise.datasets.working import working
     from noisewise.ecdf.evaluation import private_evaluation
     from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
@@ -152,7 +153,9 @@ def evaluate(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
     if preflight and table_of_engine is None and classes is None and not regression:
-        look = look_at_predictions(y, values, positive, lower, upper, epsilon)
+        look = look_at_predictions(y, values, positive, lower, upper, epsilon, units)
+        if units is None and model is None:
+            look += look_at_names(read_columns(Path(predictions), "", "", schema))
         typer.echo(str(look), err=True)
         look.require()
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.datasets.preflight import Look, look_at_budget
+from noisewise.privacy.units import unit_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +117,13 @@ def finite(value: Any) -> Any:
 
 
 def look_at_predictions(
-    y: Any, score: Any, positive: Any, lower: float | None, upper: float | None, epsilon: float
+    y: Any,
+    score: Any,
+    positive: Any,
+    lower: float | None,
+    upper: float | None,
+    epsilon: float,
+    units: Any = None,
 ) -> Look:
     """Look at labels and scores before they cost anything; local, and not private."""
     labels, scores = np.asarray(y), np.asarray(score, np.float64)
@@ -141,7 +148,9 @@ def look_at_predictions(
             "these are no probabilities. Give the public range of such scores, for example "
             "--lower -20 --upper 20, or turn them into probabilities"
         )
-    return found + look_at_budget(len(labels), epsilon)
+    if units is None:
+        return found + look_at_budget(len(labels), epsilon)
+    return found + look_at_budget(len(np.unique(unit_codes(units))), epsilon, "units")
 
 
 def look_at_contribution(values: Any, positive: Any, study: Any) -> Look:

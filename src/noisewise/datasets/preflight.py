@@ -33,6 +33,7 @@ __all__ = [
     "look_at",
     "look_at_budget",
     "look_at_columns",
+    "look_at_names",
     "look_at_numbers",
     "look_at_rows",
     "look_at_target",
@@ -210,6 +211,20 @@ def look_at_rows(frame: pd.DataFrame, schema: Schema | None, of_units: bool = Fa
     return found
 
 
+def look_at_names(frame: Any) -> Look:
+    """Look for columns of a table without a schema that say whose a row is."""
+    found = Look()
+    for name in filter(looks_like_unit, getattr(frame, "columns", ())):
+        distinct = frame[name].nunique()
+        if 1 < distinct < len(frame):
+            found.warnings.append(
+                f"{name!r} names {distinct:,} different ones in {len(frame):,} rows: rows are not "
+                "people. The promise then is for one row, not for one person; say whose rows they "
+                "are (units= in Python, --unit COLUMN on the command line)"
+            )
+    return found
+
+
 def look_at_columns(frame: pd.DataFrame, schema: Schema) -> Look:
     """Count what the schema clamps, does not know or finds missing."""
     found = Look()
@@ -313,14 +328,14 @@ def look_at_target(target: Any, classes: Iterable[Any] | None, span: Any = None)
     return found
 
 
-def look_at_budget(rows: int, epsilon: float) -> Look:
-    """Compare the number of rows with epsilon."""
+def look_at_budget(rows: int, epsilon: float, what: str = "rows") -> Look:
+    """Compare the number of rows, or of units if these are protected, with epsilon."""
     found = Look()
     product = rows * epsilon
     if product < _FEW:
         expect = "nothing" if product < _NONE else "little"
         found.warnings.append(
-            f"at epsilon {epsilon:g} with {rows:,} rows expect {expect}: rows times epsilon is "
+            f"at epsilon {epsilon:g} with {rows:,} {what} expect {expect}: {what} times epsilon is "
             f"{product:,.0f}, and models begin to be useful from about {_FEW:,.0f} on"
         )
     return found

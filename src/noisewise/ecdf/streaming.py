@@ -179,7 +179,8 @@ class StreamingCounter:
 
     def update(self, item: int, unit: Any = None) -> float:
         """Count one item and release the running count; with `max_per_unit`, say whose it is."""
-        return float(self.extend([item], None if self._first.limit is None else [unit])[-1])
+        unnamed = unit is None and self._first.limit is None
+        return float(self.extend([item], None if unnamed else [unit])[-1])
 
     def extend(self, items: Iterable[int] | IntArray, units: Any = None) -> FloatArray:
         """Count items and release the running count after each; with `units`, whose they are."""

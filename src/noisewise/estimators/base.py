@@ -23,6 +23,7 @@ from noisewise.datasets.preflight import (
     Look,
     look_at_budget,
     look_at_columns,
+    look_at_names,
     look_at_numbers,
     look_at_rows,
 )
@@ -294,34 +295,36 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._validate_parameters()
         table = read_units(self._schema, x, units)
         if self.tune is not None:
-            tuning.fit_tuned(self, *self._looked_at(x, y, table is not None), table)
+            tuning.fit_tuned(self, *self._looked_at(x, y, table), table)
             return
         account = self._account(x, table)
         try:
-            self._train(*self._looked_at(x, y, table is not None), table, account)
+            self._train(*self._looked_at(x, y, table), table, account)
         finally:
             if account is not None:
                 self._charged = account.place, account.head
                 account.close()
 
     def _looked_at(
-        self, x: Any, y: Any, of_units: bool = False
+        self, x: Any, y: Any, table: UnitTable | None = None
     ) -> tuple[Array, Any, int, nn.Module, tuple[str, ...]]:
         with working("encoding the records", quiet=not self.verbose):
             read = readable(lambda: self._read(x, y))
         if self.preflight:
-            readable(lambda: self._preflight(x, y, of_units))
+            readable(lambda: self._preflight(x, y, table))
         return read
 
-    def _preflight(self, x: Any, y: Any, of_units: bool = False) -> None:
+    def _preflight(self, x: Any, y: Any, table: UnitTable | None = None) -> None:
         """Look at the records before they cost anything; what is seen stays here."""
         schema = self._schema
         found = Look([f"{len(y):,} rows"])
         if schema is not None:
-            found += look_at_rows(x, schema, of_units) + look_at_columns(x, schema)
+            found += look_at_rows(x, schema, table is not None) + look_at_columns(x, schema)
         elif self.features is None:
             found += look_at_numbers(np.asarray(x), self.input_bound)
-        found += self._look_at_target(y) + look_at_budget(len(y), self.epsilon)
+            found += Look() if table is not None else look_at_names(x)
+        few = (len(y), "rows") if table is None else (len(table), "units")
+        found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, few[1])
         found.tell(self.verbose)
 
     def _look_at_target(self, y: Any) -> Look:

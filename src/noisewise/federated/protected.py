@@ -115,7 +115,8 @@ class Protected:
         said: tuple[str, ...] = (
             f"all records of a {self.kind} are one unit: at most {self.rows} of them count, chosen "
             "at random",
-            f"that a {self.kind} takes part is not hidden, only with which records",
+            f"that a {self.kind} takes part is not hidden, only its records: all of them against "
+            "none. Under add-remove one set of records against another is a change of two units",
         )
         if self.kind == "device":
             said += ("nobody has a second device; whoever has is protected less",)

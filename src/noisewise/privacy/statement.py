@@ -325,7 +325,7 @@ class Statement:
                 raise StatementError(f"no epsilon can be stated: {shorten(sentence)}")
         for problem in (
             sampler_problem(self.sampler, self.history),
-            rows_problem(self.unit, self.history),
+            rows_problem(self.unit, self.history, self.assumptions),
         ):
             if problem is not None:
                 raise StatementError(problem)

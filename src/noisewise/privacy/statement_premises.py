@@ -37,6 +37,12 @@ POISSON = {
 }
 #: What every bound on the rows of a unit rests on.
 WHOLE_UNITS = "all rows of a unit carry its identifier, and those of no other unit do"
+#: The bounds in what curves, parties and streams say.
+_BOUND = re.compile(
+    r"^at most ([0-9]{1,15}) rows? of a unit count: |so one unit counts up to ([0-9]{1,15}) rows$"
+    r"|are one unit: at most ([0-9]{1,15}) of them count"
+    r"|^of each unit the first ([0-9]{1,15}) items"
+)
 _NUMBERS = re.compile(r"[0-9.e+-]+(?:, [0-9.e+-]+)*")
 
 
@@ -73,13 +79,28 @@ def rows_of_units(history: History) -> int | None:
     return max(bounds) if bounds else None
 
 
-def rows_problem(unit: str, history: History) -> str | None:
+def rows_named(texts: Iterable[str]) -> int:
+    """Return the largest bound on the rows of a unit in what the library says of releases."""
+    found = (match for text in texts for match in _BOUND.findall(text))
+    return max((int(number) for numbers in found for number in numbers if number), default=0)
+
+
+def rows_problem(unit: str, history: History, texts: Iterable[str] = ()) -> str | None:
     """Return why a history of rows of units says nothing of this unit, if so.
+
+    A history that was exchanged for one of fewer rows, in which the same noise costs less,
+    contradicts what is said of the releases.
 
     A record is one row. Under which change of the data several rows come or go together is not
     known if nobody says what they are the rows of.
     """
-    if unit != "one record" or rows_of_units(history) is None:
+    told, named = rows_of_units(history), rows_named(texts)
+    if history and named > (told or 0):
+        return (
+            f"the texts say that up to {named} rows of a unit count, but the history is of "
+            f"{told or 'no such'} rows"
+        )
+    if unit != "one record" or told is None:
         return None
     return (
         "the history says what rows of a unit cost together, but the unit is 'one record', which "

@@ -27,7 +27,14 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "require_same_order", "unit_codes"]
+__all__ = [
+    "MISSING",
+    "MISSING_TEXT",
+    "SPACES",
+    "identifiers_of",
+    "require_same_order",
+    "unit_codes",
+]
 
 MISSING = (
     "units has missing identifiers (None, NaN, NaT, empty text or a word for it, such as 'NULL' or "
@@ -41,6 +48,11 @@ MISSING_TEXT = frozenset(
     {"nan", "NaN", "NAN", "-nan", "-NaN", "None", "none", "NONE", "<NA>", "NaT", "null", "NULL",
      "Null", "NA", "N/A", "n/a", "#N/A", "#NA", "<null>", "(null)", "\\N"}
 )  # fmt: skip
+#: What str.strip takes away, for engines that take away less by themselves.
+SPACES = (
+    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005"
+    "\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
 #: From here on neighbouring whole numbers are the same number, by the name of a type.
 _WHOLE = {"float16": 2**11, "halffloat": 2**11, "float32": 2**24, "float": 2**24}
 _WHOLE_DOUBLE = 2**53
@@ -203,6 +215,10 @@ def _identifier(value: Any) -> Hashable:
         if not (said := text.strip()) or said in MISSING_TEXT:
             raise _MissingError
         return text
+    if isinstance(value, bytes):  # text of a fixed width, or that nobody has decoded
+        said = value.decode("latin-1").strip("\0 \t\n\v\f\r")
+        if not said or said in MISSING_TEXT:
+            raise _MissingError
     if isinstance(value, (tuple, frozenset)):
         return (tuple if isinstance(value, tuple) else frozenset)(map(_identifier, value))
     if hasattr(value, "detach"):  # a tensor has the hash of its place in memory

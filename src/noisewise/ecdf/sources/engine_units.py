@@ -28,7 +28,7 @@ from noisewise.ecdf.group_sums import UNIT
 from noisewise.ecdf.sources.answers import Answer, Whose
 from noisewise.ecdf.sources.labels import MISSING, NEGATIVE, OTHER, POSITIVE, SIGNED, LabelRule
 from noisewise.ecdf.sources.placement import Placement
-from noisewise.privacy.units import MISSING_TEXT
+from noisewise.privacy.units import MISSING_TEXT, SPACES
 from noisewise.release.units import GRAIN
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ _CODES = (NEGATIVE, POSITIVE, SIGNED, OTHER, MISSING)
 _WHOLE = 2.0**53
 #: Endings that databases may call the same: by case, accent, width, space or what is not seen.
 _ALIKE = (("a", "A"), ("e", "\u00e9"), ("a", "\uff41"), ("a", "a "), ("a", "a\u200b"), ("1", "01"))
+
+
+def _stripped(source: PushedDown, text: Any) -> Any:
+    """Text without the spaces around it, all that Python knows, as arrays are read."""
+    if not source.frame.implementation.is_ibis():
+        return text.str.strip_chars(SPACES)
+    # Databases strip those of ASCII and cannot be told which; the one that office programs write is
+    # made one of them. For all others SQLite's parser has no room.
+    return text.str.replace_all("\u00a0", " ", literal=True).str.strip_chars()
 
 
 def by_unit(
@@ -60,7 +69,7 @@ def by_unit(
     unknown, blurred = column.is_null(), None
     if source.is_text(whose.column):
         text = column if kind == nw.String else column.cast(nw.String)
-        named = text.str.strip_chars()
+        named = _stripped(source, text)
         # By its bytes, if the engine forgets a column's collation in an expression. If it does not,
         # the same expression with different endings shows it.
         ending = lambda end: nw.concat_str(text, nw.lit(end))  # noqa: E731
@@ -69,6 +78,8 @@ def by_unit(
             operator.or_, (ending(one) == ending(other) for one, other in _ALIKE)
         )
         unknown = unknown | (named == nw.lit("")) | named.is_in(sorted(MISSING_TEXT))
+    elif kind == nw.Binary:
+        unknown = unknown | column.is_in([b"", *(text.encode() for text in sorted(MISSING_TEXT))])
     rows = source.rows(
         value,
         label,
