@@ -70,9 +70,12 @@ def by_unit(
     if source.is_text(whose.column):
         text = column if kind == nw.String else column.cast(nw.String)
         named = _stripped(source, text)
+
         # By its bytes, if the engine forgets a column's collation in an expression. If it does not,
         # the same expression with different endings shows it.
-        ending = lambda end: nw.concat_str(text, nw.lit(end))  # noqa: E731
+        def ending(end: str) -> Any:
+            return nw.concat_str(text, nw.lit(end))
+
         column = ending("")
         blurred = functools.reduce(
             operator.or_, (ending(one) == ending(other) for one, other in _ALIKE)
