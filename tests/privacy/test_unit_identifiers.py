@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from noisewise import ecdf
+from noisewise import Plan, ecdf
 from noisewise.estimators import PrivateClassifier
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.units import SPACES, identifiers_of, unit_codes
@@ -270,3 +270,18 @@ def test_words_for_nothing_are_missing_in_bytes_too(nothing):
 
 def test_the_spaces_for_engines_are_those_that_python_strips():
     assert set(SPACES) == {chr(one) for one in range(0x110000) if chr(one).isspace()}
+
+
+@pytest.mark.parametrize("name", ["one record", " One record "])
+def test_all_rows_with_one_identifier_are_never_called_one_record(name):
+    """Training on units was stated for "one record", whose change can be twice the bound."""
+    with pytest.raises(ValueError, match="is one row"):
+        Units([1, 1, 2], name=name)
+
+
+def test_a_plan_and_identifiers_of_different_units_are_refused():
+    plan = Plan(noise_multiplier=1.0, steps=1, batch_size=2, delta=1e-5, unit="one patient")
+    for same in ("one patient", True):
+        assert plan.resolve(10, of_units=same).plan.unit == "one patient"
+    with pytest.raises(ValueError, match="one promise cannot be about both"):
+        plan.resolve(10, of_units="one hospital")

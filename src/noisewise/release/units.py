@@ -104,6 +104,12 @@ class Units:
             )
         if not isinstance(self.name, str) or not self.name.strip():
             raise ValueError("name must say what one identifier stands for: 'one patient'")
+        if self.name.strip().casefold() == Contribution.unit:
+            # What hides a unit does not hide one of its rows: docs/proofs/units.md#ledger.
+            raise ValueError(
+                "name='one record' is one row, and what is protected here are all rows with one "
+                "identifier: say what that stands for, e.g. 'one patient'"
+            )
 
     def __repr__(self) -> str:
         said = f"Units(name={self.name!r}, rule={self.rule!r}"

@@ -174,6 +174,11 @@ class Plan:
                 "protected by itself"
             )
         called = of_units if isinstance(of_units, str) else unit_rules.UNIT
+        if of_units and self.unit not in (RECORD, called) and called != unit_rules.UNIT:
+            raise ValueError(
+                f"the plan protects {self.unit!r}, but the identifiers are those of {called!r}: "
+                "one promise cannot be about both. Use one word, in Units(name=) or Plan(unit=)"
+            )
         rule = unit_rules.chosen(self, constants) if of_units else None
         rows = unit_rules.mean_rows(self, size) if rule == "rows" else 1.0
         return ResolvedPlan(
