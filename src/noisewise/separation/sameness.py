@@ -82,6 +82,10 @@ def uniform_numbers(call: Call, operation: Operation, result: Tensor, records: i
     """
     if operation.rule is moved and len(call.tensors) == 1 and result.numel() < _MANY:
         return _moved_numbers(call, operation, call.tensors[0])
+    if _is_entrywise(call, operation) and result.numel() < _MANY:
+        known = [call.shadow.cell(t) for t in call.tensors]
+        if any(cell is not None and cell.labels is not None for cell in known):
+            return _joined_numbers(call, result)
     if not any(_is_uniform(call.shadow, t, a) for t in call.tensors for a in range(t.dim())):
         return None
     numbers = torch.zeros((), dtype=torch.int32)
@@ -106,6 +110,23 @@ def _moved_numbers(call: Call, operation: Operation, tensor: Tensor) -> Tensor:
     found = operation.rule(call.with_shadow(_Labelled(call.shadow, tensor, digits)))[0]
     assert found is not None
     return found[0].to(torch.int32) + found[1].to(torch.int32) * TOP
+
+
+def _is_entrywise(call: Call, operation: Operation) -> bool:
+    """Whether equal entries of the operands give equal entries of the result."""
+    return operation.pointwise and not operation.random and call.name not in PLACED
+
+
+def _joined_numbers(call: Call, result: Tensor) -> Tensor:
+    """An entry is known by what its operands have there."""
+    joined = torch.zeros((), dtype=torch.long)
+    for tensor in call.tensors:
+        labels = labels_of(call.shadow, tensor)
+        if labels is not None:
+            labels = labels.long() - labels.min()
+            both = joined * (int(labels.max()) + 1) + labels.expand(result.shape)
+            joined = torch.unique(both, return_inverse=True)[1]
+    return joined.to(torch.int32)
 
 
 def _varies_not(call: Call, operation: Operation, result: Tensor, along: int) -> bool:
