@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.errors import UnsupportedModelError
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Shadow
 
 __all__ = ["require_known"]
@@ -28,10 +28,10 @@ def require_known(losses: Tensor, known: Container[int], shadow: Shadow) -> None
             if type(node) is not _LEAF:
                 waiting.append(node)
             elif id(node.variable) not in known and shadow.read(node.variable) is None:
-                raise UnsupportedModelError(
+                raise RefusedError(
                     "the loss depends on parameters that are not part of the model: a loss with "
                     "parameters of its own, or a layer that the model keeps in a plain list. Their "
-                    "gradients are neither bounded nor noised, so nothing is summed or charged. "
+                    "gradients are neither bounded nor noised, so nothing is summed or charged",
                     "Make them part of the model before make_private, or freeze them with "
-                    "requires_grad_(False)."
+                    "requires_grad_(False).",
                 )

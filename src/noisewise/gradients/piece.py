@@ -402,7 +402,7 @@ class Piece:
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
         self.kept, self.shares = self.kept.clone(), self.shares.clone()
-        buffers = kept_by(model, watch.shadow)
+        kept = kept_by(model, watch.shadow)
         return Proof(
             mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed, *raising))),
             unknown=tuple(
@@ -413,7 +413,7 @@ class Piece:
                 Finding(o.operation, o.place, FOREIGN if "unknown" in o.operation else ESCAPED)
                 for o in watch.escapes
             ),
-            buffers=tuple(buffers),
+            state=tuple(kept),
             outside=tuple(
                 Finding(o.operation, o.place, "neither an input nor a parameter or buffer")
                 for o in watch.outside

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.separation import Finding
+from noisewise.separation.proof import KEPT
 from noisewise.separation.shadow import Shadow, storage_key
 
 __all__ = ["kept_by"]
 
 
-def kept_by(model: nn.Module, shadow: Shadow) -> list[str]:
-    """Names of what keeps records' values, though whoever ran the model keeps none."""
+def kept_by(model: nn.Module, shadow: Shadow) -> list[Finding]:
+    """What keeps records' values, though whoever ran the model keeps none."""
     with torch._C.DisableTorchFunction():
         if not _alive(shadow):
             return []
@@ -28,8 +30,10 @@ def kept_by(model: nn.Module, shadow: Shadow) -> list[str]:
         alive = _alive(shadow)
         if not alive:
             return []
-        named = list(dict.fromkeys(_named(model, alive)))
-        return named or ["something outside the model (a closure, a global list or a cache)"]
+        places = {key: shadow.cells[key].place for key in alive}
+        named = list(dict.fromkeys(_named(model, places)))
+        what = "something outside the model (a closure, a global list or a cache)"
+        return named or [Finding(what, next(iter(places.values())), KEPT)]
 
 
 def _alive(shadow: Shadow) -> set[int]:
@@ -43,17 +47,20 @@ def _alive(shadow: Shadow) -> set[int]:
     }
 
 
-def _named(model: nn.Module, alive: set[int]) -> Iterator[str]:
+def _named(model: nn.Module, alive: dict[int, str]) -> Iterator[Finding]:
     for path, module in model.named_modules():
         where = path or "(model)"
         for name, value in (*module._parameters.items(), *module._buffers.items()):
-            if value is not None and storage_key(value) in alive:
-                yield f'"{path}.{name}"' if path else f'"{name}"'
+            if value is not None and (key := storage_key(value)) in alive and key is not None:
+                yield Finding(f'"{path}.{name}"' if path else f'"{name}"', alive[key], KEPT)
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 continue
-            if any(storage_key(t) in alive for t in _inside(value, 3)):
-                yield f'the attribute {name} of {type(module).__name__} at "{where}"'
+            for key in map(storage_key, _inside(value, 3)):
+                if key in alive and key is not None:
+                    what = f'the attribute {name} of {type(module).__name__} at "{where}"'
+                    yield Finding(what, alive[key], KEPT)
+                    break
 
 
 def _inside(value: Any, depth: int) -> Iterator[Tensor]:

@@ -34,7 +34,7 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Proof, Storages, storages
+from noisewise.separation import Path, Proof, Storages, storages
 from noisewise.separation.shadow import storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
@@ -155,7 +155,7 @@ class Runner(Comparing, Failing):
     def fall_back(self, need: NeedsFallbackError) -> None:
         """Differentiate the module that is not understood record by record, from now on."""
         if self._lipschitz or need.path in self.interception.fallbacks:
-            raise UnsupportedModelError(not_understood(self.model, need)) from None
+            raise not_understood(self.model, need) from None
         self.interception.fallbacks[need.path] = need.function
         self.detach()
         self.attach()
@@ -172,17 +172,27 @@ class Runner(Comparing, Failing):
         wiring = self.wiring_of(part)
         if wiring.paths and self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
+        tried: Path | None = None
+        ways = len(self.interception.fallbacks), len(self.interception.looped)
         if wiring.paths:
+            piece = self._piece(part, wiring, limits)
             try:
-                piece = self._through(self._piece(part, wiring, limits), select)
+                self._through(piece, select)
                 if wiring.proves(piece.path):
                     self._compare_grouped(piece, part, wiring, limits)
                     return piece
             except OffPathError:
                 pass
+            tried = piece.path
             chance.restore()
             self.buffers.restore(held)
-        return self._watched(part, limits, select)
+        piece = self._watched(part, limits, select)
+        same = ways == (len(self.interception.fallbacks), len(self.interception.looped))
+        if same and tried is not None and tried.followed and not piece.path.passes(tried):
+            raise PiecesDifferError(
+                wiring.settled
+            )  # the same piece, with the same state and chance
+        return piece
 
     def _watched(
         self,
@@ -223,7 +233,7 @@ class Runner(Comparing, Failing):
         """Accept what is proven, or what the user vouches for."""
         proof = piece.proof()
         if not proof.proven and not self.assume_apart:
-            raise UnsupportedModelError(proof.explain())
+            raise proof.refusal(self.defined())
         if self.proof is None or self.proof.proven:
             self.proof = proof
         if piece.watch is not None and not (self.looking or self.assumed):
@@ -281,7 +291,7 @@ class Runner(Comparing, Failing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
-        if self._failed is not None:
+        if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece
 
@@ -346,9 +356,18 @@ class Runner(Comparing, Failing):
             self._wirings[key] = found
         return found
 
+    def settle(self) -> None:
+        """All pieces of a batch were treated alike: later ones are, too."""
+        for wiring in self._wirings.values():
+            wiring.settled = wiring.settled or bool(wiring.paths)
+
     def check_leaks(self, before: Container[int] = ()) -> None:
         """Refuse gradients that bypassed the tape; `before` had one already."""
-        check_gradients(self.model, self._owned, before)
+        check_gradients(self.model, self._owned, before, self._line_of_gradient)
+
+    def _line_of_gradient(self, parameter: nn.Parameter) -> str:
+        found = self.line_that(lambda: parameter.grad is not None, backward=False)
+        return found or self.defined()
 
     # -- the model on the tape ----------------------------------------------------------
 

@@ -104,7 +104,7 @@ class Path:
     failing : Any
         The way to the last call that raised, and the call itself.
     prefixes : set, optional
-        The ways to all calls, if they are asked for.
+        The ways to all calls, and from them, if they are asked for.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
@@ -189,6 +189,8 @@ class Path:
         if isinstance(result, Tensor):
             seen.append(result.dtype)  # settings choose it, too: autocast, the default type
         self.digest = hash(tuple(seen))
+        if self.prefixes is not None:
+            self.prefixes.add(self.digest)
         if function in _RETURNING:
             self.lose("a hook on a tensor's gradient")
         if isinstance(function, types.FunctionType) and not is_torchs(
@@ -211,6 +213,11 @@ class Path:
         # Said of the error itself: whoever kept it would keep its frames, and the records in them.
         error._noisewise_path = id(self)  # type: ignore[attr-defined]
         self.digest = hash((self.failing, "raised"))
+
+    def passes(self, other: Path) -> bool:
+        """Whether another run, ended earlier perhaps, went the same way."""
+        ended = other.digest == 0 or other.digest in (self.prefixes or ())
+        return ended or other.digest == self.digest
 
     def explains(self, error: BaseException | None) -> bool:
         """Whether a function of torch raised this error, or one that it was made of."""

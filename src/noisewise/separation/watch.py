@@ -87,8 +87,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}
         self.known = {storage_key(t) for t in known}
-        #: Those of them that were written.
-        self.written: set[int] = set()
+        #: Those of them that were written, and where.
+        self.written: dict[int, str] = {}
         for tensor in private:
             planes = _EVERYBODY.reshape(2, *(1,) * tensor.dim())
             self.shadow.given.add(tensor.untyped_storage()._cdata)
@@ -183,11 +183,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _may_raise(self, call: Call, operation: Operation) -> bool:
         """Whether values of several records together decide if an operation raises."""
-        deciding = [call.arguments.get(name) for name in operation.raised_by]
+        names = operation.raised_by
+        deciding = call.tensors if names is None else [call.arguments.get(n) for n in names]
         for tensor in pytree.tree_leaves(deciding):
             if not isinstance(tensor, Tensor):
                 continue
-            if "other" in operation.raised_by and tensor.is_floating_point():
+            if names is not None and "other" in names and tensor.is_floating_point():
                 continue  # only whole numbers mind a zero
             planes = self.shadow.read(tensor)
             if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
@@ -227,14 +228,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
-        if private and operation.raised_by and self._may_raise(call, operation):
+        if private and operation.raised_by != set() and self._may_raise(call, operation):
             self.may_raise.setdefault(Origin(call.name, place()))
         if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
         for tensor in call.results[: call.overwritten]:
             if (key := storage_key(tensor)) in self.known and key is not None:
-                self.written.add(key)
+                self.written.setdefault(key, place())
         if fresh:
             self.trace.enter(call.results[0])
         if private and not tensors_only(result) and call.name not in Leaks.FACTS:
@@ -279,6 +280,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if planes is not None:
                 self._check_memory(tensor, made=not any(tensor is t for t in written))
             shadow.write(tensor, planes, False, first, kind)
+            if planes is not None and (cell := shadow.cell(tensor)) is not None:
+                cell.place = place()
         for tensor, layout in zip(call.results, layouts, strict=True):
             label(shadow, tensor, layout)
         if call.name == "_ctc_loss" and (kept := shadow.cell(call.results[1])) is not None:

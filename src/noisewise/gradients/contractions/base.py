@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.errors import UnsupportedModelError
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "CHUNK_BYTES",
@@ -155,9 +155,9 @@ class Contraction(ABC):
 
     def grouped(self, each: int) -> Contraction:
         """Return the same use with `each` records after the other taken for one."""
-        raise UnsupportedModelError(
-            f"{type(self).__name__} cannot add up the rows of a unit: give it a method `grouped`, "
-            "or train without units."
+        raise RefusedError(
+            f"{type(self).__name__} cannot add up the rows of a unit",
+            "Give it a method `grouped`, or train without units.",
         )
 
     @abstractmethod
