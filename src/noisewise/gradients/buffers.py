@@ -172,8 +172,8 @@ class Buffers:
     def write(self, keys: Mapping[int, str]) -> None:
         """Memory of the model that a watched run wrote, torch counted it or not, and where."""
         for name, parameter in self.model.named_parameters():
-            if (key := storage_key(parameter)) in keys and key is not None:
-                raise RefusedError(*written(name), keys[storage_key(parameter)])
+            if (key := storage_key(parameter)) is not None and key in keys:
+                raise RefusedError(*written(name), keys[key])
         for module, name, buffer in self._all():
             if storage_key(buffer) in keys:
                 self.moving.add((module, name))

@@ -83,8 +83,8 @@ def uniform_numbers(call: Call, operation: Operation, result: Tensor, records: i
     if operation.rule is moved and len(call.tensors) == 1 and result.numel() < _MANY:
         return _moved_numbers(call, operation, call.tensors[0])
     if _is_entrywise(call, operation) and result.numel() < _MANY:
-        known = [call.shadow.cell(t) for t in call.tensors]
-        if any(cell is not None and cell.labels is not None for cell in known):
+        cells = [call.shadow.cell(t) for t in call.tensors]
+        if any(cell is not None and cell.labels is not None for cell in cells):
             return _joined_numbers(call, result)
     if not any(_is_uniform(call.shadow, t, a) for t in call.tensors for a in range(t.dim())):
         return None
