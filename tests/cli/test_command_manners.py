@@ -47,7 +47,7 @@ def test_the_version_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_fits_80_columns_and_shows_no_markup(words):
+def test_help_fits_80_columns_shows_no_markup_and_an_example(words):
     found = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
     assert found.exit_code == 0
     assert "\\b" not in found.output
@@ -60,6 +60,9 @@ def test_help_fits_80_columns_and_shows_no_markup(words):
         filled = len(line.rstrip()) + len(after.split()[0]) >= 78 if after.split() else True
         example = after.startswith(("   ", " noisewise "))
         assert filled or example or not line.split(), line
+    if "COMMAND [ARGS]" not in found.output:  # a group's commands have their own
+        shown = " ".join(" ".join(text).split()[4:])
+        assert f"noisewise {' '.join(words)}" in shown
 
 
 def test_exit_codes_are_told_and_completion_is_offered():

@@ -139,3 +139,27 @@ def test_files_that_cannot_be_read_are_named(frame: pd.DataFrame, tmp_path: Path
     holes.loc[3, "p"] = np.nan
     holes.to_parquet(tmp_path / "holes.parquet")
     assert "missing values" in str(run(tmp_path / "holes.parquet").exception)
+
+
+def test_a_regression_that_the_noise_hides_is_told_from_one_that_is_good(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.uniform(0, 10, 3000)
+    path, page = tmp_path / "numbers.csv", tmp_path / "page.html"
+    pd.DataFrame({"y": y, "good": y + rng.normal(0, 0.5, 3000), "bad": rng.permutation(y)}).to_csv(
+        path, index=False
+    )
+
+    def told(column: str) -> str:
+        given = [
+            str(path), "--label", "y", "--score", column, "--regression", "--lower", "0",
+            "--upper", "10", "--epsilon", "1", "--seed", "1", "--report", str(page),
+        ]  # fmt: skip
+        found = CliRunner().invoke(app, given, env={"COLUMNS": "200"})
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    assert "holds 0" not in told("good")
+    assert re.search(r"R² +│ 0\.\d+ \(0\.\d+ to", told("good"))
+    assert "The true value lies between 0." in page.read_text()
+    assert "The interval of R² holds 0" in told("bad")
+    assert "The interval of R² holds 0" in page.read_text()

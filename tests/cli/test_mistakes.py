@@ -80,15 +80,16 @@ def told(*arguments):
 
 TABLE_COMMAND = {
     "no schema": (["train", "people.csv", "--epsilon", 1], "noisewise schema draft"),
-    "misspelt file": (["train", "poeple.csv", "--epsilon", 1], "no file at"),
+    "misspelt file": (["train", "poeple.csv", "--epsilon", 1], "did you mean 'people.csv'"),
     "misspelt dataset": (["train", "adlut", "--epsilon", 1], "did you mean 'adult'"),
     "schema not finished": (
-        ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1], "range waits for you"),
+        ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1],
+        "range is still to be filled in"),
     "kind that is none": (
         ["train", "people.csv", "--schema", "kinds.toml", "--epsilon", 1], "kind 'float' is not"),
     "no target": (
         ["train", "people.csv", "--schema", "no_target.toml", "--epsilon", 1],
-        "names no target"),
+        "Add to it: [target]"),
     "renamed column": (
         ["train", "renamed.csv", "--schema", "people.toml", "--epsilon", 1],
         "did you mean 'Age' for 'age'"),

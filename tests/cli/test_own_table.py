@@ -114,7 +114,9 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     assert measured["threshold"] == 0.1
     page = (folder / "run.html").read_text()
     assert "Private measures: may be published" in page
-    assert "evaluation.json, which it covers too" in page
+    assert "evaluation.json too: the same epsilon covers it" in page
+    # The answer on top is the one that may be published.
+    assert f"AUC {measured['auc']:.3f}" in page or "lost in the noise" in page
     # The released curve with its slider, or, of some forty positives, that noise hides them.
     assert "Private ROC curve, area" in page or "The noise hides one of the two classes" in page
     with Ledger.open(folder / "hospital.ledger") as ledger:
@@ -270,6 +272,16 @@ def test_a_regression_is_measured_by_r2_and_mae_within_the_budget(folder):
     assert json.loads(again.stdout)["mean_absolute_error"] < 100
 
 
+def test_a_model_that_hardly_ever_says_yes_is_told_from_one_that_does():
+    from noisewise.cli.evaluation_report import says_no
+
+    assert "--threshold 0.08" in says_no(base_rate=0.08, recall=0.01, threshold=0.5)
+    assert says_no(base_rate=0.08, recall=0.6, threshold=0.5) == ""
+    assert says_no(base_rate=0.4, recall=0.01, threshold=0.5) == ""
+    assert says_no(base_rate=0.08, recall=0.01, threshold=0.1) == ""
+    assert says_no(base_rate=float("nan"), recall=float("nan"), threshold=0.5) == ""
+
+
 def test_where_a_row_goes_depends_on_that_row_alone():
     from noisewise.cli.training_job import split
 
@@ -333,6 +345,59 @@ def test_a_run_that_was_stopped_goes_on_and_pays_every_step_once(folder, sign):
         assert len(steps) == 400
         assert ledger.spent() == pytest.approx(statement.epsilon, rel=1e-3)
     assert load_estimator(folder / out).n_iter_ == 400
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "noisewise.estimators.save_estimator",
+        *(
+            pytest.param(f"noisewise.cli.{name}", marks=pytest.mark.slow)
+            for name in (
+                "training_quality.private_measures",
+                "training_quality.summary_of",
+                "training_run.Kept.finished",
+            )
+        ),
+    ],
+)
+def test_a_death_after_the_last_step_pays_for_no_measurement_again(folder, monkeypatch, moment):
+    """Between any two of: calibration, evaluation, saving, cleaning up."""
+    out = f"dead-{moment.split('.')[-1]}"
+    book = folder / f"{out}.ledger"
+    arguments = [
+        "train", "patients.csv", "--schema", "patients.toml", "--epsilon", "1", "--delta", "1e-6",
+        "--steps", "12", "--evaluate", "0.3", "--out", out, "--ledger", str(book),
+    ]  # fmt: skip
+
+    class PowerCutError(BaseException):
+        pass
+
+    def dies(*_):
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moment, dies)
+        with pytest.raises(PowerCutError):
+            run(folder, *arguments)
+    with Ledger.open(book) as ledger:
+        before = ledger.charges
+    if moment.endswith("finished"):  # the model is whole already
+        with pytest.raises(ValueError, match="holds a finished model"):
+            run(folder, *arguments, "--resume")
+    else:
+        done = run(folder, *arguments, "--resume", "--report", folder / f"{out}.html")
+        assert done.exit_code == 0
+        assert "stopped and resumed" in (folder / f"{out}.html").read_text()
+        assert not list((folder / out).glob("*.sealed"))
+    with Ledger.open(book) as ledger:
+        assert len(ledger.charges) == 12 + 3
+        assert ledger.charges[: len(before)] == before
+        assert all(charge.note.startswith("train patients.csv ") for charge in ledger.charges)
+        statement = Statement.from_json((folder / out / "statement.json").read_text())
+        assert ledger.spent() == pytest.approx(statement.epsilon, rel=1e-3)
+        assert statement.epsilon <= 1.0
+    assert load_estimator(folder / out).n_iter_ == 12
 
 
 def test_other_settings_do_not_resume_a_run(folder, monkeypatch):

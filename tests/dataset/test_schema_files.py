@@ -226,7 +226,7 @@ def test_the_commands_lead_from_a_table_to_a_checked_schema(tmp_path):
     table, file = tmp_path / "patients.csv", tmp_path / "patients.toml"
     drafted = run("draft", table, "--target", "outcome", "--unit", "patient_id")
     assert drafted.exit_code == 0, drafted.output
-    assert "5 entries wait for you" in drafted.output
+    assert "5 entries are left for you" in drafted.output
     assert run("check", file, table).exit_code == 1
     assert "exists" in str(run("draft", table).exception)
     file.write_text(FINISHED)
@@ -345,6 +345,36 @@ def test_days_written_in_two_ways_are_days(tmp_path):
     assert found[-1].tolist() == [0.0, 1.0]  # said to be missing
     with pytest.raises(SchemaError, match="list of such"):
         Date("2024-01-01", "2024-12-31", format=())
+
+
+def test_codes_times_of_day_and_notes_among_numbers_are_drafted_as_what_they_are(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = []
+    for i in range(200):
+        note = "n. best." if i % 10 == 0 else f"{1000 + 7 * i},{i % 100:02d}"
+        result = f"{i % 60},5" if i % 3 == 0 else f"<{i % 60}"
+        rows.append(f"{i:06d};{i % 150:05d};0{1067 + i % 3};17.03.2024 0{i % 9}:30;{note};{result}")
+    rows += rows[:4]  # copied rows do not hide an identifier
+    path.write_text("case;person;postcode;arrived;costs;result\n" + "\n".join(rows))
+    kinds = dict(re.findall(r'^"(.+?)" = (\{.+\})', draft_schema(str(path)), re.M))
+    assert kinds["case"] == kinds["person"] == '{ kind = "identifier" }'
+    assert kinds["postcode"] == '{ kind = "category", values = "?" }'
+    assert kinds["arrived"] == '{ kind = "date", range = "?", format = "%d.%m.%Y %H:%M" }'
+    assert kinds["costs"] == '{ kind = "number", range = "?" }'
+    assert kinds["result"] == '{ kind = "drop", reason = "too many values" }'
+    form = FileFormat(separator=";", decimal=",")
+    columns = {"costs": Numeric(0, 9999), "result": Numeric(0, 500)}
+    said = str(look_at(path, Schema(columns, file=form)))
+    assert "10% of the cells of costs hold something that is not a number" in said
+    assert "66% of the cells of result hold something that is not a number" in said
+
+
+def test_a_column_that_says_the_same_everywhere_is_told(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("age,town\n" + "\n".join(f"{30 + i},x" for i in range(30)))
+    said = str(look_at(path, Schema({"age": Numeric(0, 99), "town": Categorical(["x", "y"])})))
+    assert "town says the same in every row" in said
+    assert "age says" not in said
 
 
 def test_a_date_that_could_be_read_in_two_ways_is_read_in_the_commoner_one(tmp_path):

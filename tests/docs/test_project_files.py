@@ -49,3 +49,10 @@ def test_paths_that_contributors_are_sent_to_exist() -> None:
     named = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w/.]+)`", text("CONTRIBUTING.md"))
     assert len(named) > 20
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_page_on_installing_names_every_extra_that_users_may_want() -> None:
+    extras = text("pyproject.toml").split("[project.optional-dependencies]")[1].split("\n[")[0]
+    offered = set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
+    named = set(re.findall(r"`pip install '\.\[(\w+)\]'`", text("docs/install.md")))
+    assert named == offered - {"all", "dev", "docs", "zoo"}

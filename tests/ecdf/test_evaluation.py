@@ -66,3 +66,35 @@ def test_degenerate_records_give_an_answer_or_a_clear_error() -> None:
         private_evaluation([1, 0], [0.1, math.nan], epsilon=1.0, relation="replace-one")
     with pytest.raises(ValueError, match="groups"):
         private_evaluation([1, 0], [0.1, 0.2], epsilon=1.0, groups=0, relation="replace-one")
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_limits_at_a_threshold_hold_recall_false_alarms_and_precision_together(
+    relation: str,
+) -> None:
+    """At level 0.8 with 60 seeds: more than 30 misses have probability below 1e-6."""
+    y, p = sample(600)
+    missed = 0
+    for seed in range(60):
+        found = private_evaluation(y, p, epsilon=1.0, bins=64, relation=relation, seed=seed)
+        yes = p >= found.roc.thresholds[found._place(0.3)]
+        right = float((yes & (y == 1)).sum())
+        truth = {
+            "recall": right / y.sum(),
+            "false_positive_rate": float((yes & (y == 0)).sum() / (y == 0).sum()),
+            "precision": right / yes.sum(),
+        }
+        limits = found.at_interval(0.3, 0.8)
+        missed += any(not limits[k][0] <= truth[k] <= limits[k][1] for k in truth)
+    assert 1 <= missed <= 30  # and they are no wider than they must be
+
+
+def test_limits_at_a_threshold_are_narrow_without_noise_and_hold_what_is_told() -> None:
+    y, p = sample(4000)
+    found = private_evaluation(y, p, epsilon=200.0, bins=512, seed=1)
+    for name, (low, high) in found.at_interval(0.3).items():
+        assert low <= found.at(0.3)[name] <= high
+        assert high - low < 0.01
+    assert found.summary(threshold=0.3)["recall_interval"] == list(found.at_interval(0.3)["recall"])
+    lost = private_evaluation(y[:9], p[:9], epsilon=0.05, bins=64, seed=1)
+    assert lost.at_interval(0.3)["precision"][1] > 0.99

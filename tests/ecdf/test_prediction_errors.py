@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score
 
 from noisewise.ecdf import private_confusion, private_regression_errors
-from noisewise.ecdf.prediction_errors import confusion_event, regression_event
+from noisewise.ecdf.prediction_errors import _reach, confusion_event, regression_event
 from noisewise.privacy.relation import Relation
 
 EXACT = 1e7  # an epsilon that leaves no noise to speak of
@@ -50,3 +50,48 @@ def test_what_will_be_charged_is_known_before(relation):
     errors = private_regression_errors(y, y, bounds=(0, 2), epsilon=0.3, relation=relation, seed=1)
     assert errors.statement().history == (regression_event(0.3, Relation.of(relation)),)
     assert errors.statement().epsilon <= 0.3
+
+
+def test_intervals_hold_what_the_noise_hides():
+    """At level 0.9 with 200 seeds: more than 43 misses have probability below 1e-6."""
+    rng = np.random.default_rng(0)
+    y = rng.uniform(0, 1, 400)
+    guess = np.clip(y + rng.normal(0, 0.2, 400), 0, 1)
+    classes, said = (y > 0.5).astype(int), (guess > 0.5).astype(int)
+    true_r2, true_error = r2_score(y, guess), mean_absolute_error(y, guess)
+    true_accuracy = float((classes == said).mean())
+    missed = np.zeros(3, int)
+    for seed in range(200):
+        found = private_regression_errors(y, guess, bounds=(0, 1), epsilon=1.0, seed=seed)
+        counted = private_confusion(classes, said, classes=[0, 1], epsilon=0.2, seed=seed)
+        spans = (
+            (true_r2, found.r2_interval(0.9)),
+            (true_error, found.mean_absolute_error_interval(0.9)),
+            (true_accuracy, counted.accuracy_interval(0.9)),
+        )
+        missed += [not low <= truth <= high for truth, (low, high) in spans]
+    assert missed.max() <= 43
+
+
+@pytest.mark.parametrize("terms", [1, 3, 20])
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_noise_stays_within_reach_as_often_as_is_said_and_hardly_more(terms, level):
+    """Of 20,000 sums; 0.02 is more than five standard deviations of the share."""
+    drawn = np.random.default_rng(7).laplace(size=(20_000, terms)).sum(axis=1)
+    inside = float(np.mean(np.abs(drawn) <= _reach(terms, level)))
+    assert level - 0.02 < inside < level + 0.04
+
+
+def test_intervals_are_narrow_where_there_is_little_noise_and_open_where_there_is_much():
+    y = np.linspace(0, 100, 5000)
+    sure = private_regression_errors(y, y + 3, bounds=(0, 103), epsilon=20.0, seed=1)
+    low, high = sure.r2_interval()
+    assert 0.97 < low <= sure.r2 <= high <= 1.0
+    low, high = sure.mean_absolute_error_interval()
+    assert 2.8 < low < 3 < high < 3.2
+    few = private_regression_errors(y[:40], y[:40], bounds=(0, 100), epsilon=0.1, seed=1)
+    assert few.r2_interval()[0] == -np.inf
+    classes = np.repeat([0, 1, 2], 500)
+    low, high = private_confusion(classes, classes, classes=[0, 1, 2], epsilon=2.0,
+                                  seed=1).accuracy_interval()  # fmt: skip
+    assert 0.98 < low < high == 1.0

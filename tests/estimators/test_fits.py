@@ -110,7 +110,7 @@ def test_a_fit_beyond_the_budget_is_refused_before_any_record_is_read(tmp_path):
     Ledger.create(path, epsilon=1.2, delta=1e-5).close()
     model = classifier(steps=5, ledger=path).fit(*data())
     before = [matrix.copy() for matrix, _ in model.weights_]
-    with pytest.raises(BudgetExceededError, match=r"No record was read"):
+    with pytest.raises(BudgetExceededError, match=r"No record was used"):
         model.fit(Untouchable(), Untouchable())
     assert count(path) == 1
     assert all(np.array_equal(a, b) for a, (b, _) in zip(before, model.weights_, strict=True))

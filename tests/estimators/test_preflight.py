@@ -87,7 +87,7 @@ def test_a_range_of_the_target_in_another_unit_is_refused(tmp_path):
         ),
         (
             PrivateClassifier(2.0, schema=schema(job=Categorical(["x", "y"])), steps=3),
-            "carry nothing: job",
+            "carry no information: job",
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_nothing_that_was_seen_is_in_the_statement_or_the_model():
         kept = [s for s in model.statement_.assumptions if not s.startswith("This statement")]
         texts.append((kept, sorted(vars(model))))
     assert texts[0] == texts[1]
-    assert not any(word in str(texts) for word in ("clamped, ", "% unknown", "STOP", "Mind:"))
+    assert not any(word in str(texts) for word in ("clamped, ", "% unknown", "STOP", "Warning:"))
 
 
 def test_the_statement_speaks_of_the_look_only_if_there_was_one():

@@ -181,6 +181,9 @@ def test_every_block_says_what_it_is() -> None:
             if block.skipped:
                 assert block.language in ("console", "bash"), f"{block}: programs are run"
                 assert len(block.mark) > len("not run: ") + 10, f"{block}: why is it not run?"
+            if block.language in ("text", "diff"):
+                commands = re.findall(r"^(?:\$ |noisewise ).*", block.source, re.MULTILINE)
+                assert not commands, f"{block}: a command that nobody runs"
             if block.language == "python":
                 assert block.example is not None, f"{block}: pytest-examples does not see it"
 

@@ -61,7 +61,12 @@ def audit(
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Bound epsilon from below. Exit code 1 if the claim is refuted, 0 if not."""
+    """Attack code, or read an attack's scores, and bound epsilon from below.
+
+    Exit code 1 if the claim is refuted, 0 if not, 2 if it could not be judged.
+
+    Example: noisewise audit scores.csv --epsilon 2 --delta 1e-5
+    """
     from noisewise.auditing import NoiseModel
     from noisewise.auditing import audit as run
     from noisewise.datasets.working import working

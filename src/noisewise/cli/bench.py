@@ -38,6 +38,8 @@ def mutants(
     """Run the bug finder and other tools on training with known bugs.
 
     Exit code 1 if a bug is missed or correct training is accused.
+
+    Example: noisewise bench mutants
     """
     from noisewise.cli.mutant_contest import (
         TOOLS,

@@ -46,7 +46,10 @@ def certify(
         Path | None, typer.Option(help="Also draw the bounds into this picture.")
     ] = None,
 ) -> None:
-    """Prove bounds on every layer's output and gradient, without looking at any data."""
+    """Prove bounds on every layer's output and gradient, without looking at any data.
+
+    Example: noisewise certify model.py:build --input 3,32,32
+    """
     if loss not in _LOSSES:
         raise typer.BadParameter(f"unknown loss {loss!r}; choose from {', '.join(_LOSSES)}")
     from noisewise.bounds import certify as certify_model

@@ -30,9 +30,9 @@ __all__ = ["app"]
 app = typer.Typer(
     name="noisewise",
     help="Learn from private data, with an epsilon that is true.",
-    epilog="Exit codes: 0 done; 1 checked and found wanting (verify, schema check, study "
-    "check, debug); 2 refused or wrong arguments; 3 not judged (debug); 130 stopped by Ctrl-C. "
-    "NO_COLOR=1 prints plainly.",
+    epilog="Exit codes: 0 done; 1 checked, and it does not hold (verify, prove, audit, debug, "
+    "schema check, study check); 2 refused or wrong arguments; 3 not judged (debug); 130 stopped "
+    "by Ctrl-C. NO_COLOR=1 prints plainly.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

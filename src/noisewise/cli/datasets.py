@@ -65,7 +65,10 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """Show one dataset: citation, checksums, traps and its public schema."""
+    """Show one dataset: citation, checksums, traps and its public schema.
+
+    Example: noisewise datasets show adult
+    """
     entry = _known(name)
     if as_json:
         facts = _facts(entry)
@@ -107,7 +110,10 @@ def path(
     name: Name,
     download: Annotated[bool, typer.Option("--download", help="Fetch it if need be.")] = False,
 ) -> None:
-    """Print the path of the file of a dataset; fail if it is nowhere yet."""
+    """Print the path of the file of a dataset; fail if it is nowhere yet.
+
+    Example: noisewise datasets path adult
+    """
     entry = _known(name)
     if find(entry) is None and download:
         try:

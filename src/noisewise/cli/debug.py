@@ -142,6 +142,8 @@ def debug(
     data ({data}: a dict with x and y) and the first weights ({init}: a state dict) and writes
     the last ones ({out}: a state dict). A plain "python script.py ..." is run in forks of one
     interpreter that has imported what the script imports, a tenth of a second each.
+
+    Example: noisewise debug --model model.py:build --train train.py:train --report check.html
     """
     from torch.nn import functional
 

@@ -345,7 +345,7 @@ def _publish(
     found: Any, statement: Path | None, as_json: bool, report: Path | None, source: str
 ) -> None:
     """Write and show measures without curves: of several classes, or of a number."""
-    from noisewise.cli.evaluation_report import measure_rows
+    from noisewise.cli.evaluation_report import measure_rows, unsure
     from noisewise.cli.predictions import finite
     from noisewise.privacy.statement import round_up
 
@@ -360,28 +360,33 @@ def _publish(
         content = {**found.summary(), "statement": promise.to_dict()}
         typer.echo(json.dumps(finite(content), indent=2))
         return
-    title = f"epsilon {round_up(promise.epsilon)}, protected is {promise.unit}"
+    title = f"epsilon {round_up(promise.epsilon)}, protecting {promise.unit}"
     table = Table("measure", "private value", title=title, title_justify="left")
-    for name, value in measure_rows(found.summary()):
+    summary = found.summary()
+    for name, value in measure_rows(summary):
         table.add_row(name, value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if unsure(summary):
+        console.print(unsure(summary))
     for path in (report, statement):
         if path is not None:
             typer.echo(f"written: {path}")
 
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:
-    from noisewise.cli.evaluation_report import rows_of, unsure
+    from noisewise.cli.evaluation_report import rows_of, says_no, unsure
     from noisewise.privacy.statement import round_up
 
     promise = found.statement()
     title = (
-        f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, protected is {promise.unit}"
+        f"epsilon {round_up(promise.epsilon)}, delta {promise.delta:g}, protecting {promise.unit}"
     )
     table = Table("measure", "private value", "95 % interval", title=title, title_justify="left")
     for name, value, interval in rows_of(summary):
         table.add_row(name, value, interval)
     console = Console(highlight=False)
     console.print(table)
-    if unsure(summary):
-        console.print(unsure(summary))
+    said = unsure(summary) or says_no(summary["base_rate"], summary["recall"], summary["threshold"])
+    if said:
+        console.print(said)

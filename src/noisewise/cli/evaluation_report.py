@@ -14,8 +14,21 @@ from noisewise.ecdf.labelled import as_labelled
 from noisewise.reports.chart import Chart
 from noisewise.reports.page import Page, promised, seeded
 
-__all__ = ["measure_rows", "ranking", "rows_of", "unsure", "write_measures", "write_report"]
+__all__ = [
+    "measure_rows",
+    "quality",
+    "ranking",
+    "rows_of",
+    "says_no",
+    "unsure",
+    "write_measures",
+    "write_report",
+]
 
+#: How measures are called that people know by another name.
+_NAMES = {"r2": "R²", "mean_absolute_error_noise": "noise of that error"}
+#: Recall below which a model hardly ever says yes.
+_SELDOM = 0.2
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
 
 
@@ -59,7 +72,7 @@ def write_report(
         rows = as_labelled(*truth)
     page.answer(
         promised(promise),
-        _quality(summary),
+        quality(summary),
         mood="bad" if rows is not None else "unsure" if seeded(promise) else "good",
         steps=_steps(rows, seeded(promise)),
     )
@@ -88,9 +101,12 @@ def write_measures(found: Any, path: Path, *, source: str) -> Path:
         (
             "How good it is",
             f"{'R²' if first == 'r2' else first} {_shown(summary[first])}",
-            ["1 is perfect; 0 is no better than always saying the mean."]
-            if first == "r2"
-            else ["The share of records whose class is predicted."],
+            [
+                f"The true value lies between {_between(summary, first)} (95 %).",
+                unsure(summary) or "1 is perfect; 0 is no better than always saying the mean."
+                if first == "r2"
+                else "The share of records whose class is predicted.",
+            ],
         ),
         mood="unsure" if seeded(promise) else "good",
         steps=_steps(None, seeded(promise))[0 if seeded(promise) else 1 :],
@@ -119,7 +135,17 @@ def ranking(page: Page, found: Evaluation, rows: Any = None) -> None:
 
 
 def unsure(summary: dict[str, Any]) -> str:
-    """Say that the area cannot be told from guessing, if that is so."""
+    """Say that the quality cannot be told from guessing, if that is so."""
+    if "r2_interval" in summary:
+        low = summary["r2_interval"][0]
+        if low is not None and low > 0:
+            return ""
+        return (
+            "The interval of R² holds 0: at this epsilon these records cannot tell the model from "
+            "one that always says the mean. Measure on more records, or spend more."
+        )
+    if "auc" not in summary:
+        return ""
     low, high = summary["auc_interval"]
     if not math.isnan(summary["auc"]) and not low <= 0.5 <= high:
         return ""
@@ -130,7 +156,19 @@ def unsure(summary: dict[str, Any]) -> str:
     )
 
 
-def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
+def says_no(base_rate: float, recall: float, threshold: float) -> str:
+    """Say that a model which hardly ever says yes wants a lower threshold, if that is so."""
+    if not (0 < base_rate < threshold / 2 and recall < _SELDOM):
+        return ""
+    return (
+        f"From probability {threshold:g} on, the model hardly ever says yes, because yes is rare. "
+        f"Choose a lower threshold, such as --threshold {max(0.01, base_rate):.2g}; the ROC curve "
+        "shows what each one finds."
+    )
+
+
+def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Return title, headline and words on how good a classifier of two classes is."""
     low, high = summary["auc_interval"]
     if math.isnan(summary["auc"]):
         return (
@@ -147,6 +185,8 @@ def _quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
     ]
     if "ece" in summary:
         texts.append(f"Predicted probabilities are off by {summary['ece']:.1%} on average.")
+    if seldom := says_no(summary["base_rate"], summary["recall"], summary["threshold"]):
+        texts.append(seldom)
     return "How good it is", f"AUC {summary['auc']:.3f}", texts
 
 
@@ -227,11 +267,28 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
 def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return private measures as rows of text, each with its interval if it has one."""
     if "auc" not in summary:
-        return [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+        return [
+            (_NAMES.get(name, name.replace("_", " ")), _with_interval(summary, name))
+            for name in summary
+            if not name.endswith("_interval")
+        ]
     return [
         (name, f"{value} ({interval})" if interval else value)
         for name, value, interval in rows_of(summary)
     ]
+
+
+def _between(summary: dict[str, Any], name: str) -> str:
+    low, high = summary[f"{name}_interval"]
+    return f"{'anything' if math.isinf(low) else _shown(low)} and {_shown(high)}"
+
+
+def _with_interval(summary: dict[str, Any], name: str) -> str:
+    if f"{name}_interval" not in summary:
+        return _shown(summary[name])
+    low, high = summary[f"{name}_interval"]
+    least = "anything" if low is None or math.isinf(low) else _shown(low)
+    return f"{_shown(summary[name])} ({least} to {_shown(high)})"
 
 
 def _shown(value: Any) -> str:
@@ -259,8 +316,12 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("positives", f"{summary['positives']:.0f}", ""),
         ("negatives", f"{summary['negatives']:.0f}", ""),
         ("base rate", f"{summary['base_rate']:.4f}", ""),
-        (f"recall at {summary['threshold']:g}", number("recall"), ""),
-        (f"precision at {summary['threshold']:g}", number("precision"), ""),
+        (f"recall at {summary['threshold']:g}", number("recall"), interval("recall_interval")),
+        (
+            f"precision at {summary['threshold']:g}",
+            number("precision"),
+            interval("precision_interval"),
+        ),
     ]
     for q, value in summary["score_quantiles"].items():
         rows.append((f"score quantile {q}", f"{value:.4f}", ""))

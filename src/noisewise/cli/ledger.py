@@ -82,11 +82,16 @@ def show(
         alone = round_up(row["epsilon"])
         table.add_row(escape(row["what"]), str(row["releases"]), row["kind"], alone)
     console.print(table)
-    allowed = "no budget" if budget is None else f"of epsilon {budget[0]:g}"
-    console.print(
-        f"together: epsilon {round_up(spent)} at delta {delta:g} {allowed} ({about}). "
-        "Together is less than the sum: one accountant adds up all releases."
-    )
+    if budget is None:
+        total = f"epsilon {round_up(spent)} at delta {delta:g}; no budget was set"
+    else:
+        left = max(0.0, budget[0] - spent)
+        total = (
+            f"epsilon {round_up(spent)} of epsilon {budget[0]:g} at delta {delta:g}, so about "
+            f"{left:.3g} is left"
+        )
+    more = " All releases are added up by one accountant, which needs less than the sum."
+    console.print(f"Together: {total} ({about}).{more if len(rows) > 1 else ''}")
 
 
 def rows_of(ledger: Ledger) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ def prove(
     """Prove that a model and its loss keep the records of a batch apart, or say what mixes them.
 
     Exit code 0 if proven, 1 if not, 2 for a mistake in the call.
+
+    Example: noisewise prove train.py:build
     """
     from torch import nn
 

@@ -29,7 +29,7 @@ def draft(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a schema with names and kinds; ranges and categories wait for you.
+    """Write a schema with names and kinds; ranges and categories are left for you.
 
     No range and no category is taken from the rows: those would be published with
     the schema, and no epsilon covers them.
@@ -47,7 +47,7 @@ def draft(
     place.write_text(text, "utf-8")
     waiting = text.count('= "?"')
     typer.echo(f"written: {place}")
-    typer.echo(f"{waiting} entries wait for you: replace each ? from public knowledge, then")
+    typer.echo(f"{waiting} entries are left for you: replace each ? from public knowledge, then")
     typer.echo(f"  noisewise schema check {place} {table}")
 
 
@@ -112,7 +112,10 @@ def show(
 
 @app.command()
 def kinds() -> None:
-    """List the kinds of columns and the keys of each."""
+    """List the kinds of columns and the keys of each.
+
+    Example: noisewise schema kinds
+    """
     typer.echo(_KINDS, nl=False)
 
 

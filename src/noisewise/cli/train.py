@@ -26,7 +26,7 @@ def train(
     schema: Annotated[
         Path | None, typer.Option(help="Public ranges and categories of a file: .toml or .json.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Label column, if not the schema's.")] = None,
+    target: Annotated[str | None, typer.Option(help="Label column: the schema's target.")] = None,
     unit: Annotated[
         str | None,
         typer.Option(help="Column that says who a row belongs to: protect all rows of one."),
@@ -93,6 +93,7 @@ def train(
         local_measures,
         look_at_measuring,
         private_measures,
+        seldom_yes,
         summary_of,
     )
     from noisewise.cli.training_run import begin, finishing
@@ -115,7 +116,7 @@ def train(
     console.print(
         f"{records.name}: {len(records.y_train):,} {records.words} to learn from, "
         f"{len(records.y_test):,} to measure with"
-        + ("" if records.units is None else f"; protected is each {records.units.name}")
+        + ("" if records.units is None else f"; each {records.units.name} is protected")
     )
     settings: dict[str, Any] = {
         "epsilon": epsilon,
@@ -132,7 +133,7 @@ def train(
     if evaluate and preflight:
         look = look_at_measuring(records, evaluate * epsilon)
         if look.warnings:
-            typer.echo("\n".join(f"Mind: {text}" for text in look.warnings), err=True)
+            typer.echo("\n".join(f"Warning: {text}" for text in look.warnings), err=True)
     kept = None
     if out is not None:
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
@@ -166,14 +167,14 @@ def train(
                     numbers = summary_of(measured, threshold)
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
-            if out is not None and kept is not None:
+            if out is not None and kept is not None and account is not None:
                 # The model last: where it lies, all that belongs to it lies too.
                 (out / "statement.json").write_text(model.statement_.to_json() + "\n", "utf-8")
                 if numbers is not None:
                     text = json.dumps(finite(numbers), indent=2)
                     (out / "evaluation.json").write_text(text + "\n", "utf-8")
                 save_estimator(model, out)
-                kept.finished()
+                kept.finished(account)
         except KeyboardInterrupt:
             _stopped(kept)
             raise typer.Exit(130) from None
@@ -205,12 +206,13 @@ def train(
         }
         typer.echo(json.dumps(finite(content), indent=2, default=str))
         return
-    _show(console, rows, local, numbers, "R2" if records.regression else "accuracy")
+    word = "R2" if records.regression else "accuracy"
+    _show(console, rows, local, numbers, word, seldom_yes(model, local))
     if gradients == "auto" and not records.pictures:
         console.print(
-            "Gradients: each record's was clipped as a whole (--gradients clipped), the simplest "
-            "and fastest way; on Adult no other ends more than 0.2 points above it "
-            "(docs/estimators.md, Defaults)."
+            "Each record's gradient was clipped as a whole (--gradients clipped): the simplest "
+            "and fastest choice, and on Adult none of the others is more than 0.2 points better "
+            "(see docs/estimators.md, Defaults)."
         )
     if compare and seed is None and len(rows) > 2:
         console.print(
@@ -222,12 +224,14 @@ def train(
     else:
         console.print(
             f"Privacy statement: epsilon {round_up(statement.epsilon)}, delta {statement.delta:g}, "
-            f"protected is {statement.unit}. All of it, with what it assumes: noisewise verify "
-            f"{out}/statement.json"
+            f"protecting {statement.unit}. To read it in full, with its assumptions: noisewise "
+            f"verify {out}/statement.json"
         )
     if kept is not None:
         _show_ledger(console, kept.ledger, round_up)
-        console.print(f"written: {out}/ (model, statement, ledger)")
+        parts = ["model", "statement"] + ["measures"] * (numbers is not None)
+        parts += ["ledger"] * (ledger is None)
+        console.print(f"written: {out}/ ({', '.join(parts)})")
     if report is not None:
         console.print(f"written: {report}")
 
@@ -238,8 +242,9 @@ def _show(
     local: dict[str, float],
     numbers: dict[str, Any] | None,
     word: str,
+    seldom: str,
 ) -> None:
-    from noisewise.cli.evaluation_report import measure_rows, unsure
+    from noisewise.cli.evaluation_report import measure_rows, says_no, unsure
     from noisewise.cli.predictions import finite
     from noisewise.privacy.statement import round_up
 
@@ -250,6 +255,8 @@ def _show(
     console.print(table)
     found = ", ".join(f"{name} {value:.4g}" for name, value in local.items())
     console.print(f"On held-out records, without noise and NOT private: {found}.")
+    if seldom and numbers is None:
+        console.print(seldom)
     if numbers is None:
         console.print(
             "To publish how good the model is, train with --evaluate 0.2 (one budget, one "
@@ -260,8 +267,12 @@ def _show(
     for name, value in measure_rows(numbers):
         table.add_row(name, value)
     console.print(table)
-    if "auc" in numbers and unsure(numbers):
+    if unsure(numbers):
         console.print(unsure(numbers))
+    elif "auc" in numbers and (
+        told := says_no(numbers["base_rate"], numbers["recall"], numbers["threshold"])
+    ):
+        console.print(told)
     elif any(value is None for value in finite(numbers).values()):
         console.print(
             "Some measures are lost in the noise. More held-out rows (--test), a larger part of "

@@ -7,6 +7,7 @@ estimator, and beside it, if asked, flat clipping and training without privacy.
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.estimators.network import apply_network, build_network, weights_of
 from noisewise.privacy.events import Event
 from noisewise.privacy.units import unit_codes
-from noisewise.release import LedgerAccount, Units, name_of_unit
+from noisewise.release import SealedAccount, Units, name_of_unit
 
 __all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]
 
@@ -112,14 +113,17 @@ def _from_file(
     unit: str | None,
 ) -> Data:
     if not path.is_file():
-        raise ValueError(f"no file at {str(path)!r}, and no dataset of that name")
+        here = [found.name for found in path.parent.glob(f"*{path.suffix}")]
+        near = difflib.get_close_matches(path.name, here, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ", and no dataset of that name"
+        raise ValueError(f"no file at {str(path)!r}{hint}")
     if schema is None:
         raise ValueError(
             f"a file needs --schema {path.stem}.toml with public ranges and categories of its "
             f"columns. Begin one with: noisewise schema draft {path} --target COLUMN"
         )
     public = Schema.read(schema)
-    if target is not None and target != public.target:
+    if target is not None and public.target is not None and target != public.target:
         raise ValueError(f"--target {target} is not the schema's target {public.target!r}")
     frame = read_table(path, public)
     return _table(path.name, public, *split(frame, test, seed, unit or public.unit), unit)
@@ -150,7 +154,10 @@ def _table(
     name: str, schema: Schema, train: pd.DataFrame, test: pd.DataFrame, unit: str | None = None
 ) -> Data:
     if schema.target is None:
-        raise ValueError("the schema names no target column")
+        raise ValueError(
+            "the schema names no target, the column to be predicted. Add to it: [target], then "
+            'name = "COLUMN" and kind = "yes/no" (or "category" with values, "number" with range)'
+        )
     target = schema.target
     unit = schema.unit if unit is None else unit
     if unit is not None:
@@ -195,7 +202,7 @@ def train_private(
     kept: Kept | None = None,
     beside: tuple[Event, ...] = (),
     held: contextlib.ExitStack | None = None,
-) -> tuple[Trained, LedgerAccount | None]:
+) -> tuple[Trained, SealedAccount | None]:
     """Fit the estimator for this kind of data; a run that is kept charges its ledger.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise.cli.evaluation_report import says_no
 from noisewise.cli.training_job import Data
 from noisewise.datasets.preflight import Look
 from noisewise.ecdf.budget import Budget
@@ -29,12 +30,15 @@ __all__ = [
     "local_measures",
     "look_at_measuring",
     "private_measures",
+    "seldom_yes",
     "summary_of",
 ]
 
 _BINS = 1024
 #: Rarer rows times epsilon from which an area under the curve is told from 0.5.
 _ENOUGH = 100.0
+#: Rows times epsilon from which the noise of a R2 is below about 0.3.
+_ENOUGH_NUMBERS = 1000.0
 
 
 def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
@@ -59,6 +63,12 @@ def look_at_measuring(data: Data, epsilon: float) -> Look:
     the rarer ones.
     """
     found = Look()
+    if data.regression and len(data.y_test) * epsilon < _ENOUGH_NUMBERS:
+        found.warnings.append(
+            f"there are {len(data.y_test):,} held-out rows, and epsilon {epsilon:.2g} is for "
+            "measuring: R² may be lost in the noise. Hold out more rows (--test 0.5) or give "
+            "measuring more (--evaluate 0.5). (A local look, not private.)"
+        )
     if data.classes is None or len(data.classes) > 2:
         return found
     positives = np.asarray(data.y_test) == data.classes[1]
@@ -149,3 +159,11 @@ def local_measures(data: Data, model: Any) -> dict[str, float]:
                    if (labels == one).any()]  # fmt: skip
         found["least recall of a class"] = min(recalls, default=math.nan)
     return found
+
+
+def seldom_yes(model: Any, local: dict[str, float]) -> str:
+    """Say that a model which hardly ever says yes wants a lower threshold, if that is so."""
+    classes: Any = getattr(model, "classes_", ())
+    if len(classes) != 2:
+        return ""
+    return says_no(local[f"base rate of {classes[1]}"], local[f"recall of {classes[1]}"], 0.5)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.cli.evaluation_report import measure_rows, ranking
+from noisewise.cli.evaluation_report import measure_rows, quality, ranking
 from noisewise.cli.training_job import Comparison, Data, Trained
-from noisewise.cli.training_quality import local_measures
+from noisewise.cli.training_quality import local_measures, seldom_yes
 from noisewise.ecdf.evaluation import Evaluation
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import with_count
@@ -55,31 +55,37 @@ def write_training_report(
     )
     measure = "R2" if data.regression else "accuracy"
     local = local_measures(data, trained.model)
+    seldom = seldom_yes(trained.model, local)
+    without_noise = (
+        "How good it is",
+        _headline(local, measure, rows[0].score),
+        [
+            ", ".join(f"{name} {value:.3g}" for name, value in local.items()) + ".",
+            *([seldom] if seldom else []),
+            _beside(rows, measure),
+            "Measured on held-out records without noise: for your eyes only.",
+        ],
+    )
     page.answer(
         promised(statement),
-        (
-            "How good it is",
-            _headline(local, measure, rows[0].score),
-            [
-                ", ".join(f"{name} {value:.3g}" for name, value in local.items()) + ".",
-                _beside(rows, measure),
-                "Measured on held-out records without noise: for your eyes only.",
-            ],
-        ),
+        quality(numbers)
+        if isinstance(measured, Evaluation) and numbers is not None
+        else without_noise,
         mood="unsure" if seeded(statement) else "good",
         steps=[
             "Train once more without --seed before anything is published."
             if seeded(statement)
             else "Publish the weights and statement.json: both are covered by epsilon.",
-            "Keep this page inside. To publish how good the model is: noisewise evaluate."
+            "Keep this page to yourself. To publish how good the model is: noisewise evaluate."
             if measured is None
-            else "Publish evaluation.json, which it covers too. Keep this page inside.",
-            "Anybody can check the promise: noisewise verify statement.json.",
+            else "Publish evaluation.json too: the same epsilon covers it. Keep this page to "
+            "yourself.",
+            "Anyone can check the promise: noisewise verify statement.json.",
         ],
     )
     page.warning(
         f"{_PUBLIC[measured is not None]} below were taken on private records without noise and "
-        "are covered by no epsilon: keep this page inside."
+        "are covered by no epsilon: keep this page to yourself."
     )
     if numbers is not None:
         page.heading("Private measures: may be published")
@@ -100,16 +106,29 @@ def write_training_report(
         ],
     )
     page.heading("Privacy over training")
-    page.charts(
-        (
-            _epsilon_curve(statement),
-            "Epsilon spent after each step of training"
-            + (
-                "; calibration and measuring make up the rest" if len(statement.history) > 1 else ""
-            ),
-        ),
-        (_bias_curve(series), "What bounding does to the gradient of a sample of records"),
-    )
+    rest = "; calibration and measuring make up the rest" if len(statement.history) > 1 else ""
+    spent = _epsilon_curve(statement), f"Epsilon spent after each step of training{rest}"
+    if series.measurements:
+        bias = "What bounding does to the gradient of a sample of records"
+        page.charts(spent, (_bias_curve(series), bias))
+        _layers(page, series)
+    else:
+        page.charts(spent)
+        page.paragraph(
+            "All steps were taken before the run was stopped and resumed; what bounding did to "
+            "the gradients is not known any more."
+        )
+    with plt.rc_context(_LARGE):
+        if data.regression:
+            page.heading("Predictions").figures((_scatter(data, trained), "Held-out records"))
+        else:
+            confusion, others = _quality(data, trained)
+            page.heading("Quality on held-out records")
+            page.figures((confusion, "Confusion matrix: rows are true classes"), *others)
+    return page.statement(statement).reproduce().write(path)
+
+
+def _layers(page: Page, series: Any) -> None:
     page.heading("Layer by layer, at the last measurement")
     page.table(
         ("group", "parameters", "sensitivity", "clipped", "cosine", "signal to noise"),
@@ -125,14 +144,6 @@ def write_training_report(
             for group in series.measurements[-1].groups
         ],
     )
-    with plt.rc_context(_LARGE):
-        if data.regression:
-            page.heading("Predictions").figures((_scatter(data, trained), "Held-out records"))
-        else:
-            confusion, others = _quality(data, trained)
-            page.heading("Quality on held-out records")
-            page.figures((confusion, "Confusion matrix: rows are true classes"), *others)
-    return page.statement(statement).reproduce().write(path)
 
 
 def _headline(local: dict[str, float], measure: str, score: float) -> str:

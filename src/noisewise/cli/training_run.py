@@ -22,7 +22,7 @@ from typing import Any
 from noisewise.estimators.fits import open_fit_account
 from noisewise.privacy import Ledger
 from noisewise.privacy._durable import replace_file
-from noisewise.release import LedgerAccount
+from noisewise.release import SealedAccount
 from noisewise.training import Callback, PrivateRun
 
 __all__ = ["Kept", "begin", "finishing"]
@@ -68,7 +68,7 @@ class Kept:
     @contextlib.contextmanager
     def open(
         self, model: Any, rows: int, of_units: bool = False
-    ) -> Iterator[tuple[Ledger, LedgerAccount]]:
+    ) -> Iterator[tuple[Ledger, SealedAccount]]:
         """Open the ledger; a new run that does not fit its budget is refused here."""
         resolved = model._plan(rows, model._unit(of_units)).resolve(rows, of_units=of_units)
         account = open_fit_account(self.ledger, self.name, resolved, model._beside())
@@ -78,10 +78,11 @@ class Kept:
         finally:
             account.close()
         with Ledger.open(self.ledger) as book:
-            yield book, LedgerAccount(book, book.relation, book.unit)
+            yield book, SealedAccount(book, self.name, self.folder)
 
-    def finished(self) -> None:
+    def finished(self, account: SealedAccount) -> None:
         """Remove what only a stopped run needs."""
+        account.forget()
         self.checkpoint.unlink(missing_ok=True)
 
 
@@ -98,8 +99,7 @@ class _Ended(Callback):
 def finishing() -> Iterator[Callback]:
     """Let Ctrl-C wait from the last step on; the callback is told of the steps.
 
-    What is measured then is charged before it is known. A moment later it is saved; stopped in
-    between, it would be lost and be paid for again.
+    What is left takes a moment, and nobody wants to stop and resume for it.
     """
     watch = _Ended()
 

@@ -36,7 +36,10 @@ def verify(
         typer.Option(help="Whose signatures count: a list of allowed signers, see ssh-keygen(1)."),
     ] = None,
 ) -> None:
-    """Check a privacy statement, and who signed it. Exit code 0 if it holds, 1 if not."""
+    """Check a privacy statement, and who signed it. Exit code 0 if it holds, 1 if not.
+
+    Example: noisewise verify trained/statement.json
+    """
     from noisewise.errors import SignatureError, StatementError
     from noisewise.privacy import Statement
     from noisewise.privacy import verify as run

@@ -22,16 +22,20 @@ from noisewise.datasets.schema_toml import VERSION, _value
 
 __all__ = ["draft_schema", "guess_kinds"]
 
-#: Share of cells that must be readable as a kind.
+#: Share of cells that must be readable as a kind; of numbers among which there are words.
 _MOST = 0.95
+_MANY = 0.6
+#: More different values than this nobody lists by hand.
+_LISTABLE = 500
 #: Rows that are looked at.
 _LOOK = 5000
 #: Decimal sign and mark between thousands; of those that fit equally well the first is taken.
 _NUMBERS = ((".", None), (",", None), (",", "."), (".", ","), (".", "'"), (",", " "), (".", " "))
-_DATES = ("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_DATES = ("ISO8601", *(day + time for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS))
 _NAMED = re.compile(
-    r"(^|[\s_.-])(id|ids|uuid|guid|ssn|mrn|nhs|iban|e-?mail|phone|telephone|address|surname|"
-    r"lastname|firstname|passport)($|[\s_.-])|[a-z]ID$",
+    r"(^|[\s_.-])(id|ids|nr|nbr|uuid|guid|ssn|mrn|nhs|iban|e-?mail|phone|telephone|address|"
+    r"surname|lastname|firstname|passport)($|[\s_.-])|[a-z]ID$",
 )
 
 _HEADER = """\
@@ -150,18 +154,29 @@ def _guess(name: str, cells: pd.Series[Any], form: FileFormat) -> tuple[str, str
     if pd.api.types.is_numeric_dtype(cells.dtype):
         return ("identifier", "") if _counts_up(known, distinct) else ("number", "")
     texts = seen.astype("string")
-    read = text_numbers(texts, form)
-    if read.notna().mean() >= _MOST:
+    if texts.str.fullmatch(r"0\d+").mean() >= 1 - _MOST and texts.str.fullmatch(r"\d+").all():
+        # A number that begins with 0 is a code: of a person if most differ, else of a place.
+        return ("identifier" if distinct > len(known) / 2 else "category"), ""
+    readable = text_numbers(texts, form).notna()
+    if readable.mean() >= _MOST:
         whole = text_numbers(known.astype("string"), form)
         return ("identifier", "") if _counts_up(whole, distinct) else ("number", "")
+    if readable.mean() >= _MANY and texts[readable].nunique() > 20:
+        return "number", ""  # with notes among them, which `schema check` counts
     styles = _date_styles(texts)
     if styles:
         written = _value(styles[0] if len(styles) == 1 else styles)
         return "date", "" if styles == ["ISO8601"] else f", format = {written}"
-    if len(known) >= 20 and distinct == len(known) and texts.str.split().str.len().mean() < 2:
+    if (
+        len(known) >= 20
+        and distinct >= _MOST * len(known)
+        and texts.str.split().str.len().mean() < 2
+    ):
         return "identifier", ""
-    if distinct > max(50, 0.2 * len(known)) or texts.str.split().str.len().mean() > 4:
+    if texts.str.split().str.len().mean() > 4:
         return "drop", ', reason = "free text"'
+    if distinct > min(_LISTABLE, max(50, 0.2 * len(known))):
+        return "drop", ', reason = "too many values"'
     return "category", ""
 
 
@@ -185,13 +200,13 @@ def _date_styles(texts: pd.Series[Any]) -> list[str]:
 
 
 def _ambiguous(one: str, other: str) -> bool:
-    return one == other or {one, other} == {"%d/%m/%Y", "%m/%d/%Y"}
+    return one == other or {one[:8], other[:8]} == {"%d/%m/%Y", "%m/%d/%Y"}
 
 
 def _counts_up(values: pd.Series[Any], distinct: int) -> bool:
-    """Whether whole numbers are all different and dense enough to be numbers of rows."""
+    """Whether whole numbers differ, but for copied rows, and are dense enough to number rows."""
     known = values.dropna().astype(float)
-    if len(known) < 20 or distinct < len(known) or (known % 1 != 0).any():
+    if len(known) < 20 or distinct < _MOST * len(known) or (known % 1 != 0).any():
         return False
     return bool(known.max() - known.min() < 2 * len(known))
 

@@ -1,4 +1,4 @@
-"""How a text file holds a table: separator, decimal sign, encoding, words for nothing."""
+"""How a text file holds a table: separator, decimal sign, encoding, words for missing values."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ __all__ = ["MISSING_WORDS", "FileFormat"]
 MISSING_WORDS = (
     *("", "na", "n/a", "n.a.", "#n/a", "<na>", "k.a.", "nan", "null", "none", "nil"),
     *("-", "--", ".", "?", "missing"),
+    *("#nv", "#null!", "#value!", "#ref!", "#div/0!", "#num!"),  # of spreadsheets
 )
 
 
@@ -63,7 +64,9 @@ class FileFormat:
             raise SchemaError(f"encoding {self.encoding!r} is not known") from None
         listed: Any = self.missing
         if isinstance(listed, str) or not all(isinstance(word, str) for word in listed):
-            raise SchemaError("missing must be a list of words for nothing, such as ['NA', '-9']")
+            raise SchemaError(
+                "missing must be a list of words for missing values, such as ['NA', '-9']"
+            )
         words = (word.strip().casefold() for word in self.missing)
         object.__setattr__(self, "missing", tuple(w for w in words if w not in MISSING_WORDS))
 

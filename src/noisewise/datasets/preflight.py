@@ -44,15 +44,15 @@ _FIFTH = 0.2
 _ALL = 0.95
 #: What is wrong with cells that are not known: of a list, and of a date.
 _UNKNOWN = (
-    "are not in its list of values and all count as the same value, other: misspelt, or is the "
-    "list too short?",
+    "are not in its list of values and all count as one value, 'other': are they misspelt, or is "
+    "the list too short?",
     "cannot be read as a day and count as missing. If days are written in several ways, list "
     'them: format = ["%d.%m.%Y", "%Y-%m-%d"]',
 )
 #: Below this, rows times epsilon buys little, and below that nothing.
 _FEW = 1000.0
 _NONE = 100.0
-_NOT_PRIVATE = "Local look, NOT private: exact counts, for you alone. Not part of any release."
+_NOT_PRIVATE = "A local look at the records, NOT private: keep these exact counts to yourself."
 
 
 #: Said of every training that was looked at before, whatever was seen.
@@ -95,7 +95,7 @@ class Look:
 
     def __str__(self) -> str:
         lines = [_NOT_PRIVATE, *(f"  {fact}" for fact in self.facts)]
-        lines += [f"Mind: {warning}" for warning in self.warnings]
+        lines += [f"Warning: {warning}" for warning in self.warnings]
         lines += [f"STOP: {stop}" for stop in self.stops]
         return "\n".join(lines)
 
@@ -112,8 +112,8 @@ class Look:
     def tell(self, aloud: bool) -> None:
         """Print it, or warn of what may disappoint; raise what cannot work."""
         if aloud:
-            print(self, file=sys.stderr)
-        self.require()
+            print(Look(self.facts, self.warnings), file=sys.stderr)
+        self.require()  # says the rest
         if not aloud:
             for text in self.warnings:
                 warnings.warn(f"{text} (a local look, not private)", PreflightWarning, stacklevel=7)
@@ -143,8 +143,31 @@ def look_at(path: str | Path, schema: Schema) -> Look:
             f"{len(raw) - len(frame):,} rows have no readable target and are left out"
         )
     found += look_at_rows(frame, schema) + look_at_columns(frame, schema)
+    found += _look_at_cells(read_table(path, schema, keep_unlabelled=True), raw, schema)
     if schema.target is not None and schema.target in frame.columns:
         found += look_at_target(frame[schema.target], schema.classes, schema.target_range)
+    return found
+
+
+def _look_at_cells(frame: pd.DataFrame, raw: pd.DataFrame, schema: Schema) -> Look:
+    """Count cells that hold something, but no number; and find columns that say nothing."""
+    found = Look()
+    for name, column in schema.columns.items():
+        if isinstance(column, Drop):
+            continue
+        if frame[name].nunique(dropna=False) == 1:
+            found.warnings.append(
+                f"{name} says the same in every row, so nothing can be learnt from it: leave it "
+                'out with kind = "drop"'
+            )
+        if column.kind != "numeric":
+            continue
+        unreadable = float((raw[name].notna() & frame[name].isna()).mean())
+        if unreadable >= _MANY:
+            found.warnings.append(
+                f"{unreadable:.0%} of the cells of {name} hold something that is not a number and "
+                "count as missing: notes, another decimal sign, or signs such as '<'?"
+            )
     return found
 
 
@@ -158,7 +181,9 @@ def look_at_rows(frame: pd.DataFrame, schema: Schema | None, of_units: bool = Fa
     if unit is not None and unit in frame.columns:
         different = int(frame[unit].nunique(dropna=False))
         if different < len(frame):
-            found.facts.append(f"the rows belong to {different:,} different {unit}, the units")
+            found.facts.append(
+                f"the rows belong to {different:,} units (different values of {unit})"
+            )
     elif schema is not None and not of_units:
         declared = {n for n, column in schema.columns.items() if column.kind == "identifier"}
         for name in frame.columns:
@@ -217,17 +242,17 @@ def look_at_columns(frame: pd.DataFrame, schema: Schema) -> Look:
         codes += [column.name] * bool(clamped and column.kind == "numeric")
     if codes:
         found.facts.append(
-            f"outside their range, and moved to its end, are some values of: {', '.join(codes)}. "
-            'If they are codes for nothing, say so in the schema: [file] missing = ["-999"]'
+            f"some values lie outside their range and are moved to its end: {', '.join(codes)}. If "
+            'they are codes for missing values, say so in the schema: [file] missing = ["-999"]'
         )
     used = sum(not isinstance(column, Drop) for column in schema.columns.values())
     if useless and len(useless) == used:
         found.stops.append(
-            "no column carries anything: " + "; ".join(useless) + ". Correct the ranges and "
+            "no column carries any information: " + "; ".join(useless) + ". Correct the ranges and "
             "categories from public knowledge"
         )
     elif useless:
-        found.warnings.append("these columns carry nothing: " + "; ".join(useless))
+        found.warnings.append("these columns carry no information: " + "; ".join(useless))
     return found
 
 
@@ -278,7 +303,7 @@ def look_at_target(target: Any, classes: Iterable[Any] | None, span: Any = None)
         only = f"only {present[0]!r}" if present else "none of them"
         found.stops.append(
             f"of the classes {listed} there is {only}: nothing can be learnt. Is the target "
-            "another column, or are its words others than in the schema?"
+            "another column, or does the schema write its classes in other words?"
         )
     elif min(share for share in shares if share) < 0.1:
         found.warnings.append(
@@ -296,6 +321,6 @@ def look_at_budget(rows: int, epsilon: float) -> Look:
         expect = "nothing" if product < _NONE else "little"
         found.warnings.append(
             f"at epsilon {epsilon:g} with {rows:,} rows expect {expect}: rows times epsilon is "
-            f"{product:,.0f}, and from about {_FEW:,.0f} on models begin to be useful"
+            f"{product:,.0f}, and models begin to be useful from about {_FEW:,.0f} on"
         )
     return found

@@ -50,9 +50,9 @@ def read_table(
     r"""Read a .csv or .parquet file as its schema declares it.
 
     Numbers are read with the schema's decimal sign, blanks around names and cells are removed,
-    words for nothing become missing, and labels take the words of the public classes. A number
-    that cannot be read is missing. Rows without a readable target are left out: that rule looks at
-    one row at a time, so it costs no privacy.
+    words for missing values become missing, and labels take the words of the public classes. A
+    number that cannot be read is missing. Rows without a readable target are left out: that rule
+    looks at one row at a time, so it costs no privacy.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def read_table(
 
 
 def _words(column: Column) -> frozenset[str]:
-    """Return the values that a column lists, as they are compared with words for nothing."""
+    """Return the values that a column lists, as they are compared with words for missing values."""
     listed: tuple[Any, ...] = ()
     if isinstance(column, (Categorical, Ordinal, Binary)):
         listed = tuple(column.values)
@@ -150,7 +150,7 @@ def read_cells(
     form: FileFormat | None = None,
     words: Mapping[str, frozenset[str]] | None = None,
 ) -> pd.DataFrame:
-    """Read a file: cells of text without blanks around them, words for nothing as missing.
+    """Read a file: cells of text without blanks around them, words for missing values as missing.
 
     `words` are values that columns list: there "none" or "-" is a value like any other. Without a
     form the separator is found in the line of names. Bytes that are no UTF-8 in a file

@@ -23,6 +23,7 @@ from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc import PrivateROC, private_roc
+from noisewise.ecdf.roc_band import limits_at
 from noisewise.ecdf.sources.tables import Column, column_of, rows_at_hand
 from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
 from noisewise.privacy import _validate
@@ -92,11 +93,24 @@ class Evaluation:
         positives = max(self.roc.release.positives, 0.0)
         return positives / max(positives + max(self.roc.release.negatives, 0.0), 1.0)
 
+    def _place(self, threshold: float) -> int:
+        return int(np.argmin(np.abs(self.roc.thresholds - threshold)))
+
+    def at_interval(self, threshold: float, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """Return limits of what :meth:`at` tells, which hold together with probability `level`."""
+        place = self._place(threshold)
+        limits = limits_at(self.roc.release, max(place - 1, 0), level)
+        told = self.at(threshold)
+        return {
+            name: (min(low, told[name]), max(high, told[name]))
+            for name, (low, high) in limits.items()
+        }
+
     def at(self, threshold: float) -> dict[str, float]:
         """Return recall, false alarms and precision of saying yes from a score on."""
         positives = max(self.roc.release.positives, 1.0)
         negatives = max(self.roc.release.negatives, 0.0)
-        place = int(np.argmin(np.abs(self.roc.thresholds - threshold)))
+        place = self._place(threshold)
         recall, alarm = float(self.roc.tpr[place]), float(self.roc.fpr[place])
         found = recall * positives + alarm * negatives
         precision = recall * positives / found if found > 0 else 0.0
@@ -114,6 +128,10 @@ class Evaluation:
             "base_rate": self.base_rate,
             "threshold": threshold,
             **self.at(threshold),
+            **{
+                f"{name}_interval": list(ends)
+                for name, ends in self.at_interval(threshold, level).items()
+            },
             "score_quantiles": dict(zip(map(str, wanted), quantiles, strict=True)),
         }
         if self.calibration is not None:

@@ -2,8 +2,9 @@
 
 One release each, of sums to which one record adds a bounded amount
 (:mod:`noisewise.ecdf.group_sums`, docs/proofs/curves.md#groups); everything else is computed from
-the noisy sums. One record is in one cell of a confusion matrix; in a regression it adds 1 to the
-number of records, and at most 1 to each of four sums of scaled numbers.
+the noisy sums, with intervals (docs/proofs/curves.md#intervals). One record is in one cell of a
+confusion matrix; in a regression it adds 1 to the number of records, and at most 1 to each of four
+sums of scaled numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,17 @@ __all__ = [
 #: Sums of a regression and their parts of epsilon.
 _SUMS = {"count": 0.2, "absolute": 0.3, "square": 0.2, "target": 0.15, "target_square": 0.15}
 _NO_CUTS: FloatArray = np.empty(0)
+#: Noise comes in steps of a grid and is simulated: what either could take away from a reach.
+_SLACK = 1.02
+
+
+@lru_cache
+def _reach(terms: int, level: float) -> float:
+    """Within which a sum of so many Laplace variables of scale 1 lies, with this probability."""
+    if terms == 1:
+        return -_SLACK * math.log1p(-level)
+    drawn = np.random.default_rng(0).laplace(size=(100_000, terms)).sum(axis=1)
+    return _SLACK * float(np.quantile(np.abs(drawn), level))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +99,21 @@ class PrivateConfusion:
         found = np.diag(self.counts) / np.maximum(self.counts.sum(axis=1), 1.0)
         return np.asarray(np.clip(found, 0.0, 1.0))
 
+    def accuracy_interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return what the noise leaves open: the accuracy on these records is inside, at `level`.
+
+        The counts of right and of wrong predictions have noise of their own.
+        """
+        size, scale = len(self.classes), self.sums.scales["0,0"]
+        right = float(np.trace(self.counts))
+        wrong = float(self.counts.sum()) - right
+        ends = []
+        for total, terms in ((right, size), (wrong, size * (size - 1))):
+            reach = scale * _reach(terms, math.sqrt(level)) if terms else 0.0
+            ends.append((max(0.0, total - reach), max(0.0, total + reach)))
+        (least, most), (fewest, many) = ends
+        return least / max(least + many, 1.0), most / max(most + fewest, 1e-300)
+
     @property
     def standard_error(self) -> float:
         """Of one count, by the noise alone."""
@@ -96,6 +124,7 @@ class PrivateConfusion:
         names = [str(name) for name in self.classes]
         return {
             "accuracy": self.accuracy,
+            "accuracy_interval": list(self.accuracy_interval()),
             "records": self.records,
             "base_rates": dict(zip(names, self.base_rates.tolist(), strict=True)),
             "recalls": dict(zip(names, self.recalls.tolist(), strict=True)),
@@ -220,6 +249,31 @@ class PrivateRegressionErrors:
             return math.nan
         return 1.0 - max(0.0, self._sum("square") / self.records) / variance
 
+    def _span(self, name: str, level: float) -> tuple[float, float]:
+        """Return where a sum is without its noise; all of them are there together, at `level`."""
+        reach = self.sums.scales[name] * _reach(1, level ** (1 / len(_SUMS)))
+        return max(0.0, self._sum(name) - reach), max(0.0, self._sum(name) + reach)
+
+    def r2_interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return what the noise leaves open: R2 on these records is inside, at `level`."""
+        low, high = self._span("count", level)
+        low = max(low, 1.0)
+        first, last = self._span("target", level)
+        smallest, largest = self._span("target_square", level)
+        least, most = self._span("square", level)
+        # The sum of squares around the mean is at most a quarter for each record.
+        spread = min(largest - first**2 / max(high, 1.0), max(high, 1.0) / 4)
+        narrow = smallest - min(last, high) ** 2 / low
+        upper = 1.0 - least / spread if spread > 0.0 else 1.0
+        return (1.0 - most / narrow if narrow > 0.0 else -math.inf), upper
+
+    def mean_absolute_error_interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return what the noise leaves open: the MAE on these records is inside, at `level`."""
+        low, high = self._span("count", level)
+        least, most = self._span("absolute", level)
+        shares = least / max(high, 1.0), min(1.0, most / max(low, 1.0))
+        return shares[0] * (self.high - self.low), shares[1] * (self.high - self.low)
+
     @property
     def standard_error(self) -> float:
         """Of the MAE, by the noise alone."""
@@ -231,7 +285,9 @@ class PrivateRegressionErrors:
         found = self.r2
         return {
             "r2": None if math.isnan(found) else found,
+            "r2_interval": list(self.r2_interval()),
             "mean_absolute_error": self.mean_absolute_error,
+            "mean_absolute_error_interval": list(self.mean_absolute_error_interval()),
             "mean_absolute_error_noise": self.standard_error,
             "root_mean_squared_error": self.root_mean_squared_error,
             "mean_target": self.mean_target,

@@ -19,7 +19,7 @@ from noisewise.ecdf.auc import area_under
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.two_class import TwoClassCounts
 
-__all__ = ["RateBand", "rate_band"]
+__all__ = ["RateBand", "limits_at", "rate_band"]
 
 # Numbers simulated at once.
 CHUNK = 1 << 22
@@ -75,6 +75,48 @@ def rate_band(release: TwoClassCounts, level: float, draws: int, seed: int = 0) 
     )
     thresholds = np.concatenate([[np.inf], release.thresholds])
     return RateBand(thresholds, fpr_low, fpr_high, tpr_low, tpr_high, level)
+
+
+def limits_at(
+    release: TwoClassCounts, place: int, level: float, draws: int = 1000, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Return limits of recall, false-positive rate and precision at one threshold of the grid.
+
+    All three hold together with probability at least `level`: the band above at one place, where
+    the factor is smaller. Precision G = p / (p + f), with noise e of the positives p and d of the
+    negatives f found, has ``(1 - G) p' - G f' = (1 - G) e - G d``, at most c s in size.
+    """
+    nothing = (0.0, 1.0)
+    variance = float(release.variance[1][place])
+    total = float(release.variance[1][-1])
+    covariance = float(np.split(release.mechanism.total_covariance, 2)[1][place])
+    own, rest = math.sqrt(variance), math.sqrt(max(variance - 2 * covariance + total, 0.0))
+    generator = np.random.default_rng(seed)
+    worst = []
+    step = max(1, CHUNK // (2 * release.grid.bins))
+    for start in range(0, draws, step):
+        size = min(step, draws - start)
+        noise = release.mechanism.simulate(generator, size).reshape(size, 2, -1)
+        here, last = noise[:, :, place], noise[:, :, -1]
+        parts = [np.abs(here) / own if own else 0 * here]
+        parts.append(np.abs(here - last) / rest if rest else 0 * here)
+        worst.append(np.max(np.concatenate(parts, axis=1), axis=1))
+    rank = min(draws, math.ceil((draws + 1) * level)) - 1
+    factor = float(np.sort(np.concatenate(worst))[rank])
+    found = {}
+    for row, name in enumerate(("false_positive_rate", "recall")):
+        count, whole = float(release.noisy[row][place]), float(release.noisy[row][-1])
+        excess = factor * (rest - own)
+        low = (count - factor * own) / (whole + excess) if whole + excess > 0 else 0.0
+        high = (count + factor * own) / (whole - excess) if whole - excess > 0 else 1.0
+        found[name] = (min(1.0, max(0.0, low)), min(1.0, max(0.0, high)))
+    right, wrong = float(release.noisy[1][place]), float(release.noisy[0][place])
+    both = right + wrong
+    found["precision"] = nothing
+    if both > 0:
+        ends = ((right - factor * own) / both, (right + factor * own) / both)
+        found["precision"] = (min(1.0, max(0.0, ends[0])), min(1.0, max(0.0, ends[1])))
+    return found
 
 
 def _limits(

@@ -44,7 +44,7 @@ from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
 from noisewise.privacy import LedgerHead, Statement, _validate
 from noisewise.privacy.events import Event
-from noisewise.release import Account, compose, name_of_unit
+from noisewise.release import Account, SealedAccount, compose, digest_of, name_of_unit
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.plan import RECORD
@@ -374,6 +374,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         self.weights_ = weights_of(fitted.model)
         self._epochs = fitted.epochs
+        if isinstance(self._release_account, SealedAccount):
+            layers = (array for layer in self.weights_ for array in layer)
+            self._release_account.begin(digest_of(dict(enumerate(layers))))
         x, target = one_row_each(table, seed, bound_to, x, target)
         unit = fitted.run.plan.unit
         more_said = self._finish(x, target, seed, bound_to, unit)

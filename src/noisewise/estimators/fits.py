@@ -80,7 +80,7 @@ class FitAccount:
             raise BudgetExceededError(
                 f"this fit does not fit the budget of {self._ledger.path.name!r}: with it "
                 f"{round_up(after)} would be spent of epsilon {epsilon:g} at delta {delta:g}. No "
-                "record was read and nothing was charged. Ask for a smaller epsilon, fewer "
+                "record was used and nothing was charged. Ask for a smaller epsilon, fewer "
                 "candidates or fewer folds."
             )
 

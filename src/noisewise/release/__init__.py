@@ -28,6 +28,7 @@ from noisewise.release.parties import (
 )
 from noisewise.release.promise import Promise, StatedArray, StatedNumber, StatedTuple, compose
 from noisewise.release.query import Query
+from noisewise.release.sealed import SealedAccount
 from noisewise.release.several import Envelope, Once, Prepaid, together
 from noisewise.release.units import (
     ONE_ROW,
@@ -68,6 +69,7 @@ __all__ = [
     "Promise",
     "Query",
     "Release",
+    "SealedAccount",
     "StatedAggregator",
     "StatedArray",
     "StatedNumber",

@@ -14,6 +14,7 @@ from noisewise.release.noise import Noise
 from noisewise.release.parties import Parties
 from noisewise.release.promise import Promise
 from noisewise.release.query import Query
+from noisewise.release.sealed import SealedAccount
 
 __all__ = ["Release", "release"]
 
@@ -122,6 +123,10 @@ def release(
     if delta is not None:
         promise.state()  # what cannot be promised is refused before it costs anything
     note = query.what or agreed.noise.description
+    if isinstance(account, SealedAccount) and source.is_secure:
+        kept = account.recalled(event)
+        if kept is not None:  # paid for by this run before it was stopped
+            return Release(kept, promise, agreed.noise)
     if account.compares(source):
         key = "" if source.is_secure else f"noise of {source.place}"
         parties.first(lambda: account.require_room(event, key))
