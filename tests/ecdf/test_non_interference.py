@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from common.observing import assert_same, attempt
 
 import noisewise.ecdf
 import noisewise.release
+from common.observing import assert_same, attempt
 from noisewise import ecdf
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.release import noise as noising

@@ -138,7 +138,8 @@ def test_every_contraction_is_attacked(monkeypatch):
 
         return noted
 
-    for kind in {base for kind in kinds for base in kind.__mro__ if issubclass(base, Contraction)}:
+    bases = {base for kind in kinds for base in kind.__mro__ if issubclass(base, Contraction)}
+    for kind in bases:
         for name in ("sums", "clipped_sums", "instantiate"):
             if name in vars(kind):
                 monkeypatch.setattr(kind, name, noting(kind, name))

@@ -18,6 +18,7 @@ from noisewise.gradients.contractions import (
 from noisewise.gradients.contractions.convolution import Convolution
 from noisewise.gradients.contractions.given import CombinedContraction
 from noisewise.gradients.contractions.rounding import (
+    ALONE,
     BLOCK,
     PIECES,
     POSITIONS,
@@ -56,6 +57,26 @@ def test_the_budget_adds_up():
     total = (kernels + runs + norms + itself + result) * 1.001
     assert total <= SLACK
     assert total > 0.8 * SLACK  # and nothing is wasted
+
+
+def test_the_budget_of_a_layer_by_itself_adds_up():
+    """Its right column: shared kernels of at most 16 records (#alone)."""
+    runs = 4 * U * 16 * math.sqrt(RUN * sum(n * n for n in [RUN - 1, *range(RUN - 1, 0, -1)]))
+    norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+    total = (ALONE + runs + norms + 2 * U * FEW) * 1.001
+    assert 0.8 * SLACK < total <= SLACK
+
+
+@pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_layer_by_itself_keeps_to_its_share(positions, exact):
+    """Errors of three full kernels and of one that lacks a record."""
+    ratio = spread(positions) if exact else 1.0
+    records = kernel_records(positions, ratio, torch.float32, alone=True)
+    among = kernel_records(positions, ratio, torch.float32)
+    assert among <= records <= 16
+    if records > 1:
+        assert U * positions * ratio * (3 * records**2 + (records - 1) ** 2) <= ALONE
 
 
 @pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])
@@ -350,7 +371,13 @@ def alone():
         convolved = (torch.conv1d, torch.conv2d, torch.conv3d)[len(shape) - 1]
         cotangent = torch.randn_like(
             convolved(
-                x, weight, None, settings.stride, settings.padding, settings.dilation, settings.groups
+                x,
+                weight,
+                None,
+                settings.stride,
+                settings.padding,
+                settings.dilation,
+                settings.groups,
             )
         )
         return ConvolutionContraction(
@@ -372,13 +399,13 @@ def alone():
     yield "dense", linear(21, 300, 200, 180, generator)
 
 
-ALONE = dict(alone())
+BY_ITSELF = dict(alone())
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
+@pytest.mark.parametrize("name", sorted(BY_ITSELF))
 def test_gradients_by_themselves_are_close_to_the_exact_ones(name):
     """In kernels of few positions, whichever kernel is the fastest."""
-    contraction = ALONE[name]
+    contraction = BY_ITSELF[name]
     left, right = (side(0, 21).double() for side in (contraction.left, contraction.right))
     exact = torch.matmul(left, right.transpose(-1, -2)).flatten(1)
     products = contraction.positions_bound()
@@ -393,7 +420,7 @@ def test_gradients_by_themselves_are_close_to_the_exact_ones(name):
     assert seen == 21
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
+@pytest.mark.parametrize("name", sorted(BY_ITSELF))
 def test_gradients_by_themselves_are_the_same_in_every_place(name):
     """To the bit, also where the last records do not fill a kernel: #positions."""
     contraction = dict(alone())[name]

@@ -3,9 +3,9 @@
 A run is made twice. The first time the answers of the one place in which exact sums of gradients
 and noise meet (:class:`noisewise.release.tensors.TensorNoise`, and `release.noise.add` for numbers)
 are kept; the second time all records are others, bad ones among them, and that place gives the same
-answers. Then weights, optimizer, history, statement, attributes, what was printed, logged and warned,
-the exception if there is one, and files must be equal to the bit. Entry points are found by their
-names, gradient rules in their registry: a new one without a case fails.
+answers. Then weights, optimizer, history, statement, attributes, what was printed, logged and
+warned, the exception if there is one, and files must be equal to the bit. Entry points are found by
+their names, gradient rules in their registry: a new one without a case fails.
 """
 
 import logging
@@ -16,12 +16,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from common.observing import assert_same
 from making_runs import plan
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import noisewise as nw
+from common.observing import assert_same
 from noisewise import estimators, training
 from noisewise.estimators import fits
 from noisewise.gradients import GRADIENT_RULES, rule_named
@@ -146,9 +146,7 @@ def prepared(gradients, data, **options):
     model = model_for(gradients)
     optimizer = torch.optim.Adam(model.parameters(), 0.1)
     planned = plan(gradients=gradients, steps=3, batch_size=40)
-    run = training.make_private(
-        model, optimizer, nn.CrossEntropyLoss(), data, planned, **options
-    )
+    run = training.make_private(model, optimizer, nn.CrossEntropyLoss(), data, planned, **options)
     return run, model, optimizer
 
 

@@ -257,7 +257,9 @@ class ConvolutionContraction(_Convolved):
             yield from super().gradients_once(start, stop)
             return
         for a, b in chunks(stop - start, self._beside):
-            factors = (self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent))
+            factors = (
+                self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent)
+            )
             yield a, b, self._by_group(*factors, self.settings, b - a)
 
     def close_gradients(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
@@ -299,9 +301,7 @@ class ConvolutionContraction(_Convolved):
         template = x.new_empty(()).expand(
             cotangent.shape[1], x.shape[1] // groups, *settings.kernel
         )
-        _, found = replace(settings, groups=groups).backward(
-            cotangent, x, template, (False, True)
-        )
+        _, found = replace(settings, groups=groups).backward(cotangent, x, template, (False, True))
         assert found is not None
         return found.reshape(records, -1)
 

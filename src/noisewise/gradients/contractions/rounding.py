@@ -69,9 +69,7 @@ def spread(positions: int) -> float:
     return 4.0 * math.sqrt(positions)
 
 
-def kernel_records(
-    positions: int, ratio: float, dtype: torch.dtype, alone: bool = False
-) -> int:
+def kernel_records(positions: int, ratio: float, dtype: torch.dtype, alone: bool = False) -> int:
     """Return how many records may share a float32 kernel; one: each is computed by itself.
 
     Parameters
