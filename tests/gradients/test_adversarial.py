@@ -310,6 +310,19 @@ def test_a_factor_that_float32_hardly_holds_is_not_rounded_up():
         assert moved(model, loss_of(1e-15), x, torch.zeros(3), estimator) <= 1
 
 
+@pytest.mark.parametrize("bound", [1e-30, 1e-36, 1e-44])
+def test_a_tiny_bound_is_not_exceeded_by_numbers_that_underflow(bound):
+    """A bound of 1e-36 was exceeded by 16 %, a clipped loss gradient of 1e-44 by 8 %."""
+    rule = nw.Clipped(bound, per="layer", rule="normalise")
+    found = searched("wide sequence", torch.float32, rule, 0, most=80, weight=1e-20)
+    for kind in (nw.Propagated, nw.InputScaled):
+        estimator = kind(loss_clip=bound, input_norm=1.0)
+        torch.manual_seed(0)
+        model = bounded_model()
+        found += ratios(model, (2, 6, 6), None, torch.float32, estimator, 0, weight=None, most=20)
+    assert all(ratio <= 1 for ratio in found)
+
+
 @pytest.mark.parametrize("rule", ["clip", "automatic", "normalise"])
 @pytest.mark.parametrize("name", ["dense", "wide sequence", "narrow sequence", "convolution"])
 def test_huge_activations_with_tiny_cotangents_do_not_overflow(name, rule):

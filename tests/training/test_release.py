@@ -37,3 +37,15 @@ def test_a_group_that_no_record_can_move_gets_no_noise_and_shows_no_sum():
     noise = planned(0.0, 8, 1.0, 2.0, torch.float16)
     found = noise.applied([{"w": torch.ones(8)}], Randomness.seeded(1))
     assert torch.equal(found["w"], torch.zeros(8, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("sums", [torch.float32, torch.float64])
+def test_a_sum_is_divided_after_its_noise(sums):
+    """A quotient rounds, and before the noise that would move the sum beyond its sensitivity."""
+    generator = torch.Generator().manual_seed(0)
+    total = (1000 * torch.randn(500, generator=generator)).to(sums)
+    noise = planned(1.0, 500, 0.5, 37.0, torch.float32)
+    found = noise.applied([{"w": total}], Randomness.seeded(1))["w"]
+    (drawn,) = Randomness.seeded(1).normal_for([torch.empty(500)], noise.deviations)
+    assert torch.equal(found, ((drawn.to(sums) + total) * (1 / 37.0)).float())
+    assert not torch.equal(found, (drawn / 37.0 + total * (1 / 37.0)).float())
