@@ -48,4 +48,5 @@ def test_a_sum_is_divided_after_its_noise(sums):
     found = noise.applied([{"w": total}], Randomness.seeded(1))["w"]
     (drawn,) = Randomness.seeded(1).normal_for([torch.empty(500)], noise.deviations)
     assert torch.equal(found, ((drawn.to(sums) + total) * (1 / 37.0)).float())
-    assert not torch.equal(found, (drawn / 37.0 + total * (1 / 37.0)).float())
+    if sums == torch.float32:  # the other order differs, so that this test can tell
+        assert not torch.equal(found, drawn / 37.0 + total * (1 / 37.0))
