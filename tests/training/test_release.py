@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from making_runs import start, table
 
 from noisewise.privacy import Randomness, Sensitivity
 from noisewise.release.tensors import TensorNoise
@@ -50,3 +51,15 @@ def test_a_sum_is_divided_after_its_noise(sums):
     assert torch.equal(found, ((drawn.to(sums) + total) * (1 / 37.0)).float())
     if sums == torch.float32:  # the other order differs, so that this test can tell
         assert not torch.equal(found, drawn / 37.0 + total * (1 / 37.0))
+
+
+def test_a_statement_says_what_its_numbers_rest_on():
+    run = start()
+    for batch in run.loader:
+        run.step(*batch)
+    said = run.statement().assumptions
+    assert any("last bits" in line for line in said)
+    assert not any("order drawn at random" in line for line in said)
+    by_caller = start()
+    by_caller.step(*table(40))
+    assert any("order drawn at random" in line for line in by_caller.statement().assumptions)
