@@ -73,20 +73,21 @@ def test_no_aimed_record_breaks_a_measured_bound(name):
 @pytest.mark.parametrize("name", ["bag", "convolution", "factors of a weight", "wide sequence"])
 def test_no_aimed_record_breaks_a_bound_in_pieces_views_units_or_combinations(name, way):
     estimators = attacks(name)
-    for seed in range(len(name + way) % 7, len(estimators), 7):
+    for seed in range(len(name + way) % 13, len(estimators), 13):
         dtype = DTYPES[seed % 3]
         found = searched(name, dtype, estimators[seed], seed, most=4, way=way)
         assert all(ratio <= 1 for ratio in found), (dtype, estimators[seed], max(found))
 
 
-@pytest.mark.parametrize("estimator", list(propagating()), ids=repr)
-def test_no_aimed_record_breaks_a_propagated_bound(estimator):
-    torch.manual_seed(0)
-    for seed, way in enumerate(way for way in WAYS if takes(way, estimator)):
+@pytest.mark.parametrize(("number", "estimator"), list(enumerate(propagating())))
+def test_no_aimed_record_breaks_a_propagated_bound(number, estimator):
+    ways = [way for way in WAYS if takes(way, estimator)]
+    for way in (ways[0], ways[1 + number % (len(ways) - 1)]):
+        torch.manual_seed(0)
         found = list(
             ratios(
-                *(bounded_model(), (2, 6, 6), None, torch.float32, estimator, seed),
-                weight=None, most=6, way=way,
+                *(bounded_model(), (2, 6, 6), None, torch.float32, estimator, number),
+                weight=None, most=20, way=way,
             )
         )  # fmt: skip
         assert all(ratio <= 1 for ratio in found), (way, max(found))
