@@ -257,10 +257,10 @@ class ConvolutionContraction(_Convolved):
             yield from super().gradients_once(start, stop)
             return
         for a, b in chunks(stop - start, self._beside):
-            factors = (
+            x, cotangent = (
                 self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent)
             )
-            yield a, b, self._by_group(*factors, self.settings, b - a)
+            yield a, b, self._by_group(x, cotangent, self.settings, b - a)
 
     def close_gradients(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
         """By torch's kernel for groups, so many lines of the image at a time that it adds few."""
