@@ -42,7 +42,7 @@ from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
-from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
+from noisewise.gradients.sums import BoundedSum, Group, sensitivity_of, sum_type
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
@@ -452,7 +452,7 @@ class Summation(Runner):
                 if total is None:
                     total = torch.zeros_like(parameter, dtype=kind)
                 gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
-            sensitivity = limits[spec.name] * (1 + SLACK)
+            sensitivity = sensitivity_of(limits[spec.name])
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)
         return BoundedSum(tuple(groups), records, found.nonfinite, found.norms(kind))

@@ -359,8 +359,10 @@ class Tape:
         elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
+            part.alone = True  # every use has a bound of its own
             add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
+            part.alone = True
             norm = part.input_squares().double().sqrt()
             keep = needed(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
@@ -406,6 +408,7 @@ class Tape:
             return held(self.factors[group](norms), norms, limit)
 
         if len(uses) == 1:
+            uses[0].alone = True
             sums, norm = uses[0].clipped_sums(factors, cheap)
             add_to(self.sums, sums)
         else:
