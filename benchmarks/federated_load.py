@@ -93,6 +93,17 @@ class Load:
         self.manifests += len(manifest.encoded)
         return head.encode() + body
 
+    def manifest(self, number: int, shares: list[bytes]) -> Manifest:
+        """Describe a contribution."""
+        return Manifest.of(
+            study=self.study.fingerprint,
+            party=self.signers[number].name,
+            records=1,
+            common=self.route.check(0, shares[0], 1),
+            shares=dict(zip(self.trial.servers, shares, strict=True)),
+            piece_size=1 << 20,
+        )
+
     async def worker(self, trust: ssl.SSLContext) -> None:
         """Send contribution after contribution on two connections that stay open."""
         lines = [
@@ -101,14 +112,7 @@ class Load:
         ]
         for number in self.waiting:
             shares = [keys.table[number : number + 1].tobytes() for keys in self.keys]
-            manifest = Manifest.of(
-                study=self.study.fingerprint,
-                party=self.signers[number].name,
-                records=1,
-                common=self.route.check(0, shares[0], 1),
-                shares=dict(zip(self.trial.servers, shares, strict=True)),
-                piece_size=1 << 20,
-            )
+            manifest = self.manifest(number, shares)
             for server, (_, writer) in enumerate(lines):
                 data = self.request(number, server, manifest, shares[server])
                 self.sent += len(data)

@@ -17,7 +17,9 @@ the ranks that the answer has among the records, averaged over quantiles and run
 a Python of their own (``--peers /path/to/python``), which needs diffprivlib, opendp and
 python-dp; what is not installed there is left out, and ``--only diffprivlib`` leaves others out.
 ``--cases Cauchy,lognormal --epsilons 0.05`` are some cases and budgets, for more runs.
-Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean.
+Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean. So it
+is also counted in how many rows a method is better than ours by more than chance: by four standard
+errors of the difference of the two means.
 """
 
 from __future__ import annotations
@@ -76,11 +78,22 @@ def records(source: str, column: str) -> np.ndarray:
     return values.dropna().to_numpy(np.float64)
 
 
+CHANCE = 4.0  # standard errors
+
+
 def missed(ordered: np.ndarray, q: np.ndarray, found: np.ndarray) -> float:
     """By how much ranks are wrong, as a part of n."""
     below = np.searchsorted(ordered, found, "left") / ordered.size
     upto = np.searchsorted(ordered, found, "right") / ordered.size
     return float(np.maximum(0, np.maximum(below - q, q - upto)).mean())
+
+
+def better_than_chance(errors: list[float], ours: list[float]) -> bool:
+    """Whether errors are smaller than ours by more than chance makes of equal ones."""
+    if len(errors) < 2 or len(ours) < 2:
+        return False
+    deviation = np.sqrt(np.var(errors, ddof=1) / len(errors) + np.var(ours, ddof=1) / len(ours))
+    return bool(np.mean(ours) - np.mean(errors) > CHANCE * deviation)
 
 
 def evenly(number: int) -> np.ndarray:
@@ -232,27 +245,36 @@ def main() -> None:
             command += ["--only", options.only] if options.only else []
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             answers = json.loads(done.stdout)
-    rows, worse = [], 0
+    rows, worse, beyond = [], 0, []
     for number, x in data.items():
         (name, _, _, bounds), ordered = CASES[number], np.sort(x)
         for epsilon, many in settings(epsilons):
-            q, errors = evenly(many), {}
-            for method, ask in (("noisewise", ours), ("our curve", curve)):
-                found = [ask(x, q, bounds, epsilon) for _ in range(options.runs)]
-                errors[method] = float(np.mean([missed(ordered, q, one) for one in found]))
+            q = evenly(many)
+            found = {
+                method: [ask(x, q, bounds, epsilon) for _ in range(options.runs)]
+                for method, ask in (("noisewise", ours), ("our curve", curve))
+            }
             for method in PEERS:
                 held = answers.get(method, {}).get(f"{number} {epsilon} {many}")
                 if held is not None:
-                    errors[method] = float(
-                        np.mean([missed(ordered, q, np.array(one)) for one in held])
-                    )
-            least = min(value for method, value in errors.items() if method != "noisewise")
-            worse += errors["noisewise"] > least
-            rows.append([name, epsilon, many, *(errors.get(m, float("nan")) for m in METHODS)])
+                    found[method] = [np.array(one) for one in held]
+            errors = {
+                method: [missed(ordered, q, one) for one in each] for method, each in found.items()
+            }
+            means = {method: float(np.mean(each)) for method, each in errors.items()}
+            worse += means["noisewise"] > min(means.values())
+            beyond += [
+                f"{name}, epsilon {epsilon}, {many} quantiles: {method} {means[method]:.2g} "
+                f"against {means['noisewise']:.2g}"
+                for method, each in errors.items()
+                if better_than_chance(each, errors["noisewise"])
+            ]
+            rows.append([name, epsilon, many, *(means.get(m, float("nan")) for m in METHODS)])
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     cells = [tuple(f"{v:.2g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
     table("ranks missed, as a part of n", ("case", "epsilon", "quantiles", *METHODS), cells)
-    print(f"noisewise is not the best in {worse} of {len(rows)} rows")
+    print(f"noisewise has not the least mean in {worse} of {len(rows)} rows")
+    print(f"by more than {CHANCE:g} standard errors: {len(beyond)}", *beyond, sep="\n  ")
     for epsilon, many in settings(epsilons):
         chosen = [row[3:] for row in rows if row[1:3] == [epsilon, many]]
         held = {m: [row[i] for row in chosen if row[i] == row[i]] for i, m in enumerate(METHODS)}

@@ -138,6 +138,7 @@ def main() -> None:
         print(promise.state())
     print(f"hospital {hospital.number}: sum of all weights {weights_sum(model):.6f}")
     print(f"right: {right.item() / 600 / parties:.3f}")
+    dist.barrier()  # nobody leaves while others still speak
     dist.destroy_process_group()
 
 

@@ -154,6 +154,66 @@ def test_columns_of_other_types_are_counted_as_their_doubles(form, kind):
     assert np.array_equal(here.noisy_counts, there.noisy_counts)
 
 
+#: Numbers of other types at their limits, and a grid whose edges they are on or near.
+EXTREMES = {
+    "whole numbers above 2^53": (
+        pa.array([2**53 + k for k in range(-130, 131)] + [2**63 - 1, -(2**63)], pa.int64()),
+        (2.0**53 - 128, 2.0**53 + 128), 16,
+    ),
+    "whole numbers without a sign": (
+        pa.array([0, 1, 2**53 + 1, 2**63 + 1025, 2**64 - 1], pa.uint64()), (0.0, 2.0**64), 64,
+    ),
+    "float32 on and beside edges": (
+        pa.array(
+            np.concatenate([
+                edge := np.linspace(0, 1, 11, dtype=np.float32), np.nextafter(edge, np.float32(2)),
+                np.nextafter(edge, np.float32(-2)),
+                np.array([-0.0, np.inf, -np.inf, 1e-45], np.float32),
+            ])
+        ),
+        (0.0, 1.0), 10,
+    ),
+    "truth values": (pa.array([True, False, True]), (0.0, 1.0), 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_numbers_at_the_limits_of_their_types_are_counted_as_arrays_count_them(form, extreme):
+    column, bounds, bins = EXTREMES[extreme]
+    if form == "ibis sqlite" and pa.types.is_unsigned_integer(column.type):
+        pytest.skip("SQLite has no such type")
+    table = FORMS[form](pa.table({"x": column}))
+    options = {"bounds": bounds, "bins": bins, "epsilon": 1.0, "seed": 1}
+    here = nw.ecdf.dp_ecdf(column.to_numpy(zero_copy_only=False), **options)
+    there = nw.ecdf.dp_ecdf("x", data=table, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_times_are_no_numbers(form):
+    column = pa.array([0, 10**15, None], pa.timestamp("us"))
+    if form == "ibis sqlite":
+        pytest.skip("SQLite has no such type")
+    table = FORMS[form](pa.table({"x": column}))
+    with pytest.raises(TypeError, match="must hold numbers"):
+        nw.ecdf.dp_ecdf("x", data=table, bounds=(0, 1), epsilon=1.0)
+
+
+@pytest.mark.parametrize(("words", "positive"), [("yes no", "no"), ("t f", "T"), ("true false", 1)])
+def test_words_that_an_engine_reads_as_truth_values_can_be_named(tmp_path, words, positive):
+    """DuckDB does so with CSV files, pandas does not."""
+    one, other = words.split()
+    rng = np.random.default_rng(3)
+    y, p = rng.choice([one, other], 200), rng.random(200)
+    pd.DataFrame({"y": y, "p": p}).to_csv(tmp_path / "rows.csv", index=False)
+    options = {"epsilon": 1.0, "seed": 1, "bins": 64, "bounds": (0, 1)}
+    name = one if positive == 1 else str(positive).lower()
+    here = nw.ecdf.private_roc(y, p, pos_label=name, **options)
+    there = nw.ecdf.private_roc("y", "p", data=tmp_path / "rows.csv", pos_label=positive, **options)
+    assert np.array_equal(here.release.noisy, there.release.noisy)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("labels", "pos_label"),

@@ -69,3 +69,24 @@ def test_missing_values_of_a_spark_frame_are_refused(spark):
         table = spark.createDataFrame([(0, 0.5), (1, bad)], "y int, p double")
         with pytest.raises(ValueError, match="NaN or missing"):
             nw.ecdf.dp_roc_curve("y", "p", data=table, epsilon=1.0)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["numbers", "names"])
+def test_units_of_a_spark_frame_are_bounded_as_those_of_arrays(spark, named):
+    rng = np.random.default_rng(4)
+    p = rng.integers(0, 65, 400) / 64
+    y = (rng.random(400) < p).astype(int)
+    whose = np.where(np.arange(400) % 2, 7, rng.integers(0, 90, 400))
+    names = [f"{'Ada' if one % 2 else 'ada'} {one // 2}" for one in whose] if named else whose
+    table = frame_of(spark, {"y": y, "p": p, "who": names})
+    options = {"epsilon": 1.0, "seed": 1, "bins": 64, "max_per_unit": 3}
+    here = nw.ecdf.private_roc(y, p, units=names, **options)
+    there = nw.ecdf.private_roc("y", "p", data=table, units="who", **options)
+    assert np.array_equal(here.release.noisy, there.release.noisy)
+
+
+def test_names_that_spark_calls_the_same_are_refused(spark):
+    frame = spark.createDataFrame([("Ada", 0.25), ("ada", 0.75)], "who string, p double")
+    blurred = frame.selectExpr("collate(who, 'UTF8_LCASE') who", "p")
+    with pytest.raises((ValueError, TypeError), match="units the same"):
+        nw.ecdf.dp_ecdf("p", data=blurred, bounds=(0, 1), epsilon=1.0, units="who")

@@ -8,7 +8,7 @@ from datetime import date
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_engines import FORMS, promised
+from test_engines import FORMS, duckdb, ibis, promised
 
 import noisewise as nw
 from noisewise.ecdf.grid import Grid
@@ -316,3 +316,45 @@ def test_no_name_that_takes_a_table_is_forgotten():
         and name not in ("private_confusion", "private_regression_errors")
     }
     assert takes == set(EVERY)
+
+
+NAMES = ["Ada", "ada", "ada", "ada", "Bob", "Bo\u00e9", "Boe", "x1", "x01", "n", "n "]
+
+
+@pytest.mark.parametrize("collation", ["nocase", "noaccent", "default"])
+def test_names_that_a_database_calls_the_same_are_refused_or_compared_by_bytes(collation, tmp_path):
+    """Bounded as one, Ada and ada moved each other's rows: either twice as far as its bound."""
+    x = np.arange(len(NAMES)) / len(NAMES)
+    options = {"bounds": (0, 1), "bins": 32, "epsilon": 1.0, "seed": 1, "units": "who"}
+    here = nw.ecdf.dp_ecdf(x, **{**options, "units": NAMES})
+    connection = duckdb.connect()
+    kind = "varchar" if collation == "default" else f"varchar collate {collation}"
+    if collation == "default":
+        connection.execute("pragma default_collation = nocase")
+    connection.execute(f"create table t (who {kind}, x double)")
+    connection.executemany("insert into t values (?, ?)", list(zip(NAMES, x.tolist(), strict=True)))
+    ledger = tmp_path / "budget.ledger"
+    Ledger.create(ledger, epsilon=10.0, delta=0.0).close()
+    with pytest.raises(ValueError, match="different identifiers of units the same") as refused:
+        nw.ecdf.dp_ecdf("x", data=connection.sql("from t"), ledger=ledger, **options)
+    assert "Ada" not in str(refused.value)
+    with Ledger.open(ledger) as book:
+        assert book.charges == ()
+    encoded = connection.sql("select encode(who) who, x from t")
+    there = nw.ecdf.dp_ecdf("x", data=encoded, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("collation", ["nocase", "rtrim", "binary"])
+def test_sqlite_compares_names_by_bytes_whatever_the_column_says(collation):
+    x = np.arange(len(NAMES)) / len(NAMES)
+    options = {"bounds": (0, 1), "bins": 32, "epsilon": 1.0, "seed": 1}
+    with ignored():
+        connection = ibis.sqlite.connect()
+        connection.raw_sql(f"create table t (who text collate {collation}, x real)")
+        connection.con.executemany(
+            "insert into t values (?, ?)", list(zip(NAMES, x.tolist(), strict=True))
+        )
+        there = nw.ecdf.dp_ecdf("x", data=connection.table("t"), units="who", **options)
+    here = nw.ecdf.dp_ecdf(x, units=NAMES, **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)

@@ -73,12 +73,15 @@ def contribute(
     from noisewise.cli.predictions import look_at_contribution
     from noisewise.federated.network import contribution
     from noisewise.federated.network.settings import ClientSettings
+    from noisewise.federated.network.threat import rows_of
 
     settings = ClientSettings.read(config)
     records = read_records(
         data, column, label, pos_label, schema, query=query, table=table, unit=unit
     )
-    if preflight and not is_engine(data, query, table):
+    if is_engine(data, query, table) and (rests_on := rows_of(settings.study)):
+        typer.echo(f"taken for granted: {rests_on}", err=True)
+    elif preflight:
         look = look_at_contribution(records.values, records.positive, settings.study)
         typer.echo(str(look), err=True)
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)

@@ -295,8 +295,8 @@ def positive_of(source: Any, label: str, pos_label: str | None) -> Any:
     """Return the positive label in the type of a column of a table."""
     if pos_label is None or label not in source.columns or not source.is_numeric(label):
         return pos_label
-    if source.is_boolean(label) and pos_label.lower() in ("true", "false"):
-        return pos_label.lower() == "true"
+    if source.is_boolean(label):  # whose words the table knows: "yes" of a CSV file is true
+        return pos_label
     try:
         return float(pos_label)
     except ValueError as error:

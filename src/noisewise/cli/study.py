@@ -91,6 +91,13 @@ def new(
         int | None,
         typer.Option(help="How many parties may hold rows of one unit. [default: all]"),
     ] = None,
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="NAME.crt of 'noisewise key new NAME --host HOST', one for every server; left out "
+            "if servers have certificates of a public authority."
+        ),
+    ] = None,
     trial: Annotated[
         bool,
         typer.Option(
@@ -109,7 +116,12 @@ def new(
       noisewise study check heart/*/*.toml
     """
     from noisewise.federated.network.errors import ConfigurationError
-    from noisewise.federated.network.setup import read_members, with_keys, write_study
+    from noisewise.federated.network.setup import (
+        read_certificates,
+        read_members,
+        with_keys,
+        write_study,
+    )
     from noisewise.federated.network.study import Server, Study
     from noisewise.privacy.relation import Relation
 
@@ -126,6 +138,9 @@ def new(
             "server everything or lie for it: it decides how much noise each party adds, so nobody "
             "chooses it silently"
         )
+    if trial and certificate:
+        raise ConfigurationError("--trial makes certificates itself: leave out --certificate")
+    certificates = read_certificates(certificate or [], servers)
     parties, analysts = (read_members(given, trial=trial) for given in (party, analyst))
     least = 2 * len(parties) // 3 + 1 if chosen == "masks" else len(parties)
     with tempfile.TemporaryDirectory() as held:
@@ -152,7 +167,7 @@ def new(
             protects=_protects(unit, unit_rows, unit_parties, len(parties)),
             neighbours=cast(Any, neighbours),
         )
-        written = write_study(folder, made, trial=trial, keys=place)
+        written = write_study(folder, made, trial=trial, keys=place, certificates=certificates)
     typer.echo(f"study {made.name}, round {made.round}, fingerprint {made.fingerprint[:16]}")
     for path in written:
         typer.echo(f"  {path.parent}  for {path.stem}")
@@ -162,9 +177,11 @@ def new(
             "for everybody. For real records each makes its own: noisewise key new"
         )
     else:
+        theirs = "" if certificates else "certificate NAME.crt (from a public authority, or by "
+        theirs += "" if certificates else "'noisewise key new NAME --host HOST') and its key "
         typer.echo(
             "Send each its folder. Parties and analysts put their NAME.key into it; servers their "
-            "certificate NAME.crt and its key NAME.tls.key. Then each runs: noisewise study check"
+            f"{theirs}NAME.tls.key. Then each runs: noisewise study check NAME.toml"
         )
 
 

@@ -115,7 +115,8 @@ def dp_quantile(
     bins : int
         Thresholds of a curve.
     aggregator : Aggregator, optional
-        Who adds up the records of several parties; then quantiles come from a curve.
+        Who adds up the records of several parties; then quantiles come from a curve, and are no
+        finer than its bins: give bounds that are not far too wide.
     ledger, seed, rho
         See :func:`noisewise.ecdf.dp_ecdf`.
     data : table, optional

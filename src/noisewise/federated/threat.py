@@ -45,6 +45,8 @@ class ThreatModel:
         Whether noise was switched off for a test. No epsilon can then be stated.
     excluded : tuple of str
         Parties that were left out because their contributions did not prove to be valid.
+    rows : str
+        What is taken for granted about how parties made their rows, where nobody sees that.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class ThreatModel:
     not_promised: tuple[str, ...] = ()
     noiseless: bool = False
     excluded: tuple[str, ...] = ()
+    rows: str = ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -79,6 +82,8 @@ class ThreatModel:
         ]
         if self.hardness:
             said.append(f"computational assumption: {self.hardness}")
+        if self.rows:
+            said.append(f"rows of the parties: {self.rows}")
         said += [f"not promised: {sentence}" for sentence in self.not_promised]
         if self.excluded:
             said.append(

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 
@@ -13,7 +14,11 @@ from typer.testing import CliRunner
 
 pytest.importorskip("aiohttp")
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
 from noisewise.cli import app
+from noisewise.federated.network.certificates import TrialAuthority, own_certificate
 from noisewise.federated.network.settings import ClientSettings, ServerSettings
 from noisewise.federated.network.study import Study
 
@@ -73,6 +78,85 @@ def test_a_study_is_written_for_every_role_and_means_the_same_everywhere(tmp_pat
     told = done("study", "check", *(roles[name] for name in ("north", "south", "registry")))
     assert "fits together" in told
     assert not list((tmp_path / "heart").rglob("*.tls.key")), "certificates are the servers' own"
+
+
+def own(folder):
+    """Certificates that two servers made for themselves, on their machines."""
+    for name, host in (("alpha", "a.example"), ("beta", "b.example")):
+        done("key", "new", name, "--host", host, "--folder", folder / name)
+        assert os.stat(folder / name / f"{name}.tls.key").st_mode & 0o077 == 0
+    return [folder / name / f"{name}.crt" for name in ("alpha", "beta")]
+
+
+def connects(server, client, host):
+    """Whether a client that trusts what it was given speaks to a server, without a network."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(outgoing, incoming, server_hostname=host)
+    there = server.wrap_bio(incoming, outgoing, server_side=True)
+    for _ in range(4):
+        for side in (here, there):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return True
+
+
+def test_servers_make_their_own_certificates_and_each_vouches_for_its_host_alone(tmp_path):
+    given = members(tmp_path / "own")
+    alpha, beta = own(tmp_path / "own")
+    study = ["study", "new", tmp_path / "heart", *SERVERS, *given]
+    told = done(*study, "--certificate", alpha, "--certificate", beta)
+    assert "servers their NAME.tls.key" in told
+    folder = tmp_path / "heart"
+    contexts = {}
+    for name in ("alpha", "beta"):
+        key = tmp_path / "own" / name / f"{name}.tls.key"
+        (folder / name / key.name).write_bytes(key.read_bytes())
+        os.chmod(folder / name / key.name, 0o600)
+        done("study", "check", folder / name / f"{name}.toml")
+        contexts[name] = ServerSettings.read(folder / name / f"{name}.toml").tls()
+    key = tmp_path / "own" / "north" / "north.key"
+    key.rename(folder / "north" / "north.key")
+    client = ClientSettings.read(folder / "north" / "north.toml").tls()
+    assert connects(contexts["alpha"], client, "a.example")
+    assert connects(contexts["beta"], client, "b.example")
+    assert not connects(contexts["alpha"], client, "b.example")
+    # Alpha's administrator signs a certificate for the other server's host with alpha's key.
+    pem = (tmp_path / "own" / "alpha" / "alpha.tls.key").read_bytes()
+    certificate = x509.load_pem_x509_certificate(alpha.read_bytes())
+    signer = TrialAuthority(certificate, serialization.load_pem_private_key(pem, None))
+    signer.issue(["b.example"], tmp_path / "false.crt", tmp_path / "false.key")
+    (tmp_path / "false.crt").write_bytes((tmp_path / "false.crt").read_bytes() + alpha.read_bytes())
+    false = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    false.load_cert_chain(tmp_path / "false.crt", tmp_path / "false.key")
+    assert not connects(false, client, "b.example")
+
+
+def test_a_certificate_that_could_sign_for_others_is_refused(tmp_path):
+    given = members(tmp_path / "own")
+    alpha, beta = own(tmp_path / "own")
+    study = ["study", "new", tmp_path / "heart", *SERVERS, *given]
+    authority = TrialAuthority.create()
+    authority.write_certificate(tmp_path / "authority.crt")
+    authority.issue(["a.example"], tmp_path / "issued.crt", tmp_path / "issued.key")
+    own_certificate("wide", "*.example", tmp_path / "wide.crt", tmp_path / "wide.key")
+    both = tmp_path / "both.crt"
+    both.write_bytes(alpha.read_bytes() + (tmp_path / "authority.crt").read_bytes())
+    for wrong, says in (
+        ("authority.crt", "could pass for the other server"),
+        ("issued.crt", "could pass for the other server"),
+        ("wide.crt", "could pass for the other server"),
+        ("both.crt", "no file with one certificate"),
+        ("nothing.crt", "no file with one certificate"),
+    ):
+        result = run(*study, "--certificate", tmp_path / wrong, "--certificate", beta)
+        assert says in str(result.exception)
+    assert "one for every server" in str(run(*study, "--certificate", beta).exception).lower()
+    assert "leave out" in str(run(*study, "--certificate", beta, "--trial").exception)
+    assert not (tmp_path / "heart").exists()
 
 
 def trial(folder, *options):

@@ -99,6 +99,8 @@ def test_the_commands_protect_units_from_contribution_to_statement(tmp_path, kin
     assert statement.unit == protects.name
     assert verify(statement).ok
     assert set(protects.contribution.sentences) <= set(statement.assumptions)
+    alone = [one for one in statement.assumptions if "rows of the parties" in one]
+    assert len(alone) == (kind == "patient")  # all rows of a party may depend on each other
     for server in federation.trial.servers:
         for path in (tmp_path / f"{server}-state").rglob("budget.ledger"):
             with Ledger.open(path) as ledger:

@@ -9,13 +9,16 @@ worth, whatever the other units are. No chance is needed, and identifiers do not
 All numbers are whole and below 2^53, and a quotient of such numbers, rounded to a double, has the
 right whole part: one that is no whole number is at least 1/divisor away from the next one above,
 and rounding moves it by less. The answer carries the remainders and the least
-and largest steps of any unit, so that an engine that computes otherwise is refused.
+and largest steps of any unit, so that an engine that computes otherwise is refused; so is one that
+calls different names the same, under which two people would be one unit.
 
 Proof: docs/proofs/curves.md#units-in-engines.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +39,8 @@ __all__ = ["answered", "by_unit"]
 #: Codes of labels whose presence is reported.
 _CODES = (NEGATIVE, POSITIVE, SIGNED, OTHER, MISSING)
 _WHOLE = 2.0**53
+#: Endings that databases may call the same: by case, accent, width, space or what is not seen.
+_ALIKE = (("a", "A"), ("e", "\u00e9"), ("a", "\uff41"), ("a", "a "), ("a", "a\u200b"), ("1", "01"))
 
 
 def by_unit(
@@ -52,10 +57,17 @@ def by_unit(
     nw, number = source.nw, source.number
     column = nw.col(whose.column)
     kind = source.types[whose.column]
-    unknown = column.is_null()
+    unknown, blurred = column.is_null(), None
     if source.is_text(whose.column):
         text = column if kind == nw.String else column.cast(nw.String)
         named = text.str.strip_chars()
+        # By its bytes, if the engine forgets a column's collation in an expression. If it does not,
+        # the same expression with different endings shows it.
+        ending = lambda end: nw.concat_str(text, nw.lit(end))  # noqa: E731
+        column = ending("")
+        blurred = functools.reduce(
+            operator.or_, (ending(one) == ending(other) for one, other in _ALIKE)
+        )
         unknown = unknown | (named == nw.lit("")) | text.is_in(sorted(MISSING_TEXT))
     rows = source.rows(
         value,
@@ -64,6 +76,9 @@ def by_unit(
         names,
         noisewise_unit=column,
         noisewise_unknown=nw.when(unknown).then(number(1)).otherwise(number(0)),
+        noisewise_blurred=number(0)
+        if blurred is None
+        else nw.when(blurred).then(number(1)).otherwise(number(0)),
     )
     place = nw.col("noisewise_place")
     cell = number(placement.bins - 1) - place if placement.closed == "below" else place
@@ -82,7 +97,7 @@ def by_unit(
                 for code in _CODES
             }
         )
-    flags = ["noisewise_unknown"]
+    flags = ["noisewise_unknown", "noisewise_blurred"]
     flags += [] if label is None else [f"noisewise_code_{code}" for code in _CODES]
     least, largest = nw.col("noisewise_least"), nw.col("noisewise_largest")
     found = rows.group_by("noisewise_unit", "noisewise_cell").agg(
@@ -203,6 +218,13 @@ def answered(rows: dict[str, list[Any]], placement: Placement, names: Sequence[s
         return np.asarray(rows[f"noisewise_{name}"], np.float64)
 
     cells = column("cell").astype(np.int64)
+    if (column("blurred") > 0).any():
+        raise ValueError(
+            "the database calls different identifiers of units the same (a collation without "
+            "regard to case, accents or spaces), so two of them would be bounded as one, and "
+            "either could move more than its bound: select the column in a form that is compared "
+            "byte by byte, for example encode(name) as name"
+        )
     absent, unknown = bool((cells < 0).any()), bool((column("unknown") > 0).any())
     seen = {
         code

@@ -31,6 +31,11 @@ FORMS = (
 )
 
 
+#: Words that engines read as truth values, for example DuckDB those of a CSV file.
+_TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True,
+          "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
+
+
 class Source(Protocol):
     """Answers one grouped count: how many records of each label are in each bin of a column."""
 
@@ -348,6 +353,8 @@ def _rule(source: Source, label: str, pos_label: Any) -> LabelRule:
         pos_label = pos_label.item()
     if isinstance(pos_label, bool) and numeric and not boolean:
         pos_label = int(pos_label)
+    if boolean and isinstance(pos_label, str):
+        pos_label = _TRUTH.get(pos_label.lower(), pos_label)
     is_truth = isinstance(pos_label, bool) or pos_label in (0, 1)
     fits = (
         is_truth

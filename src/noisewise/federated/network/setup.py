@@ -10,20 +10,33 @@ import datetime
 import shutil
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from noisewise.federated.network.certificates import TrialAuthority
+from noisewise.federated.network.certificates import (
+    TrialAuthority,
+    own_certificate,
+    vouches_for,
+)
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import public_key_text, read_public_key, write_new_key
 from noisewise.federated.network.settings import ClientSettings, ServerSettings
-from noisewise.federated.network.study import NAME, Member, Study
+from noisewise.federated.network.study import NAME, Member, Server, Study
 from noisewise.federated.network.templates import member_text, server_text, study_text
 from noisewise.federated.network.toml import read_toml
 
-__all__ = ["Copy", "check_copy", "new_key", "read_members", "with_keys", "write_study"]
+__all__ = [
+    "Copy",
+    "check_copy",
+    "new_certificate",
+    "new_key",
+    "read_certificates",
+    "read_members",
+    "with_keys",
+    "write_study",
+]
 
 #: Kept in a member's place until its key is made, for a trial.
 TRIAL = "trial"
@@ -33,17 +46,66 @@ SOON = datetime.timedelta(days=30)
 
 def new_key(name: str, folder: Path) -> Path:
     """Make a private key, ``NAME.key``, and ``NAME.public`` with the half to be sent around."""
+    key, public = _new_files(name, folder, f"{name}.key", f"{name}.public")
+    public.write_text(f"{name},{write_new_key(key)}\n", "utf-8")
+    return public
+
+
+def new_certificate(name: str, host: str, folder: Path) -> Path:
+    """Make a server's TLS key, ``NAME.tls.key``, and ``NAME.crt``, which is sent around."""
+    key, certificate = _new_files(name, folder, f"{name}.tls.key", f"{name}.crt")
+    own_certificate(name, host, certificate, key)
+    return certificate
+
+
+def _new_files(name: str, folder: Path, *files: str) -> list[Path]:
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"name {name!r}: use letters, digits, '.', '_', '-', at most 64")
-    public = folder / f"{name}.public"
-    for path in (folder / f"{name}.key", public):
+    for path in (folder / file for file in files):
         if path.exists():
             raise ConfigurationError(
                 f"{str(path)!r} exists: a key is never replaced. Take another name or folder."
             )
     folder.mkdir(parents=True, exist_ok=True)
-    public.write_text(f"{name},{write_new_key(folder / f'{name}.key')}\n", "utf-8")
-    return public
+    return [folder / file for file in files]
+
+
+def read_certificates(paths: Sequence[Path], servers: Sequence[Server]) -> dict[str, str]:
+    """Return the certificates that servers signed for themselves, by server; all or none.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Made by :func:`new_certificate` on the servers' machines.
+    servers : sequence of Server
+    """
+    from cryptography import x509
+
+    found: dict[str, str] = {}
+    for path in paths:
+        try:
+            text = path.read_text("utf-8")
+            (certificate,) = x509.load_pem_x509_certificates(text.encode())
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{path.name!r} is no file with one certificate") from error
+        known = [
+            one for one in servers if vouches_for(certificate, urlsplit(one.url).hostname or "")
+        ]
+        if not known:
+            raise ConfigurationError(
+                f"{path.name!r} is not a certificate that one of the servers signed for its own "
+                "host alone: one that could sign for others could pass for the other server, and "
+                "read every record. Make it on the server's machine: noisewise key new NAME --host "
+                "HOST. Certificates of a public authority are not given here."
+            )
+        found.update({one.name: text for one in known if one.name == path.stem or len(known) == 1})
+    missing = [server.name for server in servers if server.name not in found]
+    if found and missing:
+        raise ConfigurationError(
+            f"no --certificate for server {missing[0]!r} (NAME.crt, for the host of its URL): give "
+            "one for every server, or none if all have theirs from a public authority"
+        )
+    return found
 
 
 def read_members(given: Sequence[str], *, trial: bool) -> list[Member]:
@@ -86,7 +148,12 @@ def read_members(given: Sequence[str], *, trial: bool) -> list[Member]:
 
 
 def write_study(
-    folder: Path, study: Study, *, trial: bool = False, keys: Path | None = None
+    folder: Path,
+    study: Study,
+    *,
+    trial: bool = False,
+    keys: Path | None = None,
+    certificates: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write a folder for each role, with the study and the role's own configuration.
 
@@ -100,6 +167,8 @@ def write_study(
         Also make certificates for the servers, by an authority whose key is then forgotten.
     keys : Path, optional
         Where private keys that were made here lie; each is moved to its member's folder.
+    certificates : mapping, optional
+        What :func:`read_certificates` found: clients then trust these and nothing else.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(
@@ -123,16 +192,20 @@ def write_study(
         if authority is not None:
             certificate, key = place / f"{server.name}.crt", place / f"{server.name}.tls.key"
             authority.issue([address.hostname or "localhost"], certificate, key)
+        elif certificates:
+            (place / f"{server.name}.crt").write_text(certificates[server.name], "utf-8")
         written.append(config)
     for member in (*study.parties, *study.analysts):
         place = _role(folder, member.name, text)
         if authority is not None:
             authority.write_certificate(place / "authority.crt")
+        elif certificates:
+            (place / "authority.crt").write_text("".join(certificates.values()), "utf-8")
         if keys is not None and (keys / f"{member.name}.key").exists():
             shutil.move(keys / f"{member.name}.key", place / f"{member.name}.key")
         config = place / f"{member.name}.toml"
         wait = 3600.0 if study.route == "masks" and member in study.parties else None
-        trusted = "system" if authority is None else "authority.crt"
+        trusted = "authority.crt" if authority is not None or certificates else "system"
         config.write_text(member_text(member.name, authority=trusted, wait=wait), "utf-8")
         written.append(config)
     return written

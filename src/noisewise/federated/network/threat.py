@@ -8,7 +8,7 @@ from noisewise.federated.network.study import Study
 from noisewise.federated.sharing.bounded import SOUNDNESS_BITS
 from noisewise.federated.threat import ThreatModel
 
-__all__ = ["threat_of"]
+__all__ = ["rows_of", "threat_of"]
 
 
 def _validity(study: Study) -> tuple[str, ...]:
@@ -32,6 +32,22 @@ def _validity(study: Study) -> tuple[str, ...]:
         "that a party's table counts records: it is not checked, so a party can add any numbers. "
         "They spoil the curve and say nothing about other parties' records; keys of single records "
         "(route 'functions') and tables with most_records can be checked",
+    )
+
+
+def rows_of(study: Study) -> str:
+    """Say what is taken for granted about how a party made the rows that it contributes.
+
+    Nobody but the party sees its file, table or query, so every study takes it for granted. Where a
+    whole party is what is protected, all its rows may depend on each other.
+    """
+    kind = study.protects.kind
+    if kind in ("party", "device"):
+        return ""
+    alone = "one record" if kind == "record" else f"the rows of {study.protects.name}"
+    return (
+        f"each party's own file, table or query made a row from {alone} alone (no averages or "
+        "ranks over others, no limit, no join that repeats it); nobody else can see that"
     )
 
 
@@ -59,4 +75,5 @@ def threat_of(study: Study, noise: str) -> ThreatModel:
             "who takes part is not hidden from servers and analysts",
         ),
         noiseless=study.noiseless_test,
+        rows=rows_of(study),
     )

@@ -23,6 +23,7 @@ from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.identity import Signer, is_vouched
 from noisewise.federated.network.measurement import Measurement, curve_domain
 from noisewise.federated.network.study import Study
+from noisewise.federated.network.threat import rows_of
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.federated.threat import ThreatModel
@@ -147,6 +148,7 @@ class MaskedRound:
             result_goes_to=f"server {server.name}, and the registered analysts",
             drop_outs=said.drop_outs + present,
             hardness=f"{said.hardness}; Ed25519 and TLS keep their promises",
+            rows=rows_of(self.study),
         )
 
     # ------------------------------------------------------------------- keys
