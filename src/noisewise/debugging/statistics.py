@@ -19,6 +19,7 @@ from scipy import stats
 
 __all__ = [
     "LEVEL",
+    "Places",
     "Vector",
     "binomial",
     "coincidences",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 Vector: TypeAlias = NDArray[np.float64]
+#: Which coordinates are meant.
+Places: TypeAlias = NDArray[np.bool_]
 
 LEVEL = 1e-7
 # The Kolmogorov-Smirnov statistic of more numbers costs time and finds nothing further.
