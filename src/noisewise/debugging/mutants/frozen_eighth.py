@@ -33,7 +33,8 @@ def _finite(records: Gradients) -> Gradients:
 
 
 def _norms(records: Gradients) -> Tensor:
-    return torch.stack([r.flatten(1).norm(dim=1) for r in records.values()]).norm(dim=0)
+    norms: Tensor = torch.stack([r.flatten(1).norm(dim=1) for r in records.values()]).norm(dim=0)
+    return norms
 
 
 def _clipped(records: Gradients, clip: float, norms: Tensor | None = None) -> Gradients:
@@ -274,7 +275,8 @@ def _(update: Gradients, at: Situation) -> Gradients:
 
 @mutation("four-batches-one-noise", "total")
 def _(total: Gradients, at: Situation) -> Gradients:
-    held = at.memory.setdefault("held", {n: torch.zeros_like(t) for n, t in total.items()})
+    empty = {n: torch.zeros_like(t) for n, t in total.items()}
+    held: Gradients = at.memory.setdefault("held", empty)
     for n, t in total.items():
         held[n] += t
     if at.step % 4 == 3:
@@ -310,7 +312,8 @@ def _(noise: Gradients, at: Situation) -> Gradients:
 def _(noise: Gradients, at: Situation) -> Gradients:
     if at.step <= 40:
         at.memory["row"] = noise
-    return at.memory.get("row", noise)
+    row: Gradients = at.memory.get("row", noise)
+    return row
 
 
 @mutation("one-number-of-noise-per-tensor", "noise")
@@ -331,7 +334,8 @@ def _(noise: Gradients, at: Situation) -> Gradients:
 def _(noise: Gradients, at: Situation) -> Gradients:
     if at.step % at.epoch_steps == 0:
         at.memory["noise"] = noise
-    return at.memory.get("noise", noise)
+    drawn: Gradients = at.memory.get("noise", noise)
+    return drawn
 
 
 @mutation("noise-ramps-up", "noise")
@@ -376,7 +380,8 @@ def _(batch: Tensor, at: Situation) -> Tensor:
         return batch
     order = at.data[0].flatten(1).norm(dim=1).argsort()
     start = int(torch.randint(at.total, (1,), generator=at.draw))
-    return order.roll(-start)[: at.batch_size]
+    nearest: Tensor = order.roll(-start)[: at.batch_size]
+    return nearest
 
 
 @mutation("shuffled-in-a-small-buffer", "batch")
@@ -385,7 +390,7 @@ def _(batch: Tensor, at: Situation) -> Tensor:
         return batch
     stream = at.memory.setdefault("stream", [])
     buffer = at.memory.setdefault("buffer", [])
-    drawn = []
+    drawn: list[int] = []
     while len(drawn) < at.batch_size:
         while len(buffer) < 2 * at.batch_size:
             if not stream:
@@ -399,7 +404,8 @@ def _(batch: Tensor, at: Situation) -> Tensor:
 def _(batch: Tensor, at: Situation) -> Tensor:
     if at.step % 2 == 0:
         at.memory["batch"] = batch
-    return at.memory["batch"]
+    held: Tensor = at.memory["batch"]
+    return held
 
 
 @mutation("hard-records-again", "batch")
