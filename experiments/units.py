@@ -43,7 +43,7 @@ from noisewise.release import Units
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORE, PAGE = DOCS / "images" / "units.json", DOCS / "units.md"
-EPSILONS, SEEDS, PARTS = (0.01, 0.1, 1.0, 3.0, 10.0), (0, 1, 2, 3), 5
+EPSILONS, SEEDS, PARTS = (0.01, 0.1, 1.0, 3.0, 10.0), (0, 1, 2, 3, 4), 5
 #: Of which statements about stays is said what they are worth to a patient.
 WORTH = (1.0, 3.0)
 ROC_EPSILONS, ROC_RUNS, HOSPITALS = (0.1, 1.0), 20, 3

@@ -153,11 +153,12 @@ def test_documented_accountants_are_the_registry() -> None:
 def test_an_event_survives_json_a_ledger_and_a_statement(event: Event, tmp_path: Path) -> None:
     assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
     accountant = tightest((event,))
-    with Ledger.create(tmp_path / "ledger", delta=1e-5, accountant=accountant) as ledger:
+    about = {"accountant": accountant, "unit": "one patient"}
+    with Ledger.create(tmp_path / "ledger", delta=1e-5, **about) as ledger:
         ledger.charge(event)
     with Ledger.open(tmp_path / "ledger") as ledger:
         assert ledger.history == (event,)
-    statement = Statement.derive(event, delta=1e-5, mechanism="a test", accountant=accountant)
+    statement = Statement.derive(event, delta=1e-5, mechanism="a test", **about)
     assert Statement.from_json(statement.to_json()) == statement
     assert verify(statement).ok
 
@@ -191,7 +192,7 @@ def test_a_kind_says_what_it_knows_of_itself(kind: str) -> None:
         rates = event.secret_rates
         assert all(0 < rate < 1 for rate in rates)
         premises = Statement.derive(
-            event, delta=1e-5, mechanism="a test", accountant=tightest((event,))
+            event, delta=1e-5, mechanism="a test", accountant=tightest((event,)), unit="one patient"
         ).premises
         assert any("which records were drawn" in said for said in premises) == bool(rates)
 

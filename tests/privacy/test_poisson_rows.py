@@ -170,7 +170,8 @@ def test_a_statement_whose_bound_on_rows_was_changed_is_refused():
     from noisewise.privacy.statement_form import digest
 
     event = PoissonRows(4.0, 0.02, 8, 300)
-    content = Statement.derive(event, delta=1e-6, mechanism="training").to_dict()
+    told = Statement.derive(event, delta=1e-6, mechanism="training", unit="one patient")
+    content = told.to_dict()
     for change in ({"unit_rows": 80}, {"unit_rows": None}, "missing"):
         forged = {k: v for k, v in content.items() if k != "digest"}
         if change == "missing":

@@ -77,7 +77,7 @@ def test_other_kinds_are_not_told_by_rows() -> None:
 
 def test_rows_within_a_selection_are_a_field_too_and_have_no_analysis_under_replace_one() -> None:
     event = Selection(((PoissonRows(5.0, 0.1, 4, 10),),), "poisson", 0.0, 3.0)
-    statement = Statement.derive(event, delta=1e-5, mechanism="a test")
+    statement = Statement.derive(event, delta=1e-5, mechanism="a test", unit="one patient")
     assert statement.unit_rows == 4
     assert statement.sampler.startswith("Poisson: each row of a unit")
     assert Statement.from_json(statement.to_json()) == statement
@@ -154,5 +154,5 @@ def test_what_is_printed_of_the_bound_speaks_of_the_releases_that_have_one() -> 
     both = Statement.compose([training, curve])
     assert both.unit_rows == 3
     assert "one patient; at most 3 of its rows count in releases that say so" in str(both)
-    assert both.sampler.startswith("Poisson: each record")
+    assert both.sampler.startswith("Poisson: each unit")
     assert verify(both).ok

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
+from noisewise import ecdf
+from noisewise.estimators import PrivateClassifier
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.units import identifiers_of, unit_codes
 from noisewise.release import Units, per_unit
@@ -86,6 +88,9 @@ class Loud:
         [SECRET, "  "],
         [SECRET, "nan"],
         [SECRET, "<NA>"],
+        [SECRET, "NULL"],
+        [SECRET, " nan "],
+        [SECRET, "N/A"],
         [SECRET, float("nan")],
         [SECRET, ("ward", None)],
         [SECRET, pd.NaT],
@@ -111,6 +116,9 @@ def test_what_cannot_be_told_apart_is_refused_and_no_traceback_quotes_it(ids):
         (["17", 17], "text and numbers"),
         ([b"17", "17"], "text and numbers"),
         (["Ada", "ada "], "capitals"),
+        (["Ada", "Ada\N{ZERO WIDTH SPACE}"], "capitals"),
+        (["007", "7"], "of a number"),
+        (["+7.0", "7"], "of a number"),
         (["Sofía", "Sofi\N{COMBINING ACUTE ACCENT}a"], "spelling"),
     ],
     ids=repr,
@@ -150,6 +158,29 @@ def test_equal_identifiers_with_other_hashes_are_refused():
     assert unit_codes([Settled(1), Settled(2), Settled(1)]).tolist() == [0, 1, 0]
 
 
+def liar(kind):
+    """A type of somebody's own, of which no two are equal."""
+    names = {"__eq__": lambda a, b: a is b, "__ne__": lambda a, b: False}
+    return type("Liar", (kind,), {**names, "__hash__": lambda a: id(a)})
+
+
+@pytest.mark.parametrize(("kind", "value"), [(str, "4711"), (int, 4711), (float, 4711.5),
+                                             (bytes, b"4711"), (Decimal, "4711")])  # fmt: skip
+def test_what_identifiers_hold_decides_and_not_what_their_type_says(kind, value):
+    same = liar(kind)
+    globals()["Liar"] = same  # as a type of a module has a place where it is found
+    same.__qualname__ = "Liar"
+    same.__module__ = __name__
+    for reader in (unit_codes, identifiers_of):
+        ids = [same(value), same(value), kind(value)]
+        if kind in (str, int):
+            assert len(set(reader(ids))) == 1
+            continue
+        with pytest.raises(TypeError, match="hold the same") as caught:
+            reader(ids)
+        assert "4711" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "ids",
     [
@@ -159,6 +190,10 @@ def test_equal_identifiers_with_other_hashes_are_refused():
         torch.tensor([16777217.0, 1.0]),
         torch.tensor([2050.0, 1.0], dtype=torch.float16),
         pd.Series([16777216.0, 1.0], dtype="float32"),
+        pd.DataFrame({"patient": np.array([16777216.0, 1.0], np.float32)}),
+        [np.float32(16777216.0), np.float32(1.0)],
+        np.array([np.float32(16777216.0), 1], dtype=object),
+        pd.Series([2**53 + 1, 1, None]).dropna(),  # whole numbers beside a missing one
     ],
     ids=lambda ids: f"{type(ids).__module__} {getattr(ids, 'dtype', '')}",
 )
@@ -203,3 +238,23 @@ def test_two_people_under_one_identifier_are_not_hidden_as_one_which_every_state
     assert np.abs(moved).sum() > bounded.contribution.steps
     said = "".join(bounded.contribution.sentences)
     assert "and those of no other unit do" in said
+
+
+def test_identifiers_that_stand_in_another_order_than_their_rows_are_refused():
+    """Sorted alone, identifiers would belong to other rows: nobody's rows would be together."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.random(40), "b": rng.random(40), "who": np.arange(40) // 4})
+    y, shuffled = (frame["a"] > 0.5).astype(int), frame.sort_values("b")
+    options = {"epsilon": 1.0, "bins": 8, "seed": 1}
+    classifier = PrivateClassifier(epsilon=1.0, steps=2, classes=[0, 1], random_state=1)
+    for release in (
+        lambda who: ecdf.dp_ecdf(frame["a"], bounds=(0, 1), units=who, **options),
+        lambda who: ecdf.private_roc(y, frame["a"], units=Units(who), **options),
+        lambda who: classifier.fit(frame[["a", "b"]], y, units=who),
+    ):
+        with pytest.raises(ValueError, match="another order"):
+            release(shuffled["who"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            release(frame["who"])
+            release(frame["who"].set_axis(range(100, 140)))  # labels of its own say nothing

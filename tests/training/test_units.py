@@ -173,8 +173,13 @@ def test_no_row_can_be_bounded_by_itself_by_mistake():
     with pytest.raises(StepError, match="known"):
         run.step(inputs, targets, units=[0] * len(inputs))
     rows = private(plan(unit_rule="rows", unit_rows=2), (x, y), ids)
-    with pytest.raises(StepError, match="chosen"):
-        rows.step(x[:5], y[:5], units=ids[:5])
+    with pytest.raises(StepError, match="units="):
+        rows.step(x[:5], y[:5])
+    with pytest.raises(StepError, match="more than 2 rows"):
+        rows.step(x[:5], y[:5], units=[1, 2, 1, 2, 1])
+    assert rows.steps_taken == 0
+    rows.step(x[:5], y[:5], units=[1, 2, 1, 2, 3])
+    assert "promises that each row, of the at most 2 of its unit" in str(rows.statement())
     plain = private(plan(), (x, y), None)
     with pytest.raises(StepError, match="single rows"):
         plain.step(x[:5], y[:5], units=ids[:5])

@@ -12,7 +12,7 @@ from test_engines import FORMS, duckdb, ibis, promised
 
 import noisewise as nw
 from noisewise.ecdf.grid import Grid
-from noisewise.ecdf.sources import column_of, engine_units
+from noisewise.ecdf.sources import column_of, engine_units, places
 from noisewise.ecdf.two_class import mirrored_grid
 from noisewise.federated import LocalAggregator
 from noisewise.privacy import Ledger, verify
@@ -358,3 +358,35 @@ def test_sqlite_compares_names_by_bytes_whatever_the_column_says(collation):
         there = nw.ecdf.dp_ecdf("x", data=connection.table("t"), units="who", **options)
     here = nw.ecdf.dp_ecdf(x, units=NAMES, **options)
     assert np.array_equal(here.noisy_counts, there.noisy_counts)
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "arrow"])
+def test_zeros_in_front_tell_people_apart_in_a_file_of_text(engine, tmp_path, monkeypatch):
+    """007 and 7 are two people, whatever reads the file; other columns are numbers as before."""
+    if engine == "arrow":
+        found = places.importlib.util.find_spec
+        monkeypatch.setattr(
+            places.importlib.util,
+            "find_spec",
+            lambda name: None if name == "duckdb" else found(name),
+        )
+    y, p, _ = visits(0, 60)
+    whose = np.array(["7", "007", "12", "0", "00"])[np.arange(60) % 5]
+    path = tmp_path / "visits.csv"
+    lines = [f"{a},{b},{c}" for a, b, c in zip(y, p, whose, strict=True)]
+    path.write_text("\n".join(["y,p,patient", *lines]))
+    options = {"bounds": (0, 1), "bins": 8, "epsilon": 1.0, "seed": 1}
+    with ignored():
+        here = nw.ecdf.dp_ecdf(p, units=list(whose), **options)
+        there = nw.ecdf.dp_ecdf("p", data=path, units="patient", **options)
+    assert np.array_equal(here.noisy_counts, there.noisy_counts)
+    with ignored():
+        nw.ecdf.private_roc("y", "p", data=path, epsilon=1.0, bins=8, units="patient", seed=1)
+    # Without such zeros a column is one of whole numbers.
+    path.write_text(
+        "\n".join(["y,p,patient", *(f"{a},{b},{a}" for a, b in zip(y, p, strict=True))])
+    )
+    there = nw.ecdf.dp_ecdf("p", data=path, units="patient", **options)
+    assert np.array_equal(
+        there.noisy_counts, nw.ecdf.dp_ecdf(p, units=list(y), **options).noisy_counts
+    )

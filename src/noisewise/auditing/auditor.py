@@ -174,6 +174,7 @@ def audit(
         _require_noise(model)
     chosen = _choose(method, scores, model)
     _check(chosen, scores, model, delta)
+    _require_whole(claimed, scores, model)
     bound = _bound(chosen, scores, model, delta, confidence, threshold)
     return AuditResult(
         bound=bound,
@@ -272,7 +273,9 @@ def _model(
             raise RelationError(
                 f"the noise model is under {noise.relation}, the scores under {scores.relation}"
             )
-        return NoiseModel(noise.sample_rate, noise.steps, scores.observed, noise.relation)
+        return NoiseModel(
+            noise.sample_rate, noise.steps, scores.observed, noise.relation, noise.rows
+        )
     if isinstance(claimed, Statement) and delta > 0.0:
         try:
             return NoiseModel.of(claimed, scores.observed)
@@ -316,6 +319,20 @@ def _check(method: str, scores: Scores, model: NoiseModel | None, delta: float) 
         raise ValueError(
             f"method {method!r} cannot take sampling into account for scores of batches that the "
             "auditor chose: use method='gaussian', or an attack in which the mechanism samples"
+        )
+
+
+def _require_whole(
+    claimed: Statement | float | None, scores: Scores, model: NoiseModel | None
+) -> None:
+    """Refuse to hold batches without sampling against a claim that counts on it."""
+    if not isinstance(claimed, Statement) or scores.observed != "batch" or model is not None:
+        return
+    if any(event.secret_rates for event in claimed.history):
+        raise ValueError(
+            "the attack chose the batches itself, and the claim counts on secret sampling of more "
+            "than one kind, so the scores say nothing against it: claim the kind of release that "
+            "was attacked, or use an attack in which the mechanism samples"
         )
 
 

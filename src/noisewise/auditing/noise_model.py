@@ -24,6 +24,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.stats import binom
 
 from noisewise.auditing.scores import OBSERVED
 from noisewise.privacy import _validate
@@ -51,6 +52,9 @@ class NoiseModel:
         What one score was computed from, see
         :data:`noisewise.auditing.scores.OBSERVED`.
     relation : {"add-remove", "replace-one"}
+    rows : int
+        Rows of one unit, each of which is drawn and bounded by itself, as claimed. More than one
+        can be judged from batches in which all of them are (docs/proofs/events.md#poisson-rows).
 
     Examples
     --------
@@ -64,6 +68,7 @@ class NoiseModel:
     steps: int = 1
     observed: str = "batch"
     relation: Relation = ADD_REMOVE
+    rows: int = 1
 
     def __post_init__(self) -> None:
         rate = _validate.probability("sample_rate", self.sample_rate)
@@ -71,6 +76,12 @@ class NoiseModel:
         object.__setattr__(self, "steps", _validate.integer("steps", self.steps, minimum=1))
         _validate.choice("observed", self.observed, OBSERVED)
         object.__setattr__(self, "relation", Relation.of(self.relation))
+        object.__setattr__(self, "rows", _validate.integer("rows", self.rows, minimum=1))
+        if self.rows > 1 and (self.observed != "batch" or self.relation != ADD_REMOVE):
+            raise ValueError(
+                "rows of a unit that are drawn one by one are judged from batches that hold all of "
+                "them, under add-remove: use method='clopper-pearson' or 'one-run' otherwise"
+            )
 
     @classmethod
     def of(cls, statement: Statement, observed: str) -> NoiseModel:
@@ -89,7 +100,8 @@ class NoiseModel:
                 "be bounded; use method='clopper-pearson' or 'one-run', which assume nothing about "
                 "it"
             )
-        return cls(rate, statement.steps, observed, statement.relation)
+        rows = getattr(history[0], "rows", None) or 1
+        return cls(rate, statement.steps, observed, statement.relation, rows)
 
     def noise_upper_bound(self, false_positive: float, false_negative: float) -> float | None:
         """Largest noise multiplier that allows an attack with rates this small.
@@ -170,7 +182,7 @@ class NoiseModel:
             mu = self._distance * math.sqrt(self.steps) / noise_multiplier
             return gaussian_epsilon(mu, delta)
         return _composed_epsilon(
-            noise_multiplier, self.sample_rate, self.steps, delta, self.relation.name
+            noise_multiplier, self.sample_rate, self.steps, delta, self.relation.name, self.rows
         )
 
     def blow_up_inverse(self, noise_multiplier: float) -> Callable[[float], float]:
@@ -224,7 +236,7 @@ class NoiseModel:
     @property
     def _distance(self) -> float:
         """How far a canary moves the sum, in units of one record's largest contribution."""
-        return float(self.relation.sum_factor)
+        return float(self.relation.sum_factor * self.rows)
 
     @property
     def _closed_form(self) -> bool:
@@ -310,14 +322,16 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _composed_epsilon(noise: float, rate: float, steps: int, delta: float, relation: str) -> float:
+def _composed_epsilon(
+    noise: float, rate: float, steps: int, delta: float, relation: str, rows: int = 1
+) -> float:
     """Lower bound of epsilon: losses rounded down on a grid that costs at most two per cent."""
-    reach = _reach(noise, relation)
-    rough = _composed(noise, rate, relation, steps, reach / 4e3, pessimistic=True)
+    reach = _reach(noise / rows, relation)
+    rough = _composed(noise, rate, relation, steps, reach / 4e3, pessimistic=True, rows=rows)
     above = float(rough.get_epsilon_for_delta(delta))
     # Rounding down shifts the loss of each step by half a cell on average, by one at most.
     width = max(0.02 * above / steps, reach / 2e5, 1e-5)
-    fine = _composed(noise, rate, relation, steps, width, pessimistic=False)
+    fine = _composed(noise, rate, relation, steps, width, pessimistic=False, rows=rows)
     return min(above, float(fine.get_epsilon_for_delta(delta)))
 
 
@@ -338,8 +352,27 @@ def _privacy_profile(noise: float, rate: float, steps: int, relation: str) -> tu
 
 
 def _composed(
-    noise: float, rate: float, relation: str, steps: int, width: float, *, pessimistic: bool
+    noise: float,
+    rate: float,
+    relation: str,
+    steps: int,
+    width: float,
+    *,
+    pessimistic: bool,
+    rows: int = 1,
 ) -> Any:
+    if rows > 1:
+        numbers = np.arange(rows + 1)
+        chances = binom.pmf(numbers, rows, rate)
+        mixed = pld.from_mixture_gaussian_mechanism(
+            noise,
+            numbers[chances > 0].tolist(),
+            chances[chances > 0].tolist(),
+            pessimistic_estimate=pessimistic,
+            value_discretization_interval=width,
+            use_connect_dots=False,
+        )
+        return mixed.self_compose(steps) if steps > 1 else mixed
     neighbours = (
         NeighboringRelation.ADD_OR_REMOVE_ONE
         if relation == "add-remove"

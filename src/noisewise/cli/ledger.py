@@ -64,11 +64,16 @@ def show(
         delta = ledger.delta
         spent = ledger.spent() if rows else 0.0
         budget = ledger.budget
+        bounds = [row["unit_rows"] for row in rows if row["unit_rows"] is not None]
+        most = max(bounds, default=None)
         about = f"{ledger.relation}, {ledger.unit}"
+        if most is not None:
+            where = "" if len(bounds) == len(rows) else " in releases that say so"
+            about += f", of which at most {most} rows count{where}"
     if as_json:
         content = {
             "spent": spent, "delta": delta, "budget": None if budget is None else budget[0],
-            "protects": about, "charges": rows,
+            "protects": about, "unit_rows": most, "charges": rows,
         }  # fmt: skip
         typer.echo(json.dumps(content, indent=2))
         return
@@ -77,10 +82,12 @@ def show(
         allowed = "no budget" if budget is None else f"epsilon {budget[0]:g}"
         typer.echo(f"nothing was spent yet; {allowed} at delta {delta:g} ({about})")
         return
-    table = Table("what", "releases", "kind", "epsilon alone", box=None, pad_edge=False)
+    columns = ["what", "releases", "kind", *(["rows of a unit"] if bounds else []), "epsilon alone"]
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         alone = round_up(row["epsilon"])
-        table.add_row(escape(row["what"]), str(row["releases"]), row["kind"], alone)
+        counted = ["all" if row["unit_rows"] is None else str(row["unit_rows"])] if bounds else []
+        table.add_row(escape(row["what"]), str(row["releases"]), row["kind"], *counted, alone)
     console.print(table)
     if budget is None:
         total = f"epsilon {round_up(spent)} at delta {delta:g}; no budget was set"
@@ -98,6 +105,7 @@ def rows_of(ledger: Ledger) -> list[dict[str, Any]]:
     """Return one row for each analysis, in the order in which they began."""
     from noisewise.privacy.accounting import epsilon_of, tightest
     from noisewise.privacy.events import simplify
+    from noisewise.privacy.statement_premises import rows_of_units
 
     groups: dict[tuple[str, str], list[Any]] = {}
     for event, note in ledger.entries:
@@ -110,6 +118,13 @@ def rows_of(ledger: Ledger) -> list[dict[str, Any]]:
         delta = ledger.delta
         accountant = ledger.accountant if delta else tightest(history)
         alone = epsilon_of(history, delta=delta, relation=ledger.relation, accountant=accountant)
-        count = sum(event.count for event in events)
-        rows.append({"what": what, "releases": count, "kind": kind, "epsilon": alone})
+        rows.append(
+            {
+                "what": what,
+                "releases": sum(event.count for event in events),
+                "kind": kind,
+                "epsilon": alone,
+                "unit_rows": rows_of_units(history),
+            }
+        )
     return rows

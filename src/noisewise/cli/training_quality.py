@@ -47,13 +47,14 @@ def evaluation_events(data: Data, epsilon: float) -> tuple[Event, ...]:
     bounded = per_unit(units, 1, resolve(None))
     most = ONE_ROW if bounded is None else bounded.contribution
     if data.regression:
-        return (regression_event(epsilon, ADD_REMOVE),)
+        return (most.told(regression_event(epsilon, ADD_REMOVE)),)
     if len(data.classes or ()) > 2:
-        return (confusion_event(len(data.classes or ()), epsilon, ADD_REMOVE),)
+        return (most.told(confusion_event(len(data.classes or ()), epsilon, ADD_REMOVE)),)
     curves = two_curve_mechanism(
         _BINS, ADD_REMOVE, Budget(CURVE_SHARE * epsilon, 0.0), contribution=most
     )
-    return curves.event, calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
+    rest = calibration_event((1 - CURVE_SHARE) * epsilon, ADD_REMOVE)
+    return curves.event, most.told(rest)
 
 
 def look_at_measuring(data: Data, epsilon: float) -> Look:

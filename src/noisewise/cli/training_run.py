@@ -24,6 +24,7 @@ from noisewise.privacy import Ledger
 from noisewise.privacy._durable import replace_file
 from noisewise.release import SealedAccount
 from noisewise.training import Callback, PrivateRun
+from noisewise.training.unit_rules import UNIT
 
 __all__ = ["Kept", "begin", "finishing"]
 
@@ -70,7 +71,9 @@ class Kept:
         self, model: Any, rows: int, of_units: bool = False
     ) -> Iterator[tuple[Ledger, SealedAccount]]:
         """Open the ledger; a new run that does not fit its budget is refused here."""
-        resolved = model._plan(rows, model._unit(of_units)).resolve(rows, of_units=of_units)
+        resolved = model._plan(rows, model._unit(UNIT if of_units else None)).resolve(
+            rows, of_units=of_units
+        )
         account = open_fit_account(self.ledger, self.name, resolved, model._beside())
         try:
             if not self.resume:

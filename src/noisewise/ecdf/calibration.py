@@ -300,7 +300,8 @@ def private_calibration(
             rest = budget.epsilon * (1 - CUT_SHARE)
             cut_budget = Budget(budget.epsilon * CUT_SHARE, delta)
             first = curve_mechanism(bins, relation, cut_budget, most).event
-            account = together(account, (first, calibration_event(rest, relation)), source)
+            second = most.told(calibration_event(rest, relation))
+            account = together(account, (first, second), source)
             curve = dp_ecdf(
                 scores,
                 bounds=(0.0, 1.0),

@@ -210,7 +210,7 @@ def private_evaluation(
         if calibrated:
             part = Budget(budget.epsilon * share, delta)
             curves = two_curve_mechanism(bins, relation, part, contribution=most)
-            rest = calibration_event(budget.epsilon * (1 - share), relation)
+            rest = most.told(calibration_event(budget.epsilon * (1 - share), relation))
             account = together(account, (curves.event, rest), source)
         roc = private_roc(
             labels,

@@ -249,7 +249,7 @@ def dp_hosmer_lemeshow(
             rest = budget.epsilon * (1 - share)
             curve_budget = Budget(budget.epsilon * share, delta)
             first = curve_mechanism(bins, relation, curve_budget, most, mechanism=kind).event
-            account = together(account, (first, _event(method, rest, relation)), source)
+            account = together(account, (first, most.told(_event(method, rest, relation))), source)
             curve = dp_ecdf(
                 scores,
                 bounds=(0.0, 1.0),

@@ -127,7 +127,7 @@ def release_root(
         "laplace",
         scale,
         bound,
-        root_event(epsilon),
+        most.told(root_event(epsilon)),
         "Hosmer-Lemeshow statistic released directly, discrete Laplace noise",
         (f"the number of {public} is public",) if relation.count_is_public else (),
     )

@@ -217,7 +217,7 @@ def plan_quantiles(
     levels = len(quantiles).bit_length()
     number = 0 if level is None else 2 * len(quantiles)
     share = LIMIT_SHARE if number else 0.0
-    event, rate, of_limit = _rates(budget, levels, number, share)
+    event, rate, of_limit = _rates(budget, levels, number, share, contribution.rows)
     planned = Sensitivity(float(contribution.steps), "linf", relation)
     total = contribution.keeps_total(relation.count_is_public)
     limits = []
@@ -239,7 +239,7 @@ def plan_quantiles(
         quantiles,
         (rate,) * levels,
         planned,
-        event,
+        contribution.told(event),
         how + rows,
         tuple(limits),
         total,
@@ -248,12 +248,13 @@ def plan_quantiles(
 
 
 def _rates(
-    budget: Budget, levels: int, limits: int, share: float
+    budget: Budget, levels: int, limits: int, share: float, rows: int
 ) -> tuple[Event, Fraction, Fraction]:
     """Return the event, and what each level and each limit may cost, in bounded range."""
     options: list[tuple[Event, float, float]] = []
     if budget.rho is None:
-        whole = budget.epsilon
+        # What one of several rows costs is rounded up, and all of them must not exceed epsilon.
+        whole = budget.epsilon if rows == 1 else budget.epsilon * (1 - 2.0**-48)
         options.append((Pure(whole), whole * (1 - share) / levels, whole * share / max(limits, 1)))
     if budget.kind != "pure":
         rho = budget.rho or concentrated_rho(budget.epsilon, budget.delta)

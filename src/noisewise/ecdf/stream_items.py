@@ -15,6 +15,7 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.privacy import _validate
+from noisewise.privacy.events import Event
 from noisewise.privacy.units import identifiers_of
 from noisewise.release.stream import UNIT
 
@@ -64,10 +65,9 @@ class FirstOfUnit:
             UNIT if self.limit is None else "one unit: all its items of the stream, at their times"
         )
 
-    @property
-    def stated(self) -> dict[str, Any]:
-        """What a promise says of units."""
-        return {"unit": self.unit, "unit_rows": self.limit}
+    def told(self, event: Event) -> Event:
+        """Return what all items of a unit cost, told by one of them."""
+        return event if self.limit is None else event.per_row(self.limit)
 
     @property
     def sentences(self) -> tuple[str, ...]:

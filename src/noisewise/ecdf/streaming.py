@@ -223,7 +223,13 @@ class StreamingCounter:
         start = self._inside
         planned, noise = segment.slots.planned, segment.slots.places(start, start + items.size)
         unit = self._first.unit
-        query = Query.of(lambda held: segment.measure(held, start), planned, "", unit=unit)
+        query = Query.of(
+            lambda held: segment.measure(held, start),
+            planned,
+            "",
+            unit=unit,
+            unit_rows=self._first.limit,
+        )
         found = release(
             query, noise, ThisProcess(items), self._paying, delta=None, rng=self._source
         )
@@ -274,7 +280,8 @@ class StreamingCounter:
         else:
             kind = KaryNoise if self.mechanism == "kary" else PathNoise
             most = self.bound * self._first.times
-            segment = TreeSegment(kind.of(length, self.budget.epsilon, most), most)
+            segment = TreeSegment(kind.of(length, self._epsilon, most), most)
+        segment.slots.event = self._first.told(segment.slots.event)
         self._description = segment.slots.description
         return segment
 
@@ -286,11 +293,16 @@ class StreamingCounter:
         self._later = self._segments
         return later
 
+    @property
+    def _epsilon(self) -> float:
+        """What is spent; what one of several items costs is rounded up, so a hair less then."""
+        return self.budget.epsilon * (1 - 2.0**-48 if self._first.times > 1 else 1)
+
     def _pay(self, event: Event) -> None:
         """Pay for a segment; keep the dearest one's event: an item pays for one segment only."""
         price = event.with_room()
         if self.mechanism != "sqrt":
-            price = Pure(max(event.pure_epsilon(), self.budget.epsilon))
+            price = self._first.told(Pure(max(event.pure_epsilon(), self._epsilon)))
         self._event = event if self._event is None else self._event.worse(event)
         if self._account is not None:
             digest = None if self._state is None else self._state.digest
@@ -410,7 +422,7 @@ class StreamingCounter:
             mechanism=f"running count of a stream: {description}",
             relation=REPLACE_ONE,
             randomness=self._rng.description,
-            **self._first.stated,
+            unit=self._first.unit,
             assumptions=(
                 f"items are whole numbers in [0, {self.bound}], and each is fed once",
                 "the number of items so far is public",

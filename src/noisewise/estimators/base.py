@@ -49,6 +49,7 @@ from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.plan import RECORD
 from noisewise.training.resolved import noise_beside
+from noisewise.training.unit_rules import UNIT
 from noisewise.training.units import UnitTable
 
 __all__ = ["PrivateEstimator"]
@@ -259,9 +260,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return plan.with_(epsilon=None, noise_multiplier=noise)
 
-    def _unit(self, of_units: bool) -> str:
-        """What is protected; units are called as in the ledger."""
-        return (self._unit_name or name_of_unit(self.ledger)) if of_units else RECORD
+    def _unit(self, called: str | None) -> str:
+        """What is protected: a record, or a unit as it is called, there or in the ledger."""
+        if called is None:
+            return RECORD
+        said = "" if called == UNIT else called
+        return self._unit_name or said or name_of_unit(self.ledger)
 
     def _beside(self) -> tuple[Event, ...]:
         """What is released of the records beside the steps of training, from the same budget."""
@@ -273,7 +277,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         rows = len(table) if table is not None else readable(lambda: rows_of(x))
         several = table is not None
-        resolved = self._plan(rows, self._unit(several)).resolve(rows, of_units=several)
+        resolved = self._plan(rows, self._unit(_name_of(table))).resolve(rows, of_units=several)
         account = open_fit_account(self.ledger, type(self).__name__, resolved, self._beside())
         try:
             if self._charged is not None and self._charged[0] == account.place:
@@ -343,7 +347,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         network = self._network(x, outputs, start, count)
         rate = self._rate(count)
         inputs = torch.from_numpy(np.ascontiguousarray(x))
-        plan = self._plan(count, self._unit(table is not None))
+        plan = self._plan(count, self._unit(_name_of(table)))
         bound_to = b""
         if seed is not None:
             plan = plan.with_(seed=seed)
@@ -418,3 +422,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.random_state is None
         return tags
+
+
+def _name_of(table: UnitTable | None) -> str | None:
+    return None if table is None else table.name

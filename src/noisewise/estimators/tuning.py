@@ -134,7 +134,7 @@ def _choose(
 ) -> Selected:
     """Train on settings and keep the best; only the shape of x is told to what builds models."""
     count = len(x) if table is None else len(table)
-    unit = estimator._unit(table is not None)
+    unit = estimator._unit(None if table is None else table.name)
     tuning = tuning_of(estimator.tune)
     listed = tuning.settings if isinstance(tuning.settings, list) else [{}]
     plans = {_key(estimator, each): _plan(estimator, each, seed, count, unit) for each in listed}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from noisewise.datasets import Schema
+from noisewise.privacy.units import require_same_order
 from noisewise.training.streams import Streams
 from noisewise.training.units import UnitTable
 
@@ -22,6 +23,7 @@ def read_units(schema: Schema | None, x: Any, units: Any) -> UnitTable | None:
     """Read who the rows belong to; None if each is a unit of its own."""
     if units is None and schema is not None:
         units = schema.units(x)
+    require_same_order(x, units)
     return None if units is None else UnitTable.of(units, rows_of(x))
 
 

@@ -173,7 +173,6 @@ class Question(ABC):
             mechanism=f"{self.what}: {sums.mechanism.description}",
             relation=self.relation,
             unit=self.protects.name,
-            unit_rows=self.protects.contribution.unit_rows,
             randomness=sums.randomness,
             assumptions=(
                 self.public,

@@ -29,6 +29,7 @@ from noisewise.privacy.statement import round_up, single_up
 from noisewise.training import Plan, PrivateRun, StepError, make_private
 from noisewise.training.shared_records import records_shared
 from noisewise.training.stepping import EpochLoader, SteppingOptimizer
+from noisewise.training.units import UnitTable
 
 __all__ = ["PrivateTrainer"]
 
@@ -55,6 +56,9 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         Where steps are charged; default: a file in ``args.output_dir``.
     name : str
         Of this run in the ledger.
+    units : sequence or str, optional
+        Who each item belongs to, or the column that says it: all sentences of one person are then
+        protected together. See :func:`noisewise.make_private`.
     max_length : int, optional
         To which all texts are filled up or cut. Default: the limit of the tokenizer or the model.
     public_evaluation : bool
@@ -83,6 +87,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         loss: Any = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         name: str = "training",
+        units: Any = None,
         max_length: int | None = None,
         public_evaluation: bool = False,
         **options: Any,
@@ -92,8 +97,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         refusals.check_dataset(train_dataset)
         refusals.check_arguments(args, plan)
         self.plan = plan
-        size = len(train_dataset) if plan.needs_size and plan.records is None else None
-        self.resolved = plan.resolve(size)
+        train_dataset, self._units = _whose(train_dataset, units)
+        table = None if self._units is None else UnitTable.of(self._units, len(train_dataset))
+        count = len(train_dataset if table is None else table)
+        size = count if plan.needs_size and plan.records is None else None
+        self.resolved = plan.resolve(size, of_units=False if table is None else table.name)
         self._chunk = refusals.virtual_size(args, plan)
         self._ledger = ledger
         self._name = name
@@ -188,6 +196,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             collate=reading.collate,
             ledger=self._ledger or Path(self.args.output_dir) / "_training.ledger",
             name=self._name,
+            units=self._units,
             chunk=1 if reading.alone else self._chunk,
             workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -313,3 +322,15 @@ def _is_frozen_norm(module: nn.Module) -> bool:
         and bool(parameters)
         and not any(parameter.requires_grad for parameter in parameters)
     )
+
+
+def _whose(dataset: Any, units: Any) -> tuple[Any, Any]:
+    """Return the dataset without the column that says whose its items are, and that column."""
+    if not isinstance(units, str):
+        return dataset, units
+    if units not in (getattr(dataset, "column_names", None) or ()):
+        raise ValueError(
+            f"units={units!r} is no column of train_dataset: name one of a datasets.Dataset, or "
+            "give one identifier for each item"
+        )
+    return dataset.remove_columns([units]), list(dataset[units])

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from noisewise.errors import BudgetExceededError, ChargeConflictError
+from noisewise.errors import BudgetExceededError, ChargeConflictError, RelationError
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import Event, History, as_history, with_count
@@ -40,6 +40,7 @@ from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerH
 from noisewise.privacy.ledger_file import LedgerFile, create_file
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement, round_up
+from noisewise.privacy.statement_premises import WHOLE_UNITS, rows_of_units, rows_problem
 
 __all__ = ["Charge", "Ledger", "LedgerHead"]
 
@@ -78,6 +79,11 @@ class Ledger:
         unit: str = "one record",
     ) -> Ledger:
         """Start a ledger, optionally with a budget that charges may not exceed.
+
+        All that is charged must be what it costs towards `unit` under `relation`. Releases of the
+        library are refused otherwise: neither does a promise about rows say anything of a patient
+        with any number of them, nor one about patients the same of a single row
+        (docs/proofs/units.md#ledger).
 
         Raises
         ------
@@ -315,7 +321,12 @@ class Ledger:
         randomness: str = "not stated",
         assumptions: Iterable[str] = (),
     ) -> Statement:
-        """Build the statement for everything that was charged."""
+        """Build the statement for everything that was charged.
+
+        Its epsilon is that of one of the ledger's units, all of whose rows come or go: every charge
+        is what its release costs towards that change, however many rows of a unit it counts
+        (docs/proofs/units.md#ledger).
+        """
         return Statement.derive(
             self.history,
             delta=self._file.header["delta"] if delta is None else delta,
@@ -324,7 +335,7 @@ class Ledger:
             accountant=self.accountant,
             unit=self.unit,
             randomness=randomness,
-            assumptions=assumptions,
+            assumptions=(*assumptions, *([WHOLE_UNITS] if rows_of_units(self.history) else ())),
         )
 
     def close(self) -> None:
@@ -346,6 +357,8 @@ class Ledger:
         return _reopen, (os.fspath(self._file.place), self.head())
 
     def _check_budget(self, book: Book, charges: Iterable[Charge]) -> None:
+        if problem := rows_problem(self.unit, tuple(charge.event for charge in charges)):
+            raise RelationError(f"{self.path.name!r} does not take this charge: {problem}")
         if self.budget is None:
             return
         epsilon, delta = self.budget

@@ -38,7 +38,13 @@ from noisewise.privacy.statement_form import (
     shorten,
     statement_schema,
 )
-from noisewise.privacy.statement_premises import premises, sampler_of, sampler_problem
+from noisewise.privacy.statement_premises import (
+    premises,
+    rows_of_units,
+    rows_problem,
+    sampler_of,
+    sampler_problem,
+)
 from noisewise.privacy.statement_texts import describe, is_unsound, text_problem
 
 __all__ = ["Preprocessing", "Statement", "digest", "round_up", "single_up", "statement_schema"]
@@ -142,9 +148,10 @@ class Statement:
                 f"no finite epsilon follows from this history at delta {delta:g}: "
                 "ask for a larger delta, or add more noise"
             )
-        sampler = sampler_of(events) if sampler is None else sampler
-        if problem := sampler_problem(sampler, events):
-            raise ValueError(problem)
+        sampler = sampler_of(events, unit) if sampler is None else sampler
+        for problem in (sampler_problem(sampler, events), rows_problem(unit, events)):
+            if problem is not None:
+                raise ValueError(problem)
         for text in (unit, mechanism, sampler, randomness, *sentences):
             if problem := text_problem(text):
                 raise ValueError(
@@ -213,9 +220,7 @@ class Statement:
     @property
     def unit_rows(self) -> int | None:
         """How many rows of a unit count at most, if epsilon was derived from such a bound."""
-        parts = (part for event in self.history for part in event.parts)
-        bounds = [rows for part in parts if (rows := getattr(part, "rows", None))]
-        return max(bounds) if bounds else None
+        return rows_of_units(self.history)
 
     @property
     def steps(self) -> int:
@@ -320,8 +325,12 @@ class Statement:
         for sentence in (*self.assumptions, self.mechanism, self.randomness, self.unit):
             if is_unsound(sentence):
                 raise StatementError(f"no epsilon can be stated: {shorten(sentence)}")
-        if problem := sampler_problem(self.sampler, self.history):
-            raise StatementError(problem)
+        for problem in (
+            sampler_problem(self.sampler, self.history),
+            rows_problem(self.unit, self.history),
+        ):
+            if problem is not None:
+                raise StatementError(problem)
 
     def __str__(self) -> str:
         lines = [

@@ -8,11 +8,20 @@ history was exchanged without them, contradicts itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from noisewise.privacy.events import Event, History
+from noisewise.privacy.events import History
 from noisewise.privacy.relation import Relation
 
-__all__ = ["POISSON", "premises", "sampler_of", "sampler_problem"]
+__all__ = [
+    "POISSON",
+    "WHOLE_UNITS",
+    "premises",
+    "rows_of_units",
+    "rows_problem",
+    "sampler_of",
+    "sampler_problem",
+]
 
 _CALLER = "promised by the caller, who drew the batches: "
 _ALL = (
@@ -26,6 +35,8 @@ POISSON = {
     "unit": "Poisson: each unit independently with its rows, with probability ",
     "row": "Poisson: each row of a unit independently, with probability ",
 }
+#: What every bound on the rows of a unit rests on.
+WHOLE_UNITS = "all rows of a unit carry its identifier, and those of no other unit do"
 _NUMBERS = re.compile(r"[0-9.e+-]+(?:, [0-9.e+-]+)*")
 
 
@@ -41,13 +52,39 @@ def premises(relation: Relation, unit: str, history: History) -> tuple[str, ...]
     return tuple(said)
 
 
-def sampler_of(history: History) -> str:
-    """How records were chosen, as far as the history tells."""
-    rates = _rates(history)
-    if not rates:
-        return _ALL[0]
-    words = POISSON["row" if any(_of_rows(event) for event in history) else "record"]
-    return f"{words}{', '.join(rates)}"
+def sampler_of(history: History, unit: str) -> str:
+    """How records were chosen, as far as the history and its unit tell."""
+    whole = "record" if unit == "one record" else "unit"
+    found: dict[str, set[float]] = {}
+    for part in (part for event in history for part in event.parts):
+        if part.secret_rates:
+            kind = "row" if getattr(part, "rows", None) else whole
+            found.setdefault(kind, set()).update(part.secret_rates)
+    said = [POISSON[kind] + _listed(rates) for kind, rates in found.items()]
+    if not said or any(not event.secret_rates for event in history):
+        said.append(_ALL[0])
+    return "; ".join(said)
+
+
+def rows_of_units(history: History) -> int | None:
+    """How many rows of a unit count at most, over all releases that have such a bound."""
+    parts = (part for event in history for part in event.parts)
+    bounds = [rows for part in parts if (rows := getattr(part, "rows", None))]
+    return max(bounds) if bounds else None
+
+
+def rows_problem(unit: str, history: History) -> str | None:
+    """Return why a history of rows of units says nothing of this unit, if so.
+
+    A record is one row. Under which change of the data several rows come or go together is not
+    known if nobody says what they are the rows of.
+    """
+    if unit != "one record" or rows_of_units(history) is None:
+        return None
+    return (
+        "the history says what rows of a unit cost together, but the unit is 'one record', which "
+        "is one row: say what is protected, e.g. unit='one patient'"
+    )
 
 
 def sampler_problem(sampler: str, history: History) -> str | None:
@@ -80,11 +117,10 @@ def sampler_problem(sampler: str, history: History) -> str | None:
     return None
 
 
-def _of_rows(event: Event) -> bool:
-    """Whether it drew rows of units, each by itself."""
-    return any(part.secret_rates and getattr(part, "rows", None) for part in event.parts)
-
-
 def _rates(history: History) -> list[str]:
     rates = {rate for event in history for rate in event.secret_rates}
     return [f"{rate:.6g}" for rate in sorted(rates)]
+
+
+def _listed(rates: Iterable[float]) -> str:
+    return ", ".join(f"{rate:.6g}" for rate in sorted(rates))

@@ -14,10 +14,11 @@ type cannot tell neighbours apart are refused.
 from __future__ import annotations
 
 import pickle
+import re
 import unicodedata
 import warnings
 from collections.abc import Hashable, Iterable
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -26,19 +27,42 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "unit_codes"]
+__all__ = ["MISSING", "MISSING_TEXT", "identifiers_of", "require_same_order", "unit_codes"]
 
 MISSING = (
-    "units has missing identifiers (None, NaN, NaT or empty text). A row of an unknown unit cannot "
+    "units has missing identifiers (None, NaN, NaT, empty text or a word for it, such as 'NULL' or "
+    "'NA'). A row of an unknown unit cannot "
     "be protected together with the unit's other rows: leave such rows out, or give each of them a "
     "unit of its own if you know that it is one."
 )
-#: What a missing value becomes when a column is turned into text.
-MISSING_TEXT = frozenset({"nan", "NaN", "None", "<NA>", "NaT"})
+#: What a missing value becomes when a column is turned into text, or is written as in files:
+#: rows of many people would be one unit under it.
+MISSING_TEXT = frozenset(
+    {"nan", "NaN", "NAN", "-nan", "-NaN", "None", "none", "NONE", "<NA>", "NaT", "null", "NULL",
+     "Null", "NA", "N/A", "n/a", "#N/A", "#NA", "<null>", "(null)", "\\N"}
+)  # fmt: skip
 #: From here on neighbouring whole numbers are the same number, by the name of a type.
 _WHOLE = {"float16": 2**11, "halffloat": 2**11, "float32": 2**24, "float": 2**24}
 _WHOLE_DOUBLE = 2**53
-_PLAIN = (int, float, str, bytes, tuple, frozenset, np.generic, Decimal, Fraction, date, UUID)
+#: A whole number as text, however it is spelt: 7, 007, 7.0.
+_NUMBER = re.compile(r"([+-]?)0*(\d+)(\.0*)?")
+#: Types, not their subclasses, of which is known that what is equal has equal hashes.
+_PLAIN = {
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    tuple,
+    frozenset,
+    Decimal,
+    Fraction,
+    date,
+    datetime,
+    UUID,
+}
+#: Characters that nobody sees.
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
 def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
@@ -79,6 +103,25 @@ def unit_codes(units: Any, rows: int | None = None) -> NDArray[np.int64]:
     _refuse_equal_contents(known)
     _warn_of_twins(known)
     return codes
+
+
+def require_same_order(rows: Any, units: Any) -> None:
+    """Raise if rows and identifiers are columns of pandas with the same labels in another order.
+
+    Identifiers are taken by position, like labels of classes. After one of both was sorted or
+    drawn from, every row would be bounded with the rows of somebody else.
+    """
+    given = getattr(units, "identifiers", units)
+    if not (hasattr(rows, "iloc") and hasattr(given, "iloc")) or len(rows) != len(given):
+        return
+    mine, other = rows.index, given.index
+    if mine.equals(other) or not mine.is_unique or mine.difference(other).size:
+        return
+    raise ValueError(
+        "units have the same row labels as the data, in another order: one of both was sorted or "
+        "shuffled alone, and identifiers would belong to other rows. Sort both alike, for example "
+        "units.loc[data.index]."
+    )
 
 
 def identifiers_of(units: Any) -> list[Hashable]:
@@ -152,12 +195,14 @@ class _MissingError(Exception):
 
 def _identifier(value: Any) -> Hashable:
     """Return one identifier, or raise: missing, or equal to nothing but itself."""
+    # Content, not objects: a type of somebody's own may compare and hash as it likes.
     if isinstance(value, (int, np.integer)):
-        return value
+        return int.__int__(value) if isinstance(value, int) else int(value)
     if isinstance(value, str):
-        if value in MISSING_TEXT or not value.strip():
+        text = str.__str__(value)
+        if not (said := text.strip()) or said in MISSING_TEXT:
             raise _MissingError
-        return value
+        return text
     if isinstance(value, (tuple, frozenset)):
         return (tuple if isinstance(value, tuple) else frozenset)(map(_identifier, value))
     if hasattr(value, "detach"):  # a tensor has the hash of its place in memory
@@ -173,9 +218,18 @@ def _identifier(value: Any) -> Hashable:
 
 def _refuse_lost_digits(known: Iterable[Hashable], given: Any) -> None:
     """Raise if numbers may have become others, in a type that does not hold them."""
-    kind = str(getattr(given, "dtype", getattr(given, "type", ""))).lower().removeprefix("torch.")
-    limit = _WHOLE.get(kind, _WHOLE_DOUBLE)
-    if any(isinstance(n, (float, np.floating)) and abs(n) >= limit for n in known):
+    columns = given.dtypes if hasattr(given, "columns") else ()  # of a table of one column
+    kinds = [getattr(given, "dtype", getattr(given, "type", "")), *columns]
+    named = (str(kind).lower().removeprefix("torch.") for kind in kinds)
+    limit = min((_WHOLE[kind] for kind in named if kind in _WHOLE), default=_WHOLE_DOUBLE)
+
+    def lost(number: Hashable) -> bool:
+        if isinstance(number, np.floating):
+            own = _WHOLE.get(number.dtype.name, _WHOLE_DOUBLE)
+            return bool(abs(number) >= min(own, limit))
+        return isinstance(number, float) and abs(number) >= limit
+
+    if any(map(lost, known)):
         raise ValueError(
             "identifiers in units are floating-point numbers so large that neighbours are the same "
             "number: different units may have become one, which is not hidden as one. Read the "
@@ -188,7 +242,7 @@ def _refuse_equal_contents(known: Iterable[Hashable]) -> None:
     contents: set[bytes] = set()
     number = 0
     for name in known:
-        if isinstance(name, _PLAIN):
+        if type(name) in _PLAIN or isinstance(name, np.generic):
             continue
         try:
             contents.add(pickle.dumps(name))
@@ -211,14 +265,20 @@ def _warn_of_twins(known: dict[Hashable, int]) -> None:
             "column that was read in parts, convert all of them to text first.",
             stacklevel=4,
         )
-    alike = {unicodedata.normalize("NFKC", text).casefold().strip() for text in texts}
+    alike = {_spelt_plainly(text) for text in texts}
     if len(alike) < len(texts):
         warnings.warn(
-            "identifiers in units differ from others in nothing but capitals, spaces around them "
-            "or the spelling of their characters, and are taken for different units. If they are "
-            "the same, write them alike first.",
+            "identifiers in units differ from others in nothing but capitals, spaces around them, "
+            "the spelling of their characters or of a number (7, 007, 7.0), and are taken for "
+            "different units. If they are the same, write them alike first.",
             stacklevel=4,
         )
+
+
+def _spelt_plainly(text: str) -> str:
+    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold().strip()
+    number = _NUMBER.fullmatch(plain)
+    return plain if number is None else number[1].removeprefix("+") + number[2]
 
 
 def _in_order(values: NDArray[Any]) -> NDArray[np.int64]:

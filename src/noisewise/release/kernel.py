@@ -110,6 +110,7 @@ def release(
     event = agreed.noise.event
     said = f"{query.what}: {agreed.noise.description}" if query.what else agreed.noise.description
     history, words = account.stated(event, said)
+    query.require_rows(history)
     promise = Promise(
         history=history,
         delta=delta or 0.0,
@@ -117,7 +118,6 @@ def release(
         relation=query.relation,
         randomness=source.description,
         unit=query.unit,
-        unit_rows=query.unit_rows,
         assumptions=(*query.assumptions, *agreed.assumptions, *agreed.noise.assumptions),
     )
     if delta is not None:

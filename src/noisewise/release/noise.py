@@ -186,11 +186,11 @@ class IntegerNoise:
         if self.kind == "gaussian":
             rho = distance**2 / (2 * self.scale)
             needed = f"ZeroConcentrated({_above(rho)!r})"
-            enough = isinstance(event, ZeroConcentrated) and Fraction(event.rho) >= rho
+            enough = isinstance(event, ZeroConcentrated) and Fraction(event.whole) >= rho
         else:
             cost = distance / self.scale
             needed = f"Pure({_above(cost)!r})"
-            enough = isinstance(event, Pure) and Fraction(event.epsilon) >= cost
+            enough = isinstance(event, Pure) and Fraction(event.whole) >= cost
             if isinstance(event, Laplace):
                 # Integer noise costs more than continuous noise: docs/proofs/events.md#laplace.
                 further = cost + 1 / (4 * self.scale**2)

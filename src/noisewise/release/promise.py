@@ -35,8 +35,6 @@ class Promise:
     randomness : str
         Where the noise came from.
     unit : str
-    unit_rows : int, optional
-        How many rows of a unit count, if noise was planned for that many.
     accountant : {"pld", "rdp"}, optional
         By default the tightest that has an answer.
     sampler : str, optional
@@ -49,7 +47,6 @@ class Promise:
     relation: Relation
     randomness: str
     unit: str = "one record"
-    unit_rows: int | None = None
     accountant: str | None = None
     sampler: str | None = None
     assumptions: tuple[str, ...] = ()
@@ -62,14 +59,12 @@ class Promise:
         UnsoundError
             If no finite epsilon follows, or an assumption is known to be false.
         """
-        rows = self.unit_rows
-        history = self.history if rows is None else tuple(e.per_row(rows) for e in self.history)
         return Statement.derive(
-            history,
+            self.history,
             delta=self.delta if delta is None else delta,
             mechanism=self.mechanism,
             relation=self.relation,
-            accountant=self.accountant or tightest(history),
+            accountant=self.accountant or tightest(self.history),
             unit=self.unit,
             sampler=self.sampler,
             randomness=self.randomness,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import RelationError, UnsoundError
+from noisewise.privacy.events import History
 from noisewise.privacy.relation import Relation, Sensitivity
 
 if TYPE_CHECKING:
@@ -78,6 +79,16 @@ class Query:
     def relation(self) -> Relation:
         """Which datasets are neighbours."""
         return self.sensitivity[0].relation
+
+    def require_rows(self, history: History) -> None:
+        """Raise unless what is charged says of how many rows of a unit it is the cost."""
+        told = {getattr(part, "rows", None) for event in history for part in event.parts}
+        if self.unit_rows is not None and told != {self.unit_rows}:
+            raise UnsoundError(
+                f"{self.what or 'this query'} counts up to {self.unit_rows} rows of a unit, and "
+                "what is charged for it does not say so: state the cost by rows (per_row). Nothing "
+                "was charged."
+            )
 
     def require(self, noise: Noise) -> None:
         """Raise unless `noise` was planned for at least the change that one unit makes here."""

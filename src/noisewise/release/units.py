@@ -25,8 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.privacy import _validate
+from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.statement_premises import WHOLE_UNITS
 from noisewise.privacy.units import identifiers_of, unit_codes
 
 __all__ = [
@@ -147,6 +149,10 @@ class Contribution:
     def unit_rows(self) -> int | None:
         """The bound for the statement; None if every row is a unit of its own."""
         return self.rows if self.of_units else None
+
+    def told(self, event: Event) -> Event:
+        """Return what a whole unit costs, told by its rows: for a ledger, and for a statement."""
+        return event.per_row(self.rows) if self.of_units else event
 
     def keeps_total(self, public: bool) -> bool:
         """Whether the total is public if the number of units is: each adds the same."""
@@ -323,7 +329,7 @@ def bound_of(units: Units, limit: int, held_by: int | None, weighted: bool = Fal
     )
     said = [
         f"at most {limit} {'row' if limit == 1 else 'rows'} of a unit count: {how}",
-        "all rows of a unit carry its identifier, and those of no other unit do",
+        WHOLE_UNITS,
     ]
     parties = 1
     if held_by is not None and units.common:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from noisewise.privacy.units import require_same_order
+
 __all__ = ["one_vocabulary"]
 
 P = ParamSpec("P")
@@ -16,7 +18,8 @@ def one_vocabulary(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function that takes `relation` and `seed` answer to the words of version 0.1.
 
     `rng=` is another word for `seed=`. `neighbors=` is refused: what it left unsaid meant another
-    relation then than it does now.
+    relation then than it does now. Columns of pandas whose rows stand in another order than
+    their units are refused.
     """
 
     @functools.wraps(function)
@@ -31,6 +34,9 @@ def one_vocabulary(function: Callable[P, R]) -> Callable[P, R]:
             if kwargs.get("seed") is not None:
                 raise TypeError("rng and seed are two words for one thing: give one of them")
             kwargs["seed"] = kwargs.pop("rng")
+        if kwargs.get("units") is not None:
+            for rows in args[:2]:
+                require_same_order(rows, kwargs["units"])
         return function(*args, **kwargs)
 
     return translated

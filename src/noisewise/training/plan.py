@@ -139,7 +139,7 @@ class Plan:
         records: int | None = None,
         *,
         public_size: int | None = None,
-        of_units: bool = False,
+        of_units: bool | str = False,
     ) -> ResolvedPlan:
         """Return the constants of the accountant.
 
@@ -148,8 +148,8 @@ class Plan:
         records, public_size : int, optional
             Two names for the number of records, which is declared public by giving it here;
             needed unless the plan has `records` or needs none.
-        of_units : bool
-            Whether what is protected are units of several rows.
+        of_units : bool or str
+            Whether what is protected are units of several rows, and what they are called.
 
         Raises
         ------
@@ -173,10 +173,11 @@ class Plan:
                 "were given: give units=, one identifier for each row, or every row would be "
                 "protected by itself"
             )
+        called = of_units if isinstance(of_units, str) else unit_rules.UNIT
         rule = unit_rules.chosen(self, constants) if of_units else None
         rows = unit_rules.mean_rows(self, size) if rule == "rows" else 1.0
         return ResolvedPlan(
-            plan=self.with_(unit=unit_rules.UNIT) if of_units and self.unit == RECORD else self,
+            plan=self.with_(unit=called) if of_units and self.unit == RECORD else self,
             records=size,
             sample_rate=constants.rate,
             steps=constants.steps,

@@ -140,7 +140,7 @@ def make_private(
     if size_read:
         assert held is not None
         records = team.public_size(len(held) if table is None else len(table))
-    resolved = plan.resolve(records, of_units=units is not None)
+    resolved = plan.resolve(records, of_units=False if table is None else table.name)
     plan = resolved.plan
     within = "mean" if resolved.unit_rule == "units" else None
     _check_parameters(model, optimizer)

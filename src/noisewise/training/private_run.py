@@ -321,7 +321,8 @@ class PrivateRun:
     def _units_of(self, rows: tuple[int, int] | None, count: int, given: Any) -> Tensor | None:
         """The unit of every row of a batch, where rows of one unit are bounded together."""
         known = None if rows is None or self._loader is None else self._loader.units(rows)
-        return batch_units(self.resolved.unit_rule, known, rows is not None, given, count)
+        most = self.resolved.unit_rows
+        return batch_units(self.resolved.unit_rule, most, known, rows is not None, given, count)
 
     def _release(self, bounded: BoundedSum, own: bool) -> None:
         """Charge, add noise once, and hand the noisy gradient to the optimizer."""

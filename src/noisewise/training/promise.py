@@ -128,7 +128,9 @@ def _mechanism(resolved: ResolvedPlan) -> str:
 
 
 def _drawn(resolved: ResolvedPlan) -> str:
-    return "record" if resolved.unit_rule is None else "unit with its rows"
+    most = resolved.plan.unit_rows
+    rows = f"row, of the at most {most} of its unit that may ever be drawn in that step,"
+    return {None: "record", "units": "unit with its rows", "rows": rows}[resolved.unit_rule]
 
 
 def _of_units(resolved: ResolvedPlan) -> str:

@@ -219,7 +219,7 @@ def select(
         round(len(records if table is None else table) * (1 - share)),
         number,
         scored=public is None,
-        of_units=table is not None,
+        of_units=False if table is None else table.name,
     )
     proposal = proposal_of(settings)
     job = _Job(build, plans, proposal, loss, score, share, public, preprocessing, split)

@@ -32,7 +32,7 @@ class Plans:
         number: TrialNumber,
         *,
         scored: bool,
-        of_units: bool = False,
+        of_units: bool | str = False,
     ) -> Plans:
         """Calibrate the noise of every plan; `scored` if private records are held back."""
         plans = dict(given) if isinstance(given, Mapping) else {"": given}

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from noisewise.privacy import Randomness
 from noisewise.privacy.units import unit_codes
+from noisewise.release import Units
 from noisewise.training.errors import StepError
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import Sampler, Shard
 from noisewise.training.streams import Streams
+from noisewise.training.unit_rules import UNIT
 
 __all__ = ["ChosenRows", "UnitSampler", "UnitTable", "batch_units", "sampler_of"]
 
@@ -39,12 +41,15 @@ class UnitTable:
         The unit of every row.
     order, starts, counts : Tensor
         Rows sorted by unit, where those of each unit begin, and how many they are.
+    name : str
+        What one unit is, for the statement.
     """
 
     codes: Tensor = field(repr=False)
     order: Tensor = field(repr=False)
     starts: Tensor = field(repr=False)
     counts: Tensor = field(repr=False)
+    name: str = UNIT
 
     @classmethod
     def of(cls, units: Any, rows: int | None = None) -> UnitTable:
@@ -55,7 +60,8 @@ class UnitTable:
             return units
         codes = torch.from_numpy(unit_codes(units, rows))
         counts = torch.bincount(codes)
-        return cls(codes, codes.argsort(stable=True), counts.cumsum(0) - counts, counts)
+        name = units.name if isinstance(units, Units) else UNIT
+        return cls(codes, codes.argsort(stable=True), counts.cumsum(0) - counts, counts, name)
 
     def __len__(self) -> int:
         """Return the number of units."""
@@ -139,7 +145,7 @@ def sampler_of(
 
 
 def batch_units(
-    rule: str | None, known: Tensor | None, own: bool, given: Any, count: int
+    rule: str | None, most: int | None, known: Tensor | None, own: bool, given: Any, count: int
 ) -> Tensor | None:
     """The unit of every row of a batch, where rows of one unit are bounded together.
 
@@ -147,6 +153,8 @@ def batch_units(
     ----------
     rule : {"units", "rows"} or None
         Of the run.
+    most : int, optional
+        Rows of a unit that may take part in a step, where each is bounded by itself.
     known : Tensor, optional
         The units of the loader's batch.
     own : bool
@@ -167,16 +175,19 @@ def batch_units(
         if given is not None:
             raise StepError("the units of a batch of run.loader are known: leave them out")
         return known if rule == "units" else None
-    if rule == "rows":
-        raise StepError(
-            "this run draws rows of units (unit_rule='rows'), of which only those that were chosen "
-            "may take part: step on the batches of run.loader, or plan unit_rule='units'. Nothing "
-            "was charged."
-        )
     if given is None:
         raise StepError(
             "this batch does not come from run.loader, so it is not known which of its rows belong "
-            "to one unit; each would be bounded by itself. Call run.step(x, y, units=...) with all "
-            "drawn rows of each unit. Nothing was charged."
+            "to one unit. Call run.step(x, y, units=...) with one identifier for each row, or step "
+            "on the batches of run.loader. Nothing was charged."
         )
-    return torch.from_numpy(unit_codes(given, count))
+    codes = torch.from_numpy(unit_codes(given, count))
+    if rule == "units":
+        return codes
+    if count and int(torch.bincount(codes).max()) > (most or 0):
+        raise StepError(
+            f"a unit has more than {most} rows in this batch, and unit_rows={most} is what epsilon "
+            "is derived from: choose that many of each unit, by chance that depends on no other "
+            "one, and draw from those. Nothing was charged."
+        )
+    return None

@@ -65,7 +65,9 @@ def private_steps(
     data : (inputs, targets)
         The other records of the batch; synthetic, or public.
     canary : (inputs, targets)
-        One record, with its leading dimension of 1; in a run with units, all rows of one unit.
+        One record, with its leading dimension of 1; in a run with units, all rows of one unit, or
+        as many as may take part in a step (``unit_rule="rows"``): a batch in which all of them
+        were drawn.
     units : sequence, optional
         In a run with units: who each row of `data` belongs to. A whole unit comes and goes.
     repeats : int
@@ -122,11 +124,11 @@ def _worlds(
             if units is None
             else "this run protects single records, so there are no units to be audited"
         )
-    if getattr(run.resolved, "unit_rule", None) == "rows":
+    most = getattr(run.resolved, "unit_rows", None)
+    if most is not None and len(canary[0]) > most:
         raise ValueError(
-            "an audit puts a whole unit into a batch, and a run with unit_rule='rows' takes only "
-            "rows that its own loader chose. Audit a twin with unit_rule='units'; what rows of a "
-            "unit cost together is derived a second time by noisewise verify."
+            f"the canary has {len(canary[0])} rows, but of a unit at most {most} may take part in "
+            f"a step of this run (unit_rows): give a canary of {most} rows"
         )
     if units is None:
         return whole, data, (data[0][:0], data[1][:0])
@@ -165,7 +167,9 @@ class _Gradients:
     def silent(self, records: Records) -> NDArray[np.float64]:
         """The sum before noise."""
         # The one thing that a run does not show in public, for good reason.
-        bounded = self._run._engine.sum(*records)  # type: ignore[attr-defined]
+        engine = self._run._engine  # type: ignore[attr-defined]
+        by_itself = getattr(self._run.resolved, "unit_rule", None) == "rows"
+        bounded = engine.sum(*(records[:2] if by_itself else records))
         return self._vector(bounded.gradients)
 
     def _vector(self, gradients: Mapping[str, Tensor]) -> NDArray[np.float64]:

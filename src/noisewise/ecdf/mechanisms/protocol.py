@@ -228,12 +228,13 @@ class Mechanism(Additive):
         For (epsilon, delta) the noise is integer, so fine that it is stated as Gaussian noise with
         its distance from real noise, which the accountant adds to delta in every composition.
         """
+        told = self.contribution.told
         if self.kind == "laplace":
-            return Pure(self.epsilon)
+            return told(Pure(self.epsilon))
         if self.concentrated:
-            return ZeroConcentrated(self.rho)
+            return told(ZeroConcentrated(self.rho))
         ratio = math.sqrt(self.ratio_squared) * (1 + 1e-12)
-        return Gaussian(1 / ratio, variation=self.variation)
+        return told(Gaussian(1 / ratio, variation=self.variation))
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def by_unit(
         blurred = functools.reduce(
             operator.or_, (ending(one) == ending(other) for one, other in _ALIKE)
         )
-        unknown = unknown | (named == nw.lit("")) | text.is_in(sorted(MISSING_TEXT))
+        unknown = unknown | (named == nw.lit("")) | named.is_in(sorted(MISSING_TEXT))
     rows = source.rows(
         value,
         label,

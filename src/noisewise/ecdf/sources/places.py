@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from noisewise.ecdf.sources.pushed import quietly
 
 __all__ = ["is_url", "open_table", "read_place", "shown"]
 
+#: Whole numbers that are no numbers: 007 and 7 are two people.
+_PADDED = r"^\s*[+-]?0[0-9]"
+#: Names that DuckDB gives columns of a file without a line of names.
+_MADE_UP = re.compile(r"column\d+")
 EXTRA = "pip install 'noisewise[warehouse]'"
 
 
@@ -99,23 +104,68 @@ def _file(path: Path, query: str | None, table: str | None) -> Any:
             raise ValueError(f"{str(path)!r} holds no .parquet files")
     elif suffix not in (".csv", ".parquet"):
         raise ValueError(f"{path.name!r}: only .csv and .parquet files and folders can be read")
-    form = "csv" if suffix == ".csv" and path.is_file() else "parquet"
+    is_csv = suffix == ".csv" and path.is_file()
     if importlib.util.find_spec("duckdb") is None:
         if query is not None:
             raise ImportError(f"queries of files are run by DuckDB: {EXTRA}")
-        import pyarrow.dataset
-
-        return quietly(f"read {str(path)!r}", lambda: pyarrow.dataset.dataset(path, format=form))
+        return quietly(f"read {str(path)!r}", lambda: _arrow(path, is_csv))
     import duckdb
 
     def read() -> Any:
         connection = duckdb.connect()
-        if form == "csv":  # all rows are looked at for the types, as pandas does
-            return connection.read_csv(str(path), sample_size=-1)
+        if is_csv:
+            return _typed(connection, str(path))
         return connection.read_parquet(str(path / "**" / "*.parquet" if path.is_dir() else path))
 
     data = quietly(f"read {str(path)!r}", read)
     return data if query is None else quietly("take this query", lambda: data.query("data", query))
+
+
+def _typed(connection: Any, path: str) -> Any:
+    """Read a file of text with DuckDB; what would lose zeros in front as a number stays text."""
+    # All rows are looked at for the types, as pandas does.
+    found = connection.read_csv(path, sample_size=-1)
+    whole = [n for n, kind in zip(found.columns, found.dtypes, strict=True) if "INT" in str(kind)]
+    if not whole:
+        return found
+    options = {"sample_size": -1, "header": not all(map(_MADE_UP.fullmatch, found.columns))}
+    texts = connection.read_csv(path, dtype=dict.fromkeys(whole, "VARCHAR"), **options)
+    asked = ", ".join(
+        f"coalesce(bool_or(regexp_matches({_quoted(name)}, '{_PADDED}')), false)" for name in whole
+    )
+    (answers,) = texts.aggregate(asked).fetchall()
+    padded = [name for name, is_padded in zip(whole, answers, strict=True) if is_padded]
+    if not padded:
+        return found
+    return connection.read_csv(path, dtype=dict.fromkeys(padded, "VARCHAR"), **options)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _arrow(path: Path, is_csv: bool) -> Any:
+    """Return the same with PyArrow."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+    import pyarrow.dataset as ds
+
+    if not is_csv:
+        return ds.dataset(path, format="parquet")
+
+    def read(texts: list[str]) -> Any:
+        kinds = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
+        return ds.dataset(path, format=ds.CsvFileFormat(convert_options=kinds))
+
+    schema = ds.dataset(path, format="csv").schema
+    padded = set()
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    for batch in read(whole).scanner(columns=whole).to_batches() if whole else ():
+        for name in whole:
+            if pc.any(pc.match_substring_regex(batch[name], _PADDED)).as_py():
+                padded.add(name)
+    return read(sorted(padded))
 
 
 def shown(url: str) -> str:

@@ -26,6 +26,8 @@ __all__ = ["PushedDown", "check_bins", "quietly"]
 T = TypeVar("T")
 #: Databases, of single files, whose parsers give up on the query that weighs sums of units.
 SMALL_PARSERS = ("sqlite",)
+#: Databases behind Ibis to which 0.1 is a double.
+DOUBLE_LITERALS = ("duckdb", "sqlite", "polars", "pyspark")
 
 ROW_BY_ROW = (
     "a record is one row of the table or query that was counted; whatever made that row looked at "
@@ -324,8 +326,14 @@ class PushedDown:
         )
 
     def number(self, value: float) -> Any:
-        """Return a double; a bare literal such as 0.1 is a decimal to some engines."""
-        return self.nw.lit(float(value), self.nw.Float64)
+        """Return a double; a bare literal such as 0.1 is a decimal to some engines.
+
+        To PostgreSQL it is one even where Ibis was told that it is a double, and what is computed
+        from such numbers alone is decimal, too. What is read from text is a double to everybody.
+        """
+        if self._backend is None or self._backend_name in DOUBLE_LITERALS:
+            return self.nw.lit(float(value), self.nw.Float64)
+        return self.nw.lit(repr(float(value))).cast(self.nw.Float64)
 
     def _divisor(self, value: float) -> Any:
         """Return what to divide by. Polars multiplies by the inverse of a constant instead."""

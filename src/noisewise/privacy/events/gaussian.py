@@ -111,11 +111,13 @@ class Gaussian(Event):
         """The least noise and the largest distance of both."""
         if not isinstance(other, Gaussian):
             return super().worse(other)
-        return Gaussian(
+        found = Gaussian(
             min(self.whole, other.whole),
             max(self.count, other.count),
             max(self.variation, other.variation),
         )
+        told = self.rows if self.rows == other.rows else None
+        return found if told is None else found.per_row(told)
 
     def with_room(self) -> Gaussian:
         """A millionth less noise, and ten times the distance."""

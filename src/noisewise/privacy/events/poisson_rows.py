@@ -146,6 +146,11 @@ class PoissonRows(Event):
         )
 
     @property
+    def gaussian_rate(self) -> float:
+        """Rate of the Poisson sample of rows."""
+        return self.sample_rate
+
+    @property
     def secret_rate(self) -> float | None:
         """The sample rate, unless every row is drawn."""
         return None if self.sample_rate == 1.0 else self.sample_rate
