@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ def by_unit(
         named = text.str.strip_chars()
         # By its bytes, if the engine forgets a column's collation in an expression. If it does not,
         # the same expression with different endings shows it.
-        ending = lambda end: nw.concat_str(text, nw.lit(end))  # noqa: E731
+        ending: Callable[[str], Any] = lambda end: nw.concat_str(text, nw.lit(end))  # noqa: E731
         column = ending("")
         blurred = functools.reduce(
             operator.or_, (ending(one) == ending(other) for one, other in _ALIKE)
