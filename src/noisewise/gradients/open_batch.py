@@ -285,7 +285,7 @@ class OpenBatch:
         """Let go of all pieces."""
         for piece in self.pieces:
             piece.close()
-        self.pieces, self.leaves = [], []
+        self.pieces, self.parts, self.leaves = [], [], []
 
 
 def selection(leaves: Sequence[Any], chosen: Any) -> Selection | None:

@@ -30,12 +30,13 @@ from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import check_gradients, check_hooks
 from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.retained import Lingering
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Path, Proof, Storages, storages
-from noisewise.separation.shadow import storage_key
+from noisewise.separation.shadow import Origin, storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -81,12 +82,14 @@ class Runner(Comparing, Failing):
     factors: Factors
     interception: Interception
     buffers: Buffers
+    lingering: Lingering
     proof: Proof | None = None
     before: Storages | None = None
     looking: bool = False
     unscaled: bool = False
     own_places: bool = False
     random = False
+    _shifting: Origin | None = None
     _attached = False
     _slow = False
     _targets: dict[int, Target]
@@ -143,6 +146,7 @@ class Runner(Comparing, Failing):
         wiring = piece.wiring
         if wiring.proves(piece.path):
             self._compare_grouped(piece, part, wiring, limits)
+            self._note_alive(piece, wiring)
             return piece
         if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
             self._judge(piece, wiring)
@@ -180,6 +184,7 @@ class Runner(Comparing, Failing):
                 self._through(piece, select)
                 if wiring.proves(piece.path):
                     self._compare_grouped(piece, part, wiring, limits)
+                    self._note_alive(piece, wiring)
                     return piece
             except OffPathError:
                 pass
@@ -239,9 +244,13 @@ class Runner(Comparing, Failing):
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
             self.buffers.attributes.look()
-        self.random = self.random or (piece.watch is not None and piece.watch.random)
+        if piece.watch is not None:
+            self.random = self.random or piece.watch.random
+            self._shifting = next(iter(piece.watch.shifting), self._shifting)
+            self.require_steady_chance()
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)
+            wiring.lasting.setdefault(piece.path.digest, set()).update(piece.lasting())
         elif not self._slow and not self.looking:
             self._slow = True
             warnings.warn(
@@ -256,6 +265,24 @@ class Runner(Comparing, Failing):
             # Made from public values while we watched, and kept: a cache that later runs may read.
             storages(cached, self.storages_before())
         self.interception.warn()
+
+    def require_steady_chance(self) -> None:
+        """Refuse draws that depend on who is in a piece, where all pieces are to draw the same."""
+        if self._shifting is None or not self.own_places or self.assumed or self.looking:
+            return
+        raise UnsupportedModelError(
+            f"{self._shifting.operation} at {self._shifting.place} takes more or fewer random "
+            "numbers for other values of a record, and the program treats places of a batch "
+            "differently or draws something for all records together (one mask, one layer that is "
+            "dropped). What is drawn next would depend on who else is in the batch. Draw for every "
+            "entry whatever it is (torch.rand_like and torch.where instead of rrelu), or nothing "
+            "for all records together."
+        )
+
+    def _note_alive(self, piece: Piece, wiring: Wiring) -> None:
+        """Remember what a bound piece has left alive: in time it must be gone."""
+        if self.assumed is None and not self.looking:
+            self.lingering.note(piece.path, wiring.lasting.get(piece.path.digest, ()))
 
     def _piece(
         self,

@@ -40,6 +40,7 @@ from noisewise.gradients.losses import record_losses
 from noisewise.gradients.models import check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
+from noisewise.gradients.retained import Lingering
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
 from noisewise.gradients.sums import BoundedSum, Group, sensitivity_of, sum_type
@@ -130,6 +131,7 @@ class Summation(Runner):
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.buffers = Buffers(model, loss, augmentation)
         self.buffers.line_that = self.line_that
+        self.lingering = Lingering(model)
         self.progress = 0.0
         self.factors = {}
         self.bounds: LipschitzBounds | None = None
@@ -253,6 +255,7 @@ class Summation(Runner):
         Then what is drawn for a record depends on its slot, which is its own, and not on the piece,
         which depends on the others (docs/proofs/separation.md#places).
         """
+        self.require_steady_chance()
         if chance is None:
             return Chance(self._device())
         if self.own_places:
@@ -299,6 +302,7 @@ class Summation(Runner):
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
         self.buffers.require_unchanged()
+        self.lingering.require_gone()
         if self._lipschitz and not self._surveyed:
             if self.bounds is None:
                 self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)

@@ -53,6 +53,8 @@ class Wiring:
         Digests of the runs that were watched and accepted.
     settled : bool
         Whether all such pieces of a batch were treated alike before.
+    lasting : dict of int to set of int
+        By digest of a path: numbers of its results that are public, and that the program keeps.
     compared : set of (int, int)
         Digests of paths, and numbers of rows in a unit, for which slots were compared.
     assumed : bool
@@ -66,6 +68,7 @@ class Wiring:
     doubtful: dict[Use, frozenset[str]] = field(default_factory=dict)
     constant_calls: set[Use] = field(default_factory=set)
     paths: set[int] = field(default_factory=set)
+    lasting: dict[int, set[int]] = field(default_factory=dict)
     outside: Outside = field(default_factory=Outside)
     compared: set[tuple[int, int]] = field(default_factory=set)
     assumed: bool = False

@@ -51,6 +51,18 @@ UNWRITTEN = words(
 TRUSTED = frozenset(("aten", "prims", "prim", "profiler", "c10d", "_c10d_functional", "fsdp"))
 
 
+#: These take as many numbers from the generator whatever their operands hold. Others may take one
+#: for every negative entry (rrelu), or as many as it needs (poisson).
+_STEADY = words(
+    "rand randn randint rand_like randn_like randint_like randperm bernoulli bernoulli_ normal",
+    "normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ multinomial",
+    "native_dropout _fused_dropout _dropout_mask _scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
+
+
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Decorator: the rule of these operations; names may be given as one string with blanks."""
 
@@ -136,6 +148,8 @@ class Operation:
         #: Only shape and strides change, the memory stays.
         self.reshapes = torch.Tag.inplace_view in function.tags and name not in ("set_", "resize_")
         self.random = torch.Tag.nondeterministic_seeded in function.tags
+        #: What is drawn after it may depend on its operands.
+        self.shifts = self.random and name not in _STEADY
         base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         aten = function.namespace == "aten"
         plain = getattr(torch.ops.aten, base, None) if aten else None

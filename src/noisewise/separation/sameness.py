@@ -35,7 +35,8 @@ _FILLS = words(
 #: Every entry is drawn by itself, and in the same way.
 _DRAWS = words(
     "rand randn randint rand_like randn_like randint_like bernoulli_ normal_ uniform_ random_",
-    "exponential_ geometric_ cauchy_ log_normal_ _dropout_mask",
+    "exponential_ geometric_ cauchy_ log_normal_ _dropout_mask bernoulli normal poisson binomial",
+    "_standard_gamma",
 )
 #: Functions of what lies along an axis that do not look at its order.
 _ORDERLESS = words(
@@ -53,8 +54,11 @@ def public_kind(call: Call, operation: Operation) -> str | None:
     others = [t for t in call.tensors if t is not call["self"]]
     if call.name in _FILLS and all(t.numel() == 1 for t in others):
         return "flat"
-    if call.name in _DRAWS and not others:
-        return "drawn"
+    if call.name in _DRAWS:
+        # One distribution for all entries: a functional draw takes it from its first operand, too.
+        given = others if call.name.endswith("_") or "_like" in call.name else call.tensors
+        alike = all(t.numel() == 1 or call.shadow.kind(t) == "flat" for t in given)
+        return "drawn" if alike else None
     if not operation.pointwise or operation.random or call.name in PLACED or not call.tensors:
         return None
     drawn = [t for t in call.tensors if call.shadow.kind(t) == "drawn"]

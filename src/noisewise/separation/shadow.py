@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from noisewise.errors import UnsupportedModelError
+from noisewise.separation.origin import place
+
 __all__ = [
     "LARGEST",
     "PLANE",
@@ -49,7 +52,14 @@ def storage_key(tensor: Tensor) -> int | None:
     """Identity of a tensor's memory; None for tensors without one (sparse layouts)."""
     if tensor.layout != torch.strided:
         return None
-    key: int = tensor.untyped_storage()._cdata
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        raise UnsupportedModelError(
+            f"a tensor within torch.func (vmap, grad, jvp) at {place()} has no memory of its own, "
+            "so it cannot be told on which records it depends. Write it for the whole batch, "
+            "record by record along the first axis, or use torch.func on nothing that learns."
+        ) from None
     return key
 
 

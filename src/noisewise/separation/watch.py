@@ -110,6 +110,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unlike: dict[Origin, None] = {}
         #: Operations that may raise because of several records together.
         self.may_raise: dict[Origin, None] = {}
+        #: Operations that take more or fewer numbers from the generator by values of records.
+        self.shifting: dict[Origin, None] = {}
         #: Whether it is asked at all if they are treated alike.
         self.comparing = True
 
@@ -230,6 +232,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
         if private and operation.raised_by != set() and self._may_raise(call, operation):
             self.may_raise.setdefault(Origin(call.name, place()))
+        if private and operation.shifts:
+            self.shifting.setdefault(Origin(call.name, place()))
         if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
@@ -245,6 +249,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._claim_draws(call, derived == "drawn")
         if not call.results:
             return
+        if operation.rule is None and not call.tensors:
+            # A file, for one: what it holds others can change, from piece to piece.
+            what = f"{call.name} (it makes memory of what nobody can follow)"
+            self.unknown.setdefault(Origin(what, place()))
         if operation.unwritten:
             for tensor in call.results:
                 origin = Origin(f"{call.name} (memory that nobody has written)", place())
@@ -267,6 +275,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.write(tensor, None, const, kind=kind)
                 if numbers is not None:
                     shadow.label(tensor, numbers)
+            self._claim_chance(call, operation)
             return
         origins = [cell.origin for cell in cells if cell is not None and cell.origin is not None]
         written = call.results[: call.overwritten]
@@ -284,6 +293,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 cell.place = place()
         for tensor, layout in zip(call.results, layouts, strict=True):
             label(shadow, tensor, layout)
+        self._claim_chance(call, operation)
         if call.name == "_ctc_loss" and (kept := shadow.cell(call.results[1])) is not None:
             self._kept.append(kept)
 
@@ -298,6 +308,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             owner = torch.full((), -1 - self._made, dtype=PLANE)
             if not drawn or not self.shadow.claim(tensor, owner):
                 self.unlike.setdefault(Origin(call.name, place()))
+
+    def _claim_chance(self, call: Call, operation: Operation) -> None:
+        """Chance that is not known to be drawn for every entry by itself may be there for all."""
+        if operation.random and any(
+            self.shadow.read(t) is None and not self.shadow.holds_draws(t) for t in call.results
+        ):
+            self.unlike.setdefault(Origin(call.name, place()))
 
     def _uniform(self, call: Call, operation: Operation) -> Planes:
         """Numbers of a public result that is the same along some axis, for all records perhaps."""

@@ -223,6 +223,7 @@ class PrivateRun:
 
     def statement(self) -> Statement:
         """Return the privacy statement of everything this run has released so far."""
+        self._engine.lingering.require_gone(all_of_it=True)
         assumed = self._engine.assumed
         if assumed is not None:
             self.circumstances.unproven = "; ".join(assumed.reasons[:3])

@@ -181,7 +181,7 @@ def _assumptions(
     elif circumstances.caller_batches:
         yield (
             f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
-            "twice."
+            "twice, and that whether one was in it did not depend on who else was."
         )
     if circumstances.caller_batches and circumstances.workers > 1:
         yield (
