@@ -1,11 +1,10 @@
-"""A proof that records stay apart, beside one plain forward and backward pass; and the path.
+"""A proof that records stay apart, beside one plain forward and backward pass.
 
 ``python -m benchmarks.proof [--tasks bert,gpt2,resnet,mlp] [--repeats 5] [--threads 1,0]``. Pass
 and proof in turns, on the same model and batch; what counts is the ratio, once for a
 training. Memory is measured in processes of their own, as the largest resident size beyond what
 model, batch and one pass before had taken; Linux only. 0 threads are as many as torch takes.
-Later steps are bound to the proof by their path; shown is the time spent on noting it, a clock's
-own time included, as a part of the bounded sum of one batch.
+What it costs later steps to be bound to it, ``python -m benchmarks.binding`` shows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path as File
@@ -29,8 +27,6 @@ import noisewise as nw
 from benchmarks import interleaved, table
 from benchmarks._private_steps import mlp
 from benchmarks.gradient_memory import _size
-from noisewise.gradients import GradientEngine
-from noisewise.separation import Path
 
 #: (model in training mode, loss, x, y)
 Case = tuple[nn.Module, Callable[[Any, Any], torch.Tensor], Any, torch.Tensor]
@@ -147,50 +143,6 @@ def runs(task: Task) -> dict[str, Callable[[], object]]:
     return {PASS: once, PROOF: prove}
 
 
-# ------------------------------------------------------------------ the path
-def path_share(task: Task, repeats: int) -> tuple[int, float, float]:
-    """Calls that are noted in a step, seconds of the step, and the part spent on noting."""
-    torch.manual_seed(0)
-    model, loss, x, y = task.build()
-    engine = GradientEngine(model, loss, nw.Clipped(1.0), chunk=len(y))
-    engine.attach()
-    for _ in range(2):
-        engine.sum(x, y)
-    note, spent, calls = Path.note, 0.0, 0
-
-    def timed(self: Path, *args: Any) -> None:
-        nonlocal spent, calls
-        start = time.perf_counter()
-        note(self, *args)
-        spent += time.perf_counter() - start
-        calls += 1
-
-    steps, shares = [], []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        engine.sum(x, y)
-        steps.append(time.perf_counter() - start)
-        spent, calls = 0.0, 0
-        Path.note = timed  # type: ignore[method-assign,assignment]
-        try:
-            engine.sum(x, y)
-        finally:
-            Path.note = note  # type: ignore[method-assign]
-        shares.append(spent)
-    engine.detach()
-    return calls, min(steps), min(shares) / min(steps)
-
-
-def show_paths(keys: list[str], repeats: int) -> None:
-    rows = []
-    for key in keys:
-        calls, step, share = path_share(TASKS[key], repeats)
-        cells = TASKS[key].name, f"{calls}", f"{1e3 * step:.1f} ms", f"{100 * share:.1f} %"
-        rows.append(cells)
-    threads = torch.get_num_threads()
-    table(f"The path of a bound step, {threads} thread(s)", ("", "calls", "step", "path"), rows)
-
-
 # ------------------------------------------------------------------ memory
 def memory_needed(key: str, what: str) -> int:
     """Bytes that one pass or proof needs beyond model, batch and what a pass leaves behind."""
@@ -251,7 +203,6 @@ def main() -> None:
         torch.set_num_threads(int(count) or default)
         memory = position == 0
         show(arguments.tasks.split(","), torch.get_num_threads(), arguments.repeats, memory)
-        show_paths(arguments.tasks.split(","), arguments.repeats)
     torch.set_num_threads(default)
 
 

@@ -101,7 +101,7 @@ def careless_numbers() -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [
         *((user, "add_to", add_to) for user in (collecting, tape, tied)),
         *((user, "over_positions", plain_sum) for user in (linear, convolution)),
-        (pair, "kernel_records", lambda positions, ratio, dtype: everybody),
+        (pair, "kernel_records", lambda *given: everybody),
         (tape, "held", lambda factors, norms, limit: factors),
         (PairContraction, "_weight_lengths", weight_lengths),
         (PairContraction, "_bias_sum", bias_sum),

@@ -22,7 +22,7 @@ import torch
 from noisewise.accelerate import records_of_loader
 from noisewise.errors import MissingExtraError, UnsoundError, UnsupportedModelError
 from noisewise.privacy import Ledger, Statement
-from noisewise.privacy.statement import round_up
+from noisewise.privacy.statement import round_up, single_up
 from noisewise.training import Plan, PrivateRun, StepError, make_private
 from noisewise.training.evaluation import split_batch
 from noisewise.training.options import LoaderOptions
@@ -185,7 +185,8 @@ class PrivateTraining(Callback):  # type: ignore[misc]
         self.run.circumstances.metrics = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the statement beside the logs."""
+        """Log the epsilon of the statement, and write that beside the logs."""
+        self._log_last(trainer)
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         try:
             text = self.statement().to_json()
@@ -194,6 +195,18 @@ class PrivateTraining(Callback):  # type: ignore[misc]
             return
         folder.mkdir(parents=True, exist_ok=True)
         Path(folder, "statement.json").write_text(text + "\n", "utf-8")
+
+    def _log_last(self, trainer: Any) -> None:
+        """Where training ended before its plan, what was shown last is of a later step."""
+        run = self._open()
+        epsilon = run.meter.after(run.steps_taken, exactly=True)
+        if epsilon is None:
+            return
+        for logger in trainer.loggers:
+            logger.log_metrics({"epsilon": _shown(epsilon)}, step=trainer.global_step)
+        trainer.progress_bar_metrics["epsilon"] = _shown(epsilon)
+        for shown in (trainer.callback_metrics, trainer.logged_metrics):
+            shown["epsilon"] = torch.tensor(_shown(epsilon))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Give everything back."""
@@ -238,7 +251,7 @@ class PrivateTraining(Callback):  # type: ignore[misc]
                 config.scheduler.step()
         epsilon = run.meter.after(run.steps_taken)
         if epsilon is not None:
-            module.log("epsilon", float(round_up(epsilon)), prog_bar=True, batch_size=1)
+            module.log("epsilon", _shown(epsilon), prog_bar=True, batch_size=1)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Advance schedules that count epochs, which Lightning leaves to whoever takes steps."""
@@ -250,6 +263,11 @@ class PrivateTraining(Callback):  # type: ignore[misc]
         if self.run is None:
             raise StepError("private steps are taken while trainer.fit runs only")
         return self.run
+
+
+def _shown(epsilon: float) -> float:
+    """An epsilon as Lightning keeps it, in single precision."""
+    return single_up(float(round_up(epsilon)))
 
 
 class _Optimizer(SteppingOptimizer):

@@ -136,6 +136,26 @@ def test_an_adapter_of_five_lines_is_enough_for_the_command_line(folder, monkeyp
     assert "batch-size-fixed" in facts["bugs"]
 
 
+def test_a_loss_of_weights_and_records_is_not_taken_for_that_of_the_model(folder, monkeypatch):
+    """JAX code often has a `loss(params, x, y)`, which an adapter would hand over by its name."""
+    adapter = """
+        from model import build, example
+
+        def loss(params, x, y):
+            return 0.0
+
+        def train(*, clip, batch_size, data, init):
+            return init
+        """
+    (folder / "nw_adapter.py").write_text(textwrap.dedent(adapter))
+    monkeypatch.chdir(folder)
+    app = typer.Typer()
+    app.command()(debug)
+    done = CliRunner().invoke(app, ["--effort", "quick"])
+    assert isinstance(done.exception, ValueError)
+    assert "loss(output, target), and yours takes (params, x, y)" in str(done.exception)
+
+
 def numpy_training(*, params, x, y, clip, noise_multiplier, batch_size, seed, steps, lr):
     """A linear classifier without torch; its kernel is (inputs, outputs), as in Keras and Flax."""
     rng = np.random.default_rng(seed)

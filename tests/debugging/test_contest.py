@@ -19,17 +19,19 @@ from noisewise.cli.mutant_contest import (
     judge_correct,
     version_of_the_code,
 )
+from noisewise.cli.opacus_tests import failed_tests
 from noisewise.debugging.mutants import CORRECT, ROUNDS, Training, cases, mutants
 from noisewise.debugging.mutants.hooks import HOOKS, STAGES, mutation
 
 SOURCE = "".join(path.read_text("utf-8") for path in Path(package.__file__).parent.glob("*.py"))
 
 
-def test_there_are_a_hundred_known_bugs_four_frozen_rounds_and_fifty_correct_variants():
-    assert ROUNDS[-4:] == ("fourth freeze", "fifth freeze", "sixth freeze", "seventh freeze")
-    assert [len(mutants(label)) for label in ROUNDS[-4:]] == [40, 40, 20, 10]
-    assert len(mutants()) - len(mutants(*ROUNDS[-4:])) >= 100
-    assert len(CORRECT) >= 50
+def test_there_are_a_hundred_known_bugs_five_frozen_rounds_and_seventy_correct_variants():
+    frozen = [f"{number} freeze" for number in ("fourth", "fifth", "sixth", "seventh", "eighth")]
+    assert list(ROUNDS[-5:]) == frozen
+    assert [len(mutants(label)) for label in frozen] == [40, 40, 20, 10, 40]
+    assert len(mutants()) - len(mutants(*frozen)) >= 100
+    assert len(CORRECT) >= 70
     assert len({variant.name for variant in CORRECT}) == len(CORRECT)
 
 
@@ -98,6 +100,9 @@ def test_every_planted_bug_changes_what_training_returns(round_):
         "best-checkpoint",
         "loss-scaled-noise",
         "near-duplicates-removed",
+        "noise-ends-with-the-budget",
+        "norm-underflows-in-half-precision",
+        "overflow-replaced-by-large-number",
         "scaler-skips-step",
         "stops-at-full-accuracy",
     }
@@ -126,6 +131,20 @@ def test_the_contest_runs_from_the_command_line_and_keeps_its_results(tmp_path):
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 1
     assert "MISSED" in again.output
+
+
+def test_what_opacus_tests_of_its_engine_can_be_asked_of_any_training():
+    case = cases()["MLP"]
+    failed = {
+        bug: failed_tests(case, Training(case.model, case.loss, bug=bug))
+        for bug in (None, "no-clipping", "half-sigma", "constant-seed", "shuffle")
+    }
+    assert failed[None] == []
+    assert "flat_clipping" in failed["no-clipping"]
+    assert failed["half-sigma"] == ["noise_level"]
+    assert failed["constant-seed"] == ["noise_changes_every_time"]
+    # Nothing of them looks at the batches.
+    assert failed["shuffle"] == []
 
 
 def test_correct_training_that_is_accused_counts_as_an_alarm():

@@ -40,14 +40,14 @@ class LyingServer:
         attacks below work if nothing stands against them.
     """
 
-    def __init__(self, parties, threshold, helpers, *, gullible=False, allowed=None):
+    def __init__(self, parties, threshold, helpers, *, gullible=False, allowed=None, attempt=0):
         self.session = Session(NAME, parties, threshold, SIZE, allowed or 0)
         self.threshold, self.helpers = threshold, helpers
         self.signs, roll = make_roll(range(1, parties + 1), Randomness.seeded(5))
         believed = (lambda *_: True) if gullible else roll
         self.gullible = gullible
         self.clients = {
-            n: MaskingClient(n, self.session, n, sign=self.signs[n], roll=believed)
+            n: MaskingClient(n, self.session, n + 100 * attempt, sign=self.signs[n], roll=believed)
             for n in range(1, parties + 1)
         }
         rng = np.random.default_rng(0)
@@ -62,8 +62,14 @@ class LyingServer:
         self.honest = [n for n in self.clients if n <= parties - helpers]
         self.bad = [n for n in self.clients if n not in self.honest]
 
-    def attack(self, lists):
+    def attack(self, lists, replayed=()):
         """Tell each honest party its list; return the secrets that can be put together.
+
+        Parameters
+        ----------
+        lists : dict
+        replayed : sequence of (list, confirmations)
+            Of an earlier attempt, handed to whoever is told that list.
 
         Returns
         -------
@@ -82,7 +88,11 @@ class LyingServer:
         for n in self.honest:
             listed = frozenset(lists[n])
             messages = list(signed.get(listed, []))
-            said = self.session.survivors(listed)
+            fresh = {message.sender for message in messages}
+            for known, old in replayed:
+                if known == listed:
+                    messages += [message for message in old if message.sender not in fresh]
+            said = self.session.survivors(listed, self.session.keys(self.advertised.values()))
             messages += [Confirmation(b, self.signs[b](said)) for b in self.bad if b in listed]
             if self.gullible:
                 messages = [Confirmation(m, bytes(64)) for m in listed]
@@ -189,6 +199,21 @@ def test_with_signatures_the_same_attacks_open_nothing():
             assert not opened or len(opened) >= threshold - helpers
 
 
+def test_signatures_of_earlier_attempts_at_the_same_round_open_nothing():
+    # The server says again and again that everything was lost, and all begin anew, with new keys.
+    # Each time it collects their signatures under another list, to hand them out in the end.
+    now = LyingServer(12, 8, 3, allowed=3)
+    told, old = thinned(now), []
+    for attempt, listed in enumerate(sorted(map(tuple, told.values())), start=1):
+        before = LyingServer(12, 8, 3, allowed=3, attempt=attempt)
+        signers = [n for n in before.honest if n in listed]
+        old.append((frozenset(listed), [before.clients[n].confirm(listed) for n in signers]))
+    assert now.signs[1](b"") == before.signs[1](b"")  # the same people
+    seeds, keys = now.attack(told, replayed=old)
+    assert not set(seeds) & set(keys) & set(now.honest)
+    assert not now.opened(seeds, keys)
+
+
 def test_the_numbers_that_two_helpers_of_five_need_are_refused():
     with pytest.raises(ValueError, match="two different lists of survivors"):
         LyingServer(5, 3, 2, allowed=2)
@@ -233,9 +258,12 @@ def test_whatever_lists_are_told_one_sum_of_enough_honest_parties_is_opened_or_n
 def test_too_few_forged_foreign_or_repeated_signatures_reveal_nothing():
     server = LyingServer(5, 4, 0)
     arrived = [1, 2, 3, 4]
-    said = server.session.survivors(arrived)
+    keys = server.session.keys(server.advertised.values())
+    said = server.session.survivors(arrived, keys)
     right = [Confirmation(n, server.signs[n](said)) for n in arrived]
-    other = Session(NAME[::-1], 5, 4, SIZE).survivors(arrived)
+    other = Session(NAME[::-1], 5, 4, SIZE).survivors(arrived, keys)
+    earlier = LyingServer(5, 4, 0, attempt=1).advertised.values()
+    before = server.session.survivors(arrived, server.session.keys(earlier))
     for wrong in (
         right[:3],
         [*right[:3], right[0]],
@@ -243,6 +271,7 @@ def test_too_few_forged_foreign_or_repeated_signatures_reveal_nothing():
         [*right[:3], Confirmation(4, server.signs[3](said))],
         [*right[:3], Confirmation(5, server.signs[5](said))],
         [*right[:3], Confirmation(4, server.signs[4](other))],
+        [*right[:3], Confirmation(4, server.signs[4](before))],
         [*right[:3], Confirmation(9, bytes(64))],
     ):
         client = copy.copy(server.clients[1])

@@ -1,7 +1,12 @@
-"""Records that aim at a broken bound, and models in which they hit."""
+"""Records that aim at a broken bound, and models in which they hit.
+
+Estimators, clipping rules and groupings come from the library's registries, so that a new one is
+attacked by itself; test_adversarial.py fails if a contraction has no model here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -11,9 +16,12 @@ from model_examples import Odd, Recurrent, TiedLanguageModel, flat
 from torch import nn
 
 import noisewise as nw
-from noisewise.gradients import FallbackWarning, GradientEngine
-
-RULES = ("clip", "automatic", "global", "normalise")
+from noisewise.gradients import GRADIENT_RULES, FallbackWarning, GradientEngine
+from noisewise.gradients.combinations import PerLayer
+from noisewise.gradients.estimators import Lipschitz
+from noisewise.gradients.grouping import GROUPINGS
+from noisewise.gradients.rules import RULES
+from noisewise.gradients.units import WITHIN
 
 
 class Mean(nn.Module):
@@ -58,6 +66,47 @@ class Normed(nn.Module):
         return self.head(self.layer(x).mean(1))
 
 
+class Turned(nn.Module):
+    """A weight stored with its inputs first, and a bare scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.ones(5))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head((torch.matmul(x, self.weight) * self.scale).mean(1))
+
+
+class TiedTable(nn.Module):
+    """A table so large that no record gets one of its own, as the head, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(40, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(self.table(x) + self.table(x.flip(1))))
+        return nn.functional.linear(h, self.table.weight)
+
+
+class NormedAndBare(nn.Module):
+    """A computed weight whose own parts are bounded apart from each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Parameter(torch.randn(5, 2)), nn.Parameter(torch.randn(2, 6))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.head(nn.functional.linear(x, self.low @ self.high).mean(1))
+
+
+def convolved(layer, channels):
+    """A convolution, its pixels in a line, their mean and a head."""
+    return Mean(nn.Sequential(layer, nn.Flatten(2)), channels, 2)
+
+
 #: name -> (model, shape of a record, size of the vocabulary or None)
 MODELS = {
     "dense": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (6,), None),
@@ -74,11 +123,31 @@ MODELS = {
         lambda: Mean(nn.Sequential(nn.ConvTranspose1d(3, 4, 2), nn.LayerNorm(5)), 4, 2),
         (3, 4), None
     ),
+    "grouped and dilated": (
+        lambda: convolved(nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), (1, 2), 2), 6), (4, 7, 6), None
+    ),
+    "channel by channel": (
+        lambda: convolved(nn.Conv2d(3, 6, 3, padding=1, groups=3), 6), (3, 6, 6), None
+    ),
+    "many pixels": (lambda: convolved(nn.Conv2d(8, 8, 3, padding=1), 8), (8, 9, 9), None),
+    "lines": (lambda: convolved(nn.Conv1d(3, 4, 3, 2), 4), (3, 11), None),
+    "volumes": (lambda: convolved(nn.Conv3d(2, 4, 2), 4), (2, 3, 4, 3), None),
+    "transposed in groups": (
+        lambda: convolved(nn.ConvTranspose2d(4, 4, 3, 2, 1, 1, 2), 4), (4, 3, 3), None
+    ),
     "embedding": (lambda: Mean(nn.Embedding(5, 6), 6), (6,), 5),
+    "bag": (lambda: nn.Sequential(nn.EmbeddingBag(5, 6), nn.Linear(6, 3)), (6,), 5),
     "recurrent": (lambda: Recurrent(nn.GRU), (4, 4), None),
+    "long memory": (lambda: Recurrent(nn.LSTM), (3, 4), None),
+    "layer norm": (
+        lambda: Mean(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), 6), (4, 6), None
+    ),
+    "turned": (Turned, (3, 6), None),
+    "factors of a weight": (NormedAndBare, (3, 6), None),
     "attention": (Attended, (4, 8), None),
     "reused": (Reused, (2, 6), None),
     "tied": (lambda: nn.Sequential(TiedLanguageModel(), nn.Flatten()), (4,), 7),
+    "tied table": (lambda: nn.Sequential(TiedTable(), nn.Flatten()), (4,), 40),
     "derived": (Normed, (2, 6), None),
     "fallback": (lambda: flat(Odd()), (4,), None),
     "group norm": (
@@ -100,17 +169,64 @@ def bounded_model():
     return model
 
 
+def rules(propagates):
+    """Every sound estimator of the registry, of one kind or the other."""
+    for about in GRADIENT_RULES.values():
+        if about.kind.sound and issubclass(about.kind, Lipschitz) == propagates:
+            yield about
+
+
 def measuring():
-    """Every clipping rule with every grouping, and Factored."""
-    for per, rule in itertools.product(("model", "layer", "parameter"), RULES):
-        yield nw.Clipped(0.7, per=per, rule=rule)
-    yield nw.Factored(0.7)
+    """Every estimator that measures, with every clipping rule and grouping that it takes."""
+    for about in rules(propagates=False):
+        known = {field.name for field in dataclasses.fields(about.kind)}
+        options = {"per": GROUPINGS, "rule": tuple(RULES), "clip": (0.7,)}
+        taken = {name: values for name, values in options.items() if name in known}
+        for chosen in itertools.product(*taken.values()):
+            yield about.kind(**dict(zip(taken, chosen, strict=True)))
+
+
+def combined(model):
+    """Groups by blocks, and different estimators for different layers, of one model."""
+    names = [name for name, _ in model.named_parameters()]
+    first = names[0].rpartition(".")[0] or names[0]
+    rest = sorted({name.rpartition(".")[0] or name for name in names} - {first})
+    blocks = {"first": [first], "rest": rest}
+    yield nw.Clipped({"first": 0.3, "rest": 2.0}, per=blocks, rule="normalise")
+    plain = list(measuring())
+    for one, other in zip(plain, plain[1:] + plain[:1], strict=True):
+        yield PerLayer({first: one, "": other})
 
 
 def propagating():
-    for clip in (None, 0.05):
-        yield nw.Propagated(loss_clip=clip)
-        yield nw.InputScaled(loss_clip=clip)
+    """Every estimator that propagates bounds, plain and with each of its settings."""
+    for about in rules(propagates=True):
+        yield about.kind()
+        for settings in ({"loss_clip": 0.05}, {"knee": 0.5}, {"input_norm": 0.4}):
+            yield about.kind(**settings)
+        for measured in rules(propagates=False):
+            yield PerLayer({"1": measured.kind(clip=0.1), "": about.kind(loss_clip=0.3)})
+    kinds = [about.kind for about in rules(propagates=True)]
+    yield PerLayer({"1": kinds[0](), "": kinds[-1]()})
+
+
+#: How the record that is left out comes: by itself, in pieces of a batch, as views, as a unit.
+WAYS = {
+    "a record": {},
+    "in pieces of one": {"chunk": 1},
+    "in pieces of two": {"chunk": 2},
+    "views": {"views": 2},
+    **{f"a unit, {within} of its rows": {"within": within} for within in WITHIN},
+}
+
+
+def takes(way, estimator):
+    """Whether an estimator is not refused in this way: test_units.py shows why it would be."""
+    unit = WAYS[way].get("within")
+    propagates = any(isinstance(r, Lipschitz) for r in getattr(estimator, "rules", {}).values())
+    if unit is None:
+        return True
+    return not propagates and not (unit == "sum" and isinstance(estimator, Lipschitz))
 
 
 def scales(dtype, generator):
@@ -185,25 +301,41 @@ def distance(whole, without):
     return worst
 
 
-def ratios(model, shape, vocabulary, dtype, estimator, seed, *, weight=1.0, most=None, others=2):
+def partners(record, number):
+    """What comes with a record as its views or rows: itself, its opposite, nothing, half of it."""
+    if not record.is_floating_point():
+        return (record, record.flip(0), torch.zeros_like(record))[number % 3]
+    return (record, -record, torch.zeros_like(record), record / 2)[number % 4]
+
+
+def ratios(
+    model, shape, vocabulary, dtype, estimator, seed, *, weight=1.0, most=None, others=2,
+    way="a record",
+):  # fmt: skip
     """For each adversarial record: by how much it moves the sum, over the sensitivity.
 
     All records share the same neighbours, whose sum is computed once: a pair costs one sum.
     """
     generator = torch.Generator().manual_seed(seed)
+    options = WAYS[way]
+    each = options.get("views", 1)
+    rows = 3 if "within" in options else 1
     if vocabulary is None:
         base = torch.randn((others, *shape), generator=generator).to(dtype)
     else:
         base = torch.randint(vocabulary, (others, *shape), generator=generator)
     loss = nn.CrossEntropyLoss() if weight is None else loss_of(weight)
-    y = torch.randn(others + 1, generator=generator).to(dtype)
+    y = torch.randn(others + rows, generator=generator).to(dtype)
     if weight is None:
-        y = torch.randint(3, (others + 1,), generator=generator)
-    engine = GradientEngine(model, loss, estimator)
+        y = torch.randint(3, (others + rows,), generator=generator)
+    engine = GradientEngine(model, loss, estimator, **options)
+    aimed = list(records(shape, vocabulary, dtype, generator, base[0]))
+    if each > 1:
+        base = torch.stack([base, base.roll(1, 0)], 1)
+    units = torch.tensor([0] * rows + list(range(1, others + 1))) if rows > 1 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        without = engine.sum(base, y[1:])
-    aimed = list(records(shape, vocabulary, dtype, generator, base[0]))
+        without = engine.sum(base, y[rows:], None if units is None else units[rows:])
     if most is not None:
         order = torch.randperm(len(aimed), generator=generator)[:most]
         aimed = [aimed[i] for i in order.tolist()]
@@ -211,8 +343,11 @@ def ratios(model, shape, vocabulary, dtype, estimator, seed, *, weight=1.0, most
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # nothing may be said about a record
-            for record in aimed:
-                whole = engine.sum(torch.cat([record.unsqueeze(0), base]), y)
+            for number, record in enumerate(aimed):
+                several = [record, *(partners(record, number + k) for k in range(rows - 1))]
+                if each > 1:
+                    several = [torch.stack([record, partners(record, number)])]
+                whole = engine.sum(torch.cat([torch.stack(several), base]), y, units)
                 yield distance(whole, without)
     finally:
         engine.detach()

@@ -18,6 +18,7 @@ from noisewise.gradients.contractions import (
 from noisewise.gradients.contractions.convolution import Convolution
 from noisewise.gradients.contractions.given import CombinedContraction
 from noisewise.gradients.contractions.rounding import (
+    ALONE,
     BLOCK,
     PIECES,
     POSITIONS,
@@ -56,6 +57,26 @@ def test_the_budget_adds_up():
     total = (kernels + runs + norms + itself + result) * 1.001
     assert total <= SLACK
     assert total > 0.8 * SLACK  # and nothing is wasted
+
+
+def test_the_budget_of_a_layer_by_itself_adds_up():
+    """Its right column: shared kernels of at most 16 records (#alone)."""
+    runs = 4 * U * 16 * math.sqrt(RUN * sum(n * n for n in [RUN - 1, *range(RUN - 1, 0, -1)]))
+    norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+    total = (ALONE + runs + norms + 2 * U * FEW) * 1.001
+    assert 0.8 * SLACK < total <= SLACK
+
+
+@pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_layer_by_itself_keeps_to_its_share(positions, exact):
+    """Errors of three full kernels and of one that lacks a record."""
+    ratio = spread(positions) if exact else 1.0
+    records = kernel_records(positions, ratio, torch.float32, alone=True)
+    among = kernel_records(positions, ratio, torch.float32)
+    assert among <= records <= 16
+    if records > 1:
+        assert U * positions * ratio * (3 * records**2 + (records - 1) ** 2) <= ALONE
 
 
 @pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])
@@ -335,3 +356,82 @@ def test_a_product_that_meets_the_entry_in_between_is_found_out(monkeypatch):
         assert not adds_whole(torch.ones(64, 64).t(), torch.ones(64, 64))
     finally:
         rounding._adds_whole.cache_clear()
+
+
+# -- gradients that are added without having been measured -----------------------------------
+
+
+def alone():
+    """Contractions whose records share no kernel and are not measured one by one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def image(channels, out, shape, settings, views=1):
+        x = torch.randn(21 * views, channels, *shape, generator=generator)
+        weight = torch.zeros(out, channels // settings.groups, *settings.kernel)
+        convolved = (torch.conv1d, torch.conv2d, torch.conv3d)[len(shape) - 1]
+        cotangent = torch.randn_like(
+            convolved(
+                x,
+                weight,
+                None,
+                settings.stride,
+                settings.padding,
+                settings.dilation,
+                settings.groups,
+            )
+        )
+        return ConvolutionContraction(
+            x, cotangent, settings, views, Target("w", tuple(weight.shape)), None
+        )
+
+    plain = Convolution((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    yield "one strip", image(8, 12, (16, 16), plain)
+    yield "strips", image(8, 12, (40, 24), plain)
+    yield "many strips", image(8, 8, (200, 40), plain)
+    yield "views", image(8, 12, (16, 24), plain, views=2)
+    yield "few channels", image(3, 12, (32, 32), plain)
+    yield "lines too long", image(8, 8, (2, 300), plain)
+    uneven = Convolution((3, 2), (2, 3), (2, 0), (1, 2), 2)
+    yield "stride, dilation and groups", image(8, 12, (50, 41), uneven)
+    yield "one dimension", image(8, 12, (600,), Convolution((5,), (2,), (3,), (1,), 1))
+    solid = Convolution((2, 3, 3), (1, 1, 1), (1, 0, 1), (1, 1, 1), 1)
+    yield "three dimensions", image(8, 8, (9, 8, 9), solid)
+    yield "dense", linear(21, 300, 200, 180, generator)
+
+
+BY_ITSELF = dict(alone())
+
+
+@pytest.mark.parametrize("value", [None, 1.37, 1.1])
+@pytest.mark.parametrize("name", sorted(BY_ITSELF))
+def test_gradients_by_themselves_are_close_to_the_exact_ones(name, value):
+    """In kernels of few positions, whichever kernel is the fastest; equal products drift."""
+    contraction = dict(alone())[name] if value else BY_ITSELF[name]
+    if value:
+        contraction.x.fill_(value)
+        contraction.cotangent.fill_(1.0)
+    left, right = (side(0, 21).double() for side in (contraction.left, contraction.right))
+    exact = torch.matmul(left, right.transpose(-1, -2)).flatten(1)
+    products = contraction.positions_bound()
+    seen = 0
+    for start, stop in ((0, 16), (16, 21)):
+        for a, b, found in contraction.close_gradients(start, stop):
+            assert a + start == seen
+            seen = start + b
+            error = (found.double() - exact[start + a : seen]).norm(dim=1)
+            allowed = gamma(POSITIONS + PIECES, torch.float32) * products[start + a : seen]
+            assert bool((error <= allowed).all())
+    assert seen == 21
+
+
+@pytest.mark.parametrize("name", sorted(BY_ITSELF))
+def test_gradients_by_themselves_are_the_same_in_every_place(name):
+    """To the bit, also where the last records do not fill a kernel: #positions."""
+    contraction = dict(alone())[name]
+    rows = contraction.x.shape[0] // contraction.records
+    for factor in (contraction.x, contraction.cotangent):
+        factor.copy_(factor[:rows].repeat(contraction.records, *[1] * (factor.dim() - 1)))
+    found = [part for a in (0, 16) for *_, part in contraction.close_gradients(a, min(a + 16, 21))]
+    every = torch.cat(found)
+    assert len(every) == 21
+    assert torch.equal(every, every[:1].expand_as(every))

@@ -721,6 +721,102 @@ def test_ordinary_programs_are_shown_to_treat_all_places_alike(loss):
     assert not engine.own_places
 
 
+class _Tokens(nn.Module):
+    """Tokens of which the first is the same for all records, merged with the batch in a layer."""
+
+    def __init__(self, first=lambda token, records: token.expand(records, 1, 4)):
+        super().__init__()
+        self.token, self.first = nn.Parameter(torch.randn(1, 1, 4)), first
+        self.linear, self.head = nn.Linear(4, 4), nn.Linear(4, 9)
+
+    def forward(self, x):
+        x = x.unsqueeze(1).expand(-1, 3, -1)
+        tokens = torch.cat([self.first(self.token, len(x)), x], 1)
+        hidden = self.linear(tokens.reshape(-1, 4)).reshape(len(x), 4, 4)
+        return self.head(hidden.tanh()).sum(1)
+
+
+class _Windows(nn.Module):
+    """Two windows of every record, each with a mask of its own and a learnt bias."""
+
+    def __init__(self, repeat=lambda mask, records: mask.repeat(records, 1)):
+        super().__init__()
+        self.linear, self.bias = nn.Linear(2, 9), nn.Parameter(torch.randn(9))
+        self.register_buffer("mask", torch.randn(2, 9))
+        self.repeat = repeat
+
+    def forward(self, x):
+        scores = self.linear(x.reshape(-1, 2))
+        scores = scores + (self.bias.detach() + self.repeat(self.mask, len(x)))
+        return scores.reshape(len(x), 2, 9).logsumexp(1)
+
+
+def _all_positions_but_the_last(output, target):
+    positions = output.reshape(-1, 3, 3)[:, :-1].transpose(1, 2)
+    wanted = (target % 3).unsqueeze(1).expand(-1, 2)
+    return nn.functional.cross_entropy(positions, wanted, reduction="none").mean(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (_Tokens(), nn.CrossEntropyLoss()),
+        (_Windows(), nn.CrossEntropyLoss()),
+        (nn.Sequential(nn.Linear(4, 9), nn.Unflatten(1, (3, 3)), nn.Linear(3, 3), nn.Flatten()),
+         _all_positions_but_the_last),
+    ],
+    ids=["a token for all", "windows", "a position without a loss"],
+)  # fmt: skip
+def test_public_rows_among_those_of_a_record_are_no_matter_of_places(model, loss):
+    torch.manual_seed(0)
+    engine = engine_of(model, loss, 16)
+    engine.sum(torch.randn(16, 4), torch.randint(9, (16,)))
+    assert not engine.own_places
+
+
+def _scaled_by_place(token, records):
+    return token.detach() * torch.arange(records).reshape(-1, 1, 1)
+
+
+def _another_for_the_last(token, records):
+    token = token.detach()
+    return torch.cat([token.expand(records - 1, 1, 4), 2 * token])
+
+
+def _of_a_table(token, records):
+    return torch.linspace(0, 1, records * 4).reshape(records, 1, 4)
+
+
+def _drawn_once(token, records):
+    return torch.rand(4).expand(records, 1, 4)
+
+
+def _in_blocks(mask, records):
+    return mask.repeat_interleave(records, 0)
+
+
+def _shifted(mask, records):
+    return mask.repeat(records, 1)[torch.arange(2 * records) % (2 * records - 1)]
+
+
+def _numbered(mask, records):
+    return mask.repeat(records, 1) * torch.arange(2 * records).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *[_Tokens(f) for f in (_scaled_by_place, _another_for_the_last, _of_a_table, _drawn_once)],
+        *[_Windows(f) for f in (_in_blocks, _shifted, _numbered)],
+    ],
+)
+def test_public_rows_that_are_not_the_same_for_all_records_are_seen(model):
+    torch.manual_seed(0)
+    engine = engine_of(model, nn.CrossEntropyLoss(), 16)
+    engine.sum(torch.randn(16, 4), torch.randint(9, (16,)))
+    assert engine.own_places
+
+
 def _one_sign_by_python(output, target):
     sign = 1.0 if float(torch.rand(())) < 0.5 else -1.0
     return nn.functional.cross_entropy(output, target, reduction="none") * sign

@@ -86,8 +86,15 @@ def test_fifty_threads_do_not_exceed_the_budget_of_one_object(path):
         assert ledger.history == (Pure(0.5, 2),)
 
 
-def test_threads_with_an_object_each_do_not_exceed_the_budget(path):
+def test_threads_with_an_object_each_do_not_exceed_the_budget(path, monkeypatch):
     Ledger.create(path, epsilon=1.0).close()
+    check = Ledger._check_budget
+
+    def slow(self, book, charges):
+        check(self, book, charges)
+        time.sleep(0.002)  # between decision and line, so that without a lock others come between
+
+    monkeypatch.setattr(Ledger, "_check_budget", slow)
 
     def charge(_):
         with Ledger.open(path) as ledger:

@@ -297,6 +297,26 @@ def test_assumed_apart_is_checked_and_said(tmp_path):
     assert lying.steps_taken == 0
 
 
+def test_assumed_apart_is_checked_at_every_step():
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.mixes = nn.Linear(16, 3), False
+
+        def forward(self, x):
+            bool((x > 100).any())  # not proven
+            h = self.layer(x)
+            return h - h.mean(0) if self.mixes else h
+
+    run = running(model=Late(), plan={"assume_apart": True})
+    batches = iter(run.loader)
+    run.step(*next(batches))
+    run.model.mixes = True
+    with pytest.raises(nw.UnsupportedModelError, match="changes with the records around it"):
+        run.step(*next(batches))
+    assert run.steps_taken == 1
+
+
 def test_a_loss_divided_by_the_number_of_records_is_harmless_in_pieces_of_one_size():
     def divided(output, target):
         return cross_entropy(output, target) / len(target)
@@ -363,6 +383,37 @@ def test_a_run_like_the_one_that_was_watched_is_not_watched_again(name):
     for _ in range(4):
         engine.sum(X, Y)
     assert len(watched) == 1
+
+
+def half_a_matrix():
+    class Symmetric(nn.Module):
+        def forward(self, weight):
+            return weight.triu() + weight.triu(1).T
+
+    layer = nn.Linear(16, 16)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric())
+    return layer
+
+
+def with_hooks():
+    layer, shapes = nn.Linear(16, 16), set()
+    layer.register_forward_pre_hook(lambda module, inputs: None)
+    layer.register_forward_hook(lambda module, inputs, output: shapes.add(tuple(output.shape)))
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [half_a_matrix, with_hooks, lambda: nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))],
+)
+@pytest.mark.filterwarnings("error::noisewise.gradients.WatchedWarning")
+def test_forward_hooks_and_parametrizations_are_bound_by_path(layer):
+    model = nn.Sequential(layer(), nn.ReLU(), nn.Linear(16, 3))
+    engine = nw.gradients.GradientEngine(model, cross_entropy, nw.Clipped(1.0), chunk=12)
+    for _ in range(3):
+        engine.sum(X, Y)
+    assert not engine._slow
 
 
 class Recurrent(nn.Module):

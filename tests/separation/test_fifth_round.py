@@ -900,7 +900,7 @@ REFUSED = {
     "a_learnt_weight_by_numpy": WRITTEN,
     "a_tensor_outside_by_numpy": UNKNOWN,
     "a_tensor_outside_in_place": UNKNOWN,
-    "a_large_tensor_outside_by_numpy": TURNS,
+    "a_large_tensor_outside_by_numpy": UNKNOWN,
     "a_generator_of_torch": "a generator of its own",
     "a_function_with_yield": "with yield",
     "a_sum_that_is_out_of_range": "may raise because of it",

@@ -90,14 +90,6 @@ def test_what_is_hard_to_see_is_proven_or_refused_in_words(name):
     assert proof.proven or "programs_" in str(proof)
 
 
-@proves
-@quiet
-@pytest.mark.slow
-def test_nine_of_ten_refusals_name_a_line_of_the_program():
-    named = [name for name in ARMED if "separation/program" in str(proof_of(MIXING[name]))]
-    assert len(named) >= 0.9 * len(ARMED), sorted(set(ARMED) - set(named))
-
-
 @pytest.mark.parametrize("name", each(SHOWN, 12))
 def test_values_show_that_it_mixes(name):
     assert how_it_mixes(SHOWN[name]) != ""

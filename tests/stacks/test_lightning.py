@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +12,15 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 pytest.importorskip("lightning", reason="Lightning is not installed")
 
 import lightning
+from lightning.pytorch.loggers import CSVLogger
 
 import noisewise.lightning as private
 from noisewise.errors import LedgerError, UnsoundError, UnsupportedModelError
 from noisewise.gradients import Clipped
 from noisewise.privacy import Ledger, Statement
-from noisewise.privacy.statement import round_up
+from noisewise.privacy.statement import round_up, single_up
 from noisewise.training import Plan, make_private
+from noisewise.training.meter import EpsilonMeter
 
 
 class Module(lightning.LightningModule):
@@ -103,7 +106,7 @@ def test_an_ordinary_module_is_trained_as_by_hand(tmp_path):
     assert ours.statement().steps == charged(tmp_path) == 14
     assert "promised by the caller" not in ours.statement().sampler
     shown = float(watched.callback_metrics["epsilon"])
-    assert shown == pytest.approx(float(round_up(ours.statement().epsilon)), rel=1e-6)
+    assert shown == single_up(float(round_up(ours.statement().epsilon)))
     written = Statement.from_json((tmp_path / "statement.json").read_text("utf-8"))
     assert written == ours.statement()
     assert module.rates[:5] == pytest.approx([0.05, 0.025, 0.025, 0.0125, 0.0125])
@@ -206,3 +209,47 @@ def test_other_samplers_and_several_optimizers_are_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="2 optimizers"):
         trainer(tmp_path, callback()).fit(Module(optimizers=2), loader())
     assert not list(tmp_path.glob("*.ledger"))
+
+
+class Shown(lightning.Callback):
+    """What Lightning shows after every step, and stops training after one of them."""
+
+    def __init__(self, ours, last=None):
+        self.ours, self.last, self.seen = ours, last, []
+
+    def on_train_batch_end(self, trainer, *given):
+        places = (
+            trainer.callback_metrics, trainer.progress_bar_metrics, trainer.logged_metrics,
+        )  # fmt: skip
+        run = self.ours.run
+        self.seen += [(run.steps_taken, float(shown["epsilon"])) for shown in places]
+        trainer.should_stop = run.steps_taken == self.last
+
+
+def test_what_is_shown_is_never_below_the_truth_though_lightning_keeps_single_precision(
+    tmp_path, monkeypatch
+):
+    ours = callback()
+    watched = Shown(ours)
+    # 0.7 in single precision is less than 0.7.
+    monkeypatch.setattr(EpsilonMeter, "after", lambda self, charged, **how: 0.7)
+    trainer(tmp_path, ours, watched, log_every_n_steps=1).fit(Module(), loader())
+    assert len(watched.seen) == 3 * 14
+    assert all(0.7 <= shown < 0.7 * (1 + 1e-6) for _, shown in watched.seen)
+
+
+def test_training_that_ends_early_ends_on_the_epsilon_of_the_statement(tmp_path):
+    ours = callback(the_plan=plan(steps=60))
+    watched = Shown(ours, last=31)
+    logged = CSVLogger(str(tmp_path))
+    used = trainer(tmp_path, ours, watched, logger=logged, log_every_n_steps=1, min_epochs=0)
+    used.fit(Module(), loader())
+    assert all(shown >= ours.run.resolved.epsilon_after(step) for step, shown in watched.seen)
+    assert ours.statement().steps == 31
+    stated = single_up(float(round_up(ours.statement().epsilon)))
+    assert watched.seen[-1][1] > stated
+    for metrics in (used.callback_metrics, used.progress_bar_metrics, used.logged_metrics):
+        assert float(metrics["epsilon"]) == stated
+    rows = Path(logged.log_dir, "metrics.csv").read_text("utf-8").split()
+    header, last = rows[0].split(","), rows[-1].split(",")
+    assert float(last[header.index("epsilon")]) == stated

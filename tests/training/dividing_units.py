@@ -1,6 +1,6 @@
 """Units of several rows on several workers: trainings, and ways to give them out wrongly."""
 
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
 
@@ -69,6 +69,22 @@ WRONG = {
         lambda r, n: (
             halves(table(2 * n), r, n),
             [("Alice", 2 if r else 2.0, date(2020, 1, 1)), f"Alice {r}"],
+            "shard",
+        ),
+    ),
+    "numbers here, text there": (
+        "different kinds",
+        lambda r, n: (
+            halves(table(2 * n), r, n),
+            [17, 100 + r] if r else ["17", "Alice"],
+            "shard",
+        ),
+    ),
+    "dates here, moments there, in a tuple": (
+        "different kinds",
+        lambda r, n: (
+            halves(table(2 * n), r, n),
+            [("Alice", datetime(2020, 1, 1) if r else date(2020, 1, 1)), ("Alice", 100 + r)],
             "shard",
         ),
     ),

@@ -285,11 +285,20 @@ def gpt2_cached(records: int) -> Case:
 @entry(
     "Mixtral",
     needs=HF,
-    refusal="merged with other axes",
+    refusal="merged with other axes.*batched_mm",
     why="tokens are routed to experts, all records' together",
 )
 def mixtral(records: int) -> Case:
     return language_model("Mixtral", records, num_local_experts=4)
+
+
+@entry(
+    "Mixtral, a product for every token", needs=HF, why="routing where tokens stay where they are"
+)
+def mixtral_in_place(records: int) -> Case:
+    model, loss, x, y = language_model("Mixtral", records, num_local_experts=4)
+    model.set_experts_implementation("batched_mm")
+    return model, loss, x, y
 
 
 # ------------------------------------------------------------------ sequence to sequence

@@ -62,6 +62,22 @@ def assert_exact(name, model, loss, x, y, ways=("model", "layer", "parameter")):
     return expected
 
 
+#: Families that people train, and what may be refused of them (in words, see below).
+FAMILIES = """BERT, RoBERTa, DeBERTa-v2, GPT-2, Llama, Qwen2, Gemma, T5, BART, ViT, Swin, ConvNeXt,
+Whisper, Mamba, CLIP, timm ResNet with group norm, timm ViT, timm ConvNeXt, timm Mixer, timm
+EfficientNet with group norm, LSTM, GRU, nn.Transformer, U-Net, DLRM, FT-Transformer, CRF, LoRA on
+BERT, prefix tuning of GPT-2, prompt tuning of GPT-2, Mixtral with a product for every token"""
+BOUNDARY = "wav2vec2, Mixtral, packed LSTM"
+
+
+def test_all_families_are_there_and_no_more_than_the_boundary_is_refused():
+    proven = {name.replace(", a product", " with a product") for name in PROVABLE}
+    assert {" ".join(name.split()) for name in FAMILIES.split(",")} <= {n.strip() for n in proven}
+    graphs = {name for name in REFUSED if name.startswith("graph network")}
+    assert set(REFUSED) - graphs == set(BOUNDARY.split(", "))
+    assert len(CORE) >= 10
+
+
 @pytest.mark.parametrize("name", each(PROVABLE))
 def test_is_proven_apart_and_left_as_it_was(name):
     model, loss, x, y = built(name)

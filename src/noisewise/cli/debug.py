@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -174,6 +175,7 @@ def debug(
     if loss_fn is None:
         known = _LOSSES.get(loss)
         loss_fn = getattr(functional, known) if known else load_object(loss, "--loss")
+    _takes_output_and_target(loss_fn)
     claimed = None
     if epsilon > 0:
         claimed = Claim(epsilon, delta, claimed_sigma, claimed_rate, claimed_steps)
@@ -225,7 +227,9 @@ class _Progress:
         now = time.monotonic()
         if now - self.said >= 10:
             self.said = now
-            typer.echo(f"{runs} of about {self.expected} runs, {now - self.began:.0f} s", err=True)
+            # Small models need more runs for as many numbers of noise.
+            whole = f" of about {self.expected}" if runs < self.expected else ""
+            typer.echo(f"{runs}{whole} runs, {now - self.began:.0f} s", err=True)
 
 
 def _adapter(given: Path | None, command: str, train: str) -> Path | None:
@@ -234,6 +238,22 @@ def _adapter(given: Path | None, command: str, train: str) -> Path | None:
     if given is not None or command or train or not usual.exists():
         return given
     return usual
+
+
+def _takes_output_and_target(loss: Any) -> None:
+    """Refuse a loss of other arguments, such as a function of weights that has the same name."""
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):
+        # Some callables of C have none.
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise ValueError(
+            f"the loss is called as loss(output, target), and yours takes {signature}. A function "
+            "`loss` of an adapter is taken for it: give yours another name if it is something else"
+        ) from None
 
 
 def _part_of(adapter: Path | None, name: str) -> Any:

@@ -55,12 +55,14 @@ class Effort:
     late_sample: int
     #: Steps after which two datasets must have led the same way.
     path_steps: int
+    #: A step far beyond, at which one run of each kind tells whether to look closer; 0 for none.
+    far_step: int
 
 
-QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9)
+QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9, 0)
 # Late steps are multiples of the intervals at which something else is often done, and one more.
 DEFAULT = Effort(
-    9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 64, 100, 101, 250), 11, 6, 20, 14
+    9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 64, 100, 101, 250), 11, 6, 20, 14, 600
 )
 THOROUGH = Effort(
     40_000,
@@ -77,6 +79,7 @@ THOROUGH = Effort(
     16,
     120,
     40,
+    2000,
 )
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.

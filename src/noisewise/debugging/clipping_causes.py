@@ -19,15 +19,18 @@ __all__ = ["clipping_mistake"]
 def clipping_mistake(bench: Bench, canaries: list[Canary]) -> tuple[str, str]:
     """Compare the contributions with the raw gradients, tensor by tensor, to name the mistake."""
     slices = bench.box.slices
-    usual = [c for c in canaries if c.norm < 1e3 * float(np.median([d.norm for d in canaries]))]
+    middle = float(np.median([canary.norm for canary in canaries]))
+    usual = [c for c in canaries if 1e-3 * middle < c.norm < 1e3 * middle]
     if usual and max(c.ratio for c in usual) > 1.01:
         canaries = usual
     elif usual:
-        longest = max(canaries, key=lambda c: c.ratio)
-        return "norm-overflows", (
-            f"only a record with a gradient of norm {longest.norm:.1g} is not bounded: its norm "
-            "overflows (half precision?) and counts as small or missing."
-        )
+        odd = max(canaries, key=lambda c: c.ratio)
+        which = f"only a record with a gradient of norm {odd.norm:.1g} is not bounded: its norm "
+        if odd.norm > middle:
+            why = "overflows (half precision?) and counts as small or missing."
+            return "norm-overflows", which + why
+        why = "underflows (half precision?): squares of small elements vanish, so that it is small."
+        return "norm-underflows", which + why
     strong = [d for d in canaries if d.clip < 0.5 * d.norm]
     if not strong:
         return "sensitivity-exceeds-clip", "contributions are not bounded by the clipping norm."

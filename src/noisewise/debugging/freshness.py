@@ -77,11 +77,12 @@ def invariance(bench: Bench) -> TestResult:
                 seeds=max(2, bench.seeds() // 3),
                 options=option,
             )
-            seen_here = reading(f"{name}={choice}", clip, SIGMA, batch_size, rows)
+            live = measure(bench).live
+            seen_here = reading(f"{name}={choice}", clip, SIGMA, batch_size, rows, live)
             reference = measure(bench).readings["large batch"].factor
             usual = 1.0 if abs(reference - 1) < 3 * SCALE else reference
             p_value = variance_ratio(
-                float(np.sum(rows**2)), (usual * clip * SIGMA / batch_size) ** 2, rows.size
+                float(np.sum(rows**2)), (usual * clip * SIGMA / batch_size) ** 2, seen_here.count
             )
             p_values.append(p_value)
             seen.append(f"{seen_here.label}: noise {seen_here.factor:.2f}x")
@@ -224,9 +225,9 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
     )
     one = measured.readings["base"].factor * clip * SIGMA / batch_size
     expected = one**2 * float(np.sum(response**2))
-    squares = float(np.sum(rows**2))
-    ratio = squares / rows.size / one**2 if one > 0 else math.inf
-    p_value = variance_ratio(squares, expected, rows.size)
+    squares, count = float(np.sum(rows**2)), len(rows) * int(measured.live.sum())
+    ratio = squares / count / one**2 if one > 0 else math.inf
+    p_value = variance_ratio(squares, expected, count)
     seen = (
         f"variance after {steps} steps {ratio:.2f}x one step (expected {np.sum(response**2):.2f}x)"
     )

@@ -15,6 +15,7 @@ step. Here single steps of long runs are read (`walk`):
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -228,7 +229,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     if base == 0.0 or unit == 0.0:
         return [], memory, noisy
     looks = []
-    for step in bench.effort.late_steps:
+    for step in _steps(bench, noisy[0], silent[0]):
         if _averaged(
             noisy, silent, step, reliable=not (bench.known.random or bench.known.unbounded)
         ):
@@ -262,6 +263,26 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
             looks.pop()
             break
     return looks, memory, noisy
+
+
+def _steps(bench: Bench, noisy: Walk, silent: Walk) -> Iterator[int]:
+    """Yield the steps to look at: a far one too, if a run or two say that it is unlike the first.
+
+    Memory is known when the far step is asked for, since the steps before it have been looked at.
+    """
+    yield from bench.effort.late_steps
+    far = bench.effort.far_step
+    if not far:
+        return
+
+    def grown(walk: Walk) -> float:
+        first = float(np.linalg.norm(walk.fresh(1)))
+        return float(np.linalg.norm(walk.fresh(far))) / max(first, 1e-300)
+
+    reliable = not (bench.known.random or bench.known.unbounded)
+    noise, signal = grown(noisy), grown(silent) if reliable else 1.0
+    if noise < (1 - _SCALE) * signal * promised_at(bench, far):
+        yield far
 
 
 def _averaged(noisy: list[Walk], silent: list[Walk], step: int, reliable: bool) -> bool:

@@ -271,12 +271,16 @@ def _missing_findings(bench: Bench, measured: Measurement) -> list[Finding]:
 
 def _standardised(bench: Bench, measured: Measurement, rows: Vector) -> Vector:
     """Return noise of deviation one, tensor by tensor where tensors differ."""
-    noisy = [s for n, s in bench.box.slices.items() if n not in measured.silent]
+    noisy = [
+        rows[:, part][:, measured.live[part]]
+        for name, part in bench.box.slices.items()
+        if name not in measured.silent
+    ]
     if not noisy:
         return _whitened(rows).ravel()
     if not measured.uneven:
-        return _whitened(np.concatenate([rows[:, s] for s in noisy], axis=1)).ravel()
-    return np.concatenate([_whitened(rows[:, s]).ravel() for s in noisy])
+        return _whitened(np.concatenate(noisy, axis=1)).ravel()
+    return np.concatenate([_whitened(part).ravel() for part in noisy])
 
 
 def _further_rows(bench: Bench) -> Vector | None:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
-from noisewise.debugging.statistics import LEVEL, Vector, variance_ratio
+from noisewise.debugging.statistics import LEVEL, Places, Vector, variance_ratio
 
 __all__ = ["SCALE", "Measurement", "Reading", "measure", "reading"]
 
@@ -58,6 +58,8 @@ class Measurement:
     p_values: tuple[float, ...]
     uneven: tuple[str, ...]
     silent: tuple[str, ...]
+    #: Places that noise or a record moves; the others are not trained, and no part of any sample.
+    live: Places
 
     @property
     def absent(self) -> bool:
@@ -79,9 +81,9 @@ def measure(bench: Bench) -> Measurement:
         ("one record", clip, SIGMA, 1, few),
         ("quarter lr", clip, SIGMA, 4, few),
     ]
-    readings = {}
+    found = {}
     for index, (label, at, sigma, batch_size, seeds) in enumerate(settings):
-        rows = bench.noise(
+        found[label] = bench.noise(
             clip=at,
             sigma=sigma,
             batch_size=batch_size,
@@ -89,11 +91,15 @@ def measure(bench: Bench) -> Measurement:
             first_seed=1000 * index,
             move=0.25 if label == "quarter lr" else 1.0,
         )
-        readings[label] = reading(label, at, sigma, batch_size, rows)
-    spare = _with_sampling(bench, clip, few)
+    live = _live(bench, [*found.values()])
+    readings = {
+        label: reading(label, at, sigma, batch_size, found[label], live)
+        for label, at, sigma, batch_size, _ in settings
+    }
+    spare = _with_sampling(bench, clip, few, live)
     if spare is not None:
         readings[spare.label] = spare
-    gain, uneven, silent, p_values = _gain(bench, readings)
+    gain, uneven, silent, p_values = _gain(bench, readings, live)
     measured = Measurement(
         readings,
         gain,
@@ -101,28 +107,45 @@ def measure(bench: Bench) -> Measurement:
         tuple(r.p_value for r in readings.values()) + p_values,
         uneven,
         silent,
+        live,
     )
     bench.known.noise = measured
     return measured
 
 
-def reading(label: str, clip: float, sigma: float, batch_size: int, rows: Vector) -> Reading:
-    """Compare rows of noise with the nominal deviation."""
+def reading(
+    label: str, clip: float, sigma: float, batch_size: int, rows: Vector, live: Places
+) -> Reading:
+    """Compare rows of noise with the nominal deviation, at the places that are trained."""
     nominal = clip * sigma / batch_size
-    squares = float(np.sum(rows**2))
-    factor = math.sqrt(squares / rows.size) / nominal
-    p_value = variance_ratio(squares, nominal**2, rows.size)
-    return Reading(label, clip, sigma, batch_size, rows, rows.size, factor, p_value)
+    squares, count = float(np.sum(rows**2)), len(rows) * int(live.sum())
+    factor = math.sqrt(squares / count) / nominal
+    p_value = variance_ratio(squares, nominal**2, count)
+    return Reading(label, clip, sigma, batch_size, rows, count, factor, p_value)
 
 
-def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
+def _live(bench: Bench, rows: list[Vector]) -> Places:
+    """Return the places that move: frozen weights are no coordinates of what is released.
+
+    A place that records move and noise does not is one of them, so that its noise is missed.
+    """
+    rows = [*rows, *(canary.row[None] for canary in bench.known.canaries)]
+    live = np.zeros(bench.dimension, dtype=bool)
+    for row in rows:
+        size = np.abs(row).max(0)
+        live |= size > 1e-6 * float(np.max(size, initial=0.0))
+    # Where nothing moves at all, everything is asked for its noise.
+    return live if live.any() else ~live
+
+
+def _with_sampling(bench: Bench, clip: float, seeds: int, live: Places) -> Reading | None:
     """Read the noise when a batch is a part of the dataset.
 
     Which records were drawn is unknown here, so the span of all contributions is projected
     out; what is left is noise in the remaining dimensions.
     """
     total, batch_size = 12, 4
-    if bench.dimension < 10 * total or bench.known.random:
+    if live.sum() < 10 * total or bench.known.random:
         return None
     data = bench.records.draw(total, seed=6)
     basis, _ = np.linalg.qr(bench.contributions(data, clip).T)
@@ -133,7 +156,7 @@ def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
     if len(rows) == 0:
         return None
     rest = rows - (rows @ basis) @ basis.T
-    count = len(rows) * (bench.dimension - total)
+    count = len(rows) * (int(live.sum()) - total)
     nominal = clip * SIGMA / batch_size
     squares = float(np.sum(rest**2))
     p_value = variance_ratio(squares, nominal**2, count)
@@ -142,7 +165,7 @@ def _with_sampling(bench: Bench, clip: float, seeds: int) -> Reading | None:
 
 
 def _gain(
-    bench: Bench, readings: Mapping[str, Reading]
+    bench: Bench, readings: Mapping[str, Reading], live: Places
 ) -> tuple[Vector, tuple[str, ...], tuple[str, ...], tuple[float, ...]]:
     """Return noise over ``C sigma`` at batch size one, per parameter, and uneven tensors."""
     one = readings["one record"]
@@ -157,13 +180,14 @@ def _gain(
         return gain, (), (), ()
     rows = np.concatenate(standard)
     p_values, uneven, silent = [], [], []
-    slices = bench.box.slices
+    counts = {name: len(rows) * int(live[part].sum()) for name, part in bench.box.slices.items()}
+    slices = {name: part for name, part in bench.box.slices.items() if counts[name]}
     if len(slices) == 1:
         return gain, (), (), ()
     for name, part in slices.items():
         inside = float(np.sum(rows[:, part] ** 2))
         outside = float(np.sum(rows**2)) - inside
-        inner, outer = rows[:, part].size, rows.size - rows[:, part].size
+        inner, outer = counts[name], sum(counts.values()) - counts[name]
         ratio = (inside / inner) / max(outside / outer, 1e-300)
         p_value = 2 * min(stats.f.sf(ratio, inner, outer), stats.f.cdf(ratio, inner, outer))
         p_values.append(float(min(1.0, p_value)))
@@ -171,9 +195,10 @@ def _gain(
             uneven.append(name)
     if uneven:
         for name, part in slices.items():
-            deviation = float(np.sqrt(np.mean(rows[:, part] ** 2))) * one.factor
+            squares = float(np.sum(rows[:, part] ** 2))
+            deviation = math.sqrt(squares / counts[name]) * one.factor
             # The upper end of the confidence interval, so that no tensor is accused by chance.
-            gain[part] = deviation * (1 + one.error * math.sqrt(one.count / rows[:, part].size))
+            gain[part] = deviation * (1 + one.error * math.sqrt(one.count / counts[name]))
             if deviation < 1e-6 * one.factor:
                 silent.append(name)
     return gain, tuple(uneven), tuple(silent), tuple(p_values)

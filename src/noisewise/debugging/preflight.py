@@ -8,6 +8,7 @@ training only if the same call works with four.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 from noisewise.debugging import replay, sensitivity
 from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
-from noisewise.debugging.statistics import Vector
+from noisewise.debugging.noise_readings import SCALE
+from noisewise.debugging.statistics import LEVEL, Vector, loud_places, variance_ratio
 from noisewise.debugging.trainer import TrainingFailedError
 
 __all__ = ["preflight"]
@@ -51,6 +53,7 @@ def preflight(bench: Bench) -> TestResult:
     """Check that the training can be tested at all, and learn what kind it is."""
     _accept_no_noise(bench)
     _inside_of_a_set(bench)
+    _short_enough(bench)
     probe = _Probe(bench, bench.clip, bench.rate(bench.clip, 0.1))
     findings = _data_matter(probe)
     if bench.known.hopeless:
@@ -118,6 +121,36 @@ def _inside_of_a_set(bench: Bench) -> None:
     )
 
 
+def _short_enough(bench: Bench) -> None:
+    """Take shorter steps where twice the learning rate does not lead twice as far.
+
+    Weights may lie inside a set at first and be held at its border after a long step. Where no
+    step is short enough, something else is at work, and nothing is changed.
+    """
+    if not {"lr", "noise_multiplier"} <= bench.box.accepted or bench.box.observe is not None:
+        return
+    length = bench.clip * SIGMA / 4 * bench.dimension**0.5
+    first, straight = bench.reach, False
+    while not straight and bench.reach > 1e-3 * first:
+        lr = bench.rate(length, 1.0)
+        try:
+            far, half = (
+                _Probe(bench, bench.clip, rate).at(noise_multiplier=SIGMA) for rate in (lr, lr / 2)
+            )
+        except TrainingFailedError:
+            break
+        bent = float(np.linalg.norm(far - 2 * half))
+        straight = bent <= 1e-3 * float(np.linalg.norm(far))
+        bench.reach *= 1.0 if straight else 0.1
+    if not straight:
+        bench.reach = first
+    elif bench.reach < first:
+        bench.notes.append(
+            "long steps are cut off at the border of a set of weights (post-processing); the tests "
+            "take steps that stay inside"
+        )
+
+
 def _data_matter(probe: _Probe) -> list[Finding]:
     """Choose a clipping norm at which two datasets end apart: rules may drop long gradients."""
     bench = probe.bench
@@ -136,7 +169,7 @@ def _data_matter(probe: _Probe) -> list[Finding]:
             f"the weights stay where they were until step {later}: `steps` seems to count batches "
             f"of which several make an update. Hand over `steps` as updates, {later} batches each"
         )
-        return []
+        return _several_batches(probe, later)
     if still:
         sentence = "one step without noise leaves the weights where they were."
         return [Finding("nothing-trained", "preflight", "training", sentence)]
@@ -149,6 +182,48 @@ def _first_that_moves(probe: _Probe) -> int:
     if "steps" not in probe.bench.box.accepted:
         return 0
     return next((steps for steps in range(2, 17) if np.any(probe.at(steps=steps))), 0)
+
+
+def _several_batches(probe: _Probe, count: int) -> list[Finding]:
+    """Hold one update of several batches to what the accountant says of as many steps.
+
+    A record that is in all of them may be k steps' worth of visible: the square of what it
+    contributes over the noise must stay below k / sigma^2.
+    """
+    bench = probe.bench
+    if "noise_multiplier" not in bench.box.accepted or bench.adam or bench.box.observe is not None:
+        return []
+    probe.clip = bench.clip
+    one = {"data": bench.records.draw(1, seed=5), "batch_size": 1, "steps": count}
+    silent = probe.at(**one)
+    again = probe.at(**one, seed=1)
+    signal = float(np.linalg.norm(silent))
+    if not np.isfinite(signal) or signal == 0.0 or not np.allclose(silent, again, rtol=1e-3):
+        return []
+    rows = np.stack(
+        [probe.at(**one, noise_multiplier=SIGMA, seed=40 + k) - silent for k in range(4)]
+    )
+    places = loud_places(rows.ravel())
+    if not np.isfinite(rows).all() or places < 30:
+        return []
+    least = signal**2 * SIGMA**2 / count
+    squares = float(np.sum(rows**2))
+    multiplier = math.sqrt(squares / places / least)
+    p_value = variance_ratio(squares, least, places)
+    if p_value >= LEVEL or multiplier > 1 - SCALE:
+        return []
+    return [
+        Finding(
+            "noise-once-for-several-batches",
+            "preflight",
+            "noise",
+            f"{count} batches make an update, and its noise is {multiplier:.2f} times what {count} "
+            "steps of this noise multiplier need for what a record in all of them contributes: "
+            "every batch needs its noise, or the noise of an update must cover all its batches.",
+            {"batches": count, "multiplier": multiplier},
+            p_value,
+        )
+    ]
 
 
 def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> None:
@@ -285,6 +360,13 @@ def _post_processing(probe: _Probe) -> str:
     apart = float(np.linalg.norm(rows[0] - rows[2])) / float(np.linalg.norm(rows[0]))
     if apart < 0.1 or bench.adam or bench.dimension < 16:
         return ""
+    if _few_digits(bench, rows):
+        return (
+            "the weights themselves are rounded to few digits after each step (bfloat16, float16), "
+            "so that an update cannot be read off them"
+        )
+    if _takes_turns(probe):
+        return "steps move other weights by turns, so that the first step tells nothing of the next"
     for row in rows:
         sizes = np.abs(row[row != 0])
         if np.mean(np.abs(sizes / np.median(sizes) - 1) < 1e-2) < 0.98:
@@ -300,13 +382,43 @@ def _post_processing(probe: _Probe) -> str:
     lengths = [float(np.linalg.norm(row)) for row in (rows[2], louder)]
     if abs(lengths[1] / lengths[0] - 1) < 1e-3:
         return "the length of the noisy gradient is limited or normalised after the noise"
-    parts = [
-        [float(np.linalg.norm(row[part])) for part in bench.box.slices.values()]
-        for row in (rows[2], louder)
-    ]
-    if np.allclose(parts[0], parts[1], rtol=1e-3):
-        return "the length of each tensor of the noisy gradient is limited after the noise"
+    loudest = probe.at(noise_multiplier=90 * SIGMA, seed=18)
+    for name, part in bench.box.slices.items():
+        vectors = [row[part] for row in (rows[2], louder, loudest)]
+        parts = [float(np.linalg.norm(vector)) for vector in vectors]
+        # A tensor without noise keeps its direction too, which is the business of noise.
+        turned = float(np.linalg.norm(vectors[0] - vectors[1])) > 0.1 * parts[0]
+        if turned and np.allclose(parts[1:], parts[0], rtol=1e-3):
+            return f"the length of {name} in the noisy gradient is limited or made equal afterwards"
     return ""
+
+
+def _few_digits(bench: Bench, rows: list[Vector]) -> bool:
+    """Whether the weights that come back have no more digits than half precision, whatever moved.
+
+    Of numbers with all their digits four in a thousand end so early.
+    """
+    values = np.concatenate([(bench.weights - row)[row != 0] for row in rows])
+    digits, _ = np.frexp(values[np.isfinite(values) & (values != 0)])
+    scaled = digits * 2.0**11
+    return scaled.size >= 30 and float(np.mean(scaled == np.round(scaled))) > 0.98
+
+
+def _takes_turns(probe: _Probe) -> bool:
+    """Whether the second step moves places that the first left alone, and the other way round.
+
+    Noise and records alike: noise that is lost after a step shows nowhere new, and a place that
+    loses its noise and not its records is no matter of turns.
+    """
+    if "steps" not in probe.bench.box.accepted or probe.bench.box.observe is not None:
+        return False
+    loud = [probe.at(noise_multiplier=SIGMA, seed=17, steps=steps) for steps in (1, 2)]
+    silent = [probe.at(seed=17, steps=steps) for steps in (1, 2)]
+    first, second = (np.abs(row) > 0 for row in (loud[0], loud[1] - loud[0]))
+    left, records = first & ~second, silent[1] != silent[0]
+    new, lost = (int(np.count_nonzero(places)) for places in (second & ~first, left))
+    # A place or two may stay where it was because its noise is below the last digit.
+    return min(new, lost) > 2 and not np.any(records & left)
 
 
 def _places_chosen_by_noise(probe: _Probe) -> bool:
@@ -320,7 +432,11 @@ def _places_chosen_by_noise(probe: _Probe) -> bool:
         probe.at(clip=quiet, noise_multiplier=SIGMA * LOUD**2, seed=seed) == 0 for seed in (15, 16)
     ]
     differ = float(np.mean(zeros[0] != zeros[1]))
-    return differ > 0.05 and min(float(np.mean(row)) for row in zeros) > 0.05
+    if differ <= 0.05 or min(float(np.mean(row)) for row in zeros) <= 0.05:
+        return False
+    # Where records are louder and still show at such places, nothing but noise is missing there.
+    moved = probe.at() != 0
+    return float(np.mean(probe.at(noise_multiplier=SIGMA, seed=15)[moved] == 0)) > 0.05
 
 
 def _prepare(bench: Bench) -> list[Finding]:

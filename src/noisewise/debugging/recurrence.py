@@ -25,6 +25,8 @@ __all__ = ["same_numbers", "stretches"]
 # More numbers find nothing further and lie closer together than float32 can tell.
 _MOST = 2_000
 _LEAST = 150
+#: Share of numbers that may lie this close by chance, at a hundredth of the usual distance.
+_CHANCE = 0.03
 
 
 def same_numbers(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
@@ -93,8 +95,27 @@ def _in_later_steps(bench: Bench) -> tuple[Finding | None, float]:
         if finding or p_value < worst[1]:
             worst = (finding, p_value)
         if finding:
-            break
-    return worst
+            return worst
+    # A table or a pool gives back a few numbers of many steps, to all their digits.
+    share, p_value = coincidences(
+        _numbers(np.concatenate([row[: _MOST // 3] for row in rows])), 0.01
+    )
+    if p_value >= LEVEL or share <= 2 * _CHANCE:
+        return worst[0], min(p_value, worst[1])
+    return _from_a_pool(share, p_value), p_value
+
+
+def _from_a_pool(share: float, p_value: float) -> Finding:
+    return Finding(
+        "noise-numbers-recur",
+        "freshness",
+        "randomness",
+        f"{share:.0%} of the numbers of the noise of the first three steps come again among them, "
+        "to all their digits: noise is cut out of a table, or drawn from a pool of numbers, so "
+        "that steps share it. A longer table has fewer of them; fresh noise has none.",
+        {"share": share},
+        p_value,
+    )
 
 
 def stretches(walks: list[Walk], memory: Memory, last: int) -> list[tuple[Finding | None, float]]:

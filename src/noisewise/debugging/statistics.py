@@ -19,6 +19,7 @@ from scipy import stats
 
 __all__ = [
     "LEVEL",
+    "Places",
     "Vector",
     "binomial",
     "coincidences",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 Vector: TypeAlias = NDArray[np.float64]
+#: Which coordinates are meant.
+Places: TypeAlias = NDArray[np.bool_]
 
 LEVEL = 1e-7
 # The Kolmogorov-Smirnov statistic of more numbers costs time and finds nothing further.
@@ -120,12 +123,12 @@ def loud_places(values: Vector) -> int:
     return int(np.count_nonzero(np.abs(values) > 1e-6 * float(np.max(np.abs(values), initial=0.0))))
 
 
-def coincidences(values: Vector) -> tuple[float, float]:
+def coincidences(values: Vector, part: float = 0.05) -> tuple[float, float]:
     """Return the share of values that nearly equal another one, and its p-value.
 
     Gaps between the sorted values of a continuous law are locally exponential: one in twenty is
-    shorter than a twentieth of those around it. The p-value allows three in twenty, for the
-    neighbours that the local mean is taken over, and needs no density.
+    shorter than a twentieth of those around it, and so for every `part`. The p-value allows three
+    times as many, for the neighbours that the local mean is taken over, and needs no density.
     """
     ordered = np.sort(values)
     gaps = np.diff(ordered)
@@ -133,8 +136,8 @@ def coincidences(values: Vector) -> tuple[float, float]:
     if gaps.size < 3 * width:
         return 0.0, 1.0
     around = np.convolve(gaps, np.ones(width) / width, mode="same")[width:-width]
-    close = gaps[width:-width] < 0.05 * around
-    p_value = float(stats.binom.sf(int(close.sum()) - 1, close.size, 0.15))
+    close = gaps[width:-width] < part * around
+    p_value = float(stats.binom.sf(int(close.sum()) - 1, close.size, 3 * part))
     return float(close.mean()), p_value
 
 

@@ -172,7 +172,9 @@ def choose_width(
     account : Account, optional
         In which all looks together are set aside; by default in memory.
     """
-    account = Envelope(MemoryAccount(), budget.epsilon, source) if account is None else account
+    if account is None:
+        account = envelope = Envelope(MemoryAccount(), budget.epsilon, source)
+        source = envelope.rng
     bins, look = counts.size, LOOK * budget.epsilon
     looks: dict[str, float] = {}
 

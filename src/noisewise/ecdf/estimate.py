@@ -194,6 +194,7 @@ def dp_ecdf(
         account: Account = opened
         if adaptive:
             envelope = Envelope(opened, budget.epsilon, source)
+            source = envelope.rng
             choice = choose_width(grid.count(x), relation, budget, source, envelope)
             chosen, account = choice.mechanism, envelope if choice.looks else opened
         what = f"empirical distribution function on {grid.bins} thresholds"

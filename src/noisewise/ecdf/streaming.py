@@ -132,7 +132,9 @@ class StreamingCounter:
             raise ValueError("mechanism 'sqrt' adds Gaussian noise and needs delta > 0; use 'kary'")
         self.mechanism = mechanism
         self.horizon = None if horizon is None else _validate.integer("horizon", horizon, minimum=1)
-        self._rng = resolve(seed)
+        self._rng = resolve(seed).for_release()
+        self._noise = None if self._rng.is_secure else f"noise of {self._rng.place}"
+        self._later = 0
         self._process = os.getpid()
         self._mutex = threading.RLock()
         self._closed = False
@@ -154,7 +156,9 @@ class StreamingCounter:
                 self._first.require_no_file()
                 self._state = StreamState.begin(path)
             if ledger is not None:
-                self._account = StreamAccount(ledger, self._name, self.budget, self._first.unit)
+                self._account = StreamAccount(
+                    ledger, self._name, self.budget, self._first.unit, self._noise
+                )
             self._save()
         except BaseException:
             self._shut()
@@ -227,7 +231,9 @@ class StreamingCounter:
             unit=unit,
             unit_rows=self._first.limit,
         )
-        found = release(query, noise, ThisProcess(items), self._paying, delta=None, rng=self._rng)
+        found = release(
+            query, noise, ThisProcess(items), self._paying, delta=None, rng=self._source
+        )
         return segment.read(items, start, found.value)
 
     def _check_mine(self) -> None:
@@ -268,6 +274,7 @@ class StreamingCounter:
 
     def _start(self, length: int) -> _Segment:
         self._paying = SegmentAccount(self._pay)
+        self._source = self._noise_of_segment()
         segment: _Segment
         if self.mechanism == "sqrt":
             segment = ToeplitzSegment(length, self.budget)
@@ -278,6 +285,14 @@ class StreamingCounter:
         segment.slots.event = self._first.told(segment.slots.event)
         self._description = segment.slots.description
         return segment
+
+    def _noise_of_segment(self) -> Randomness:
+        """Return where the next segment draws from: elsewhere than all before, also of one seed."""
+        if self._rng.is_secure or self._segments == self._later:
+            return self._rng
+        *_, later = self._rng.spawn(self._segments - self._later)
+        self._later = self._segments
+        return later
 
     @property
     def _epsilon(self) -> float:
@@ -334,7 +349,9 @@ class StreamingCounter:
             if ledger is None and state.get("ledger"):
                 raise LedgerError("this stream is paid for by a ledger: give ledger=")
             if ledger is not None:
-                counter._account = StreamAccount(ledger, counter._name, counter.budget)
+                counter._account = StreamAccount(
+                    ledger, counter._name, counter.budget, noise=counter._noise
+                )
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             kept.close()
             raise LedgerError(f"cannot resume from {str(kept.path)!r}: {error}") from error

@@ -49,7 +49,6 @@ from noisewise.release import Account, SealedAccount, compose, digest_of, name_o
 from noisewise.training import Plan, fit
 from noisewise.training.averaging import Polyak
 from noisewise.training.plan import RECORD
-from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import noise_beside
 from noisewise.training.unit_rules import UNIT
 from noisewise.training.units import UnitTable
@@ -360,7 +359,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             settings = (network, "recipe", loss) if self._lipschitz_recipe else network
             bound_to = digest_of_fit(plan, rate, settings, *tensors)
         if account is None:
-            said = note_fit(TensorRecords((inputs, target)), self._run_name)
+            said = note_fit(self._run_name)
         else:
             said = account.charge(plan.resolve(count, of_units=table is not None))
         promises = self._promises((*notes, said))

@@ -2,20 +2,18 @@
 
 Cross-validation, grid searches and a second try all learn from the same records, and each fit
 costs. With a ledger every fit is charged before it begins. Without one the statement says how many
-other fits it does not cover, as far as this process can know: rows are recognised by keyed digests
-that never leave the memory of the process, so that a fold is found in the table it was taken from.
+other fits of this process it does not cover. Whether they had rows in common is not looked at: a
+statement that said so would tell everybody who may fit and read whether a row of his is in a table.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from noisewise.errors import BudgetExceededError, LedgerError
@@ -25,18 +23,12 @@ from noisewise.privacy.events import Event, with_count
 from noisewise.privacy.statement import round_up
 from noisewise.training import Plan
 from noisewise.training.account import check_same_promise
-from noisewise.training.digests import Digests, record_digests
-from noisewise.training.records import TensorRecords
 from noisewise.training.resolved import ResolvedPlan
 
 __all__ = ["FitAccount", "digest_of_fit", "note_fit", "open_fit_account"]
 
-#: Digests that are remembered of one fit. Of more rows a sample is, in which a fold is still found.
-_REMEMBERED = 1 << 14
-
-_key = secrets.token_bytes(32)
 _lock = threading.Lock()
-_fits: list[Digests] = []
+_fits = 0
 
 
 class FitAccount:
@@ -143,46 +135,27 @@ def open_fit_account(
     return FitAccount(Ledger.open(path), name, owned=True, beside=beside)
 
 
-def note_fit(records: TensorRecords, run: str = "") -> str:
-    """Remember a fit of this process; say how many others its statement does not cover.
+def note_fit(run: str = "") -> str:
+    """Count a fit of this process; say how many others its statement does not cover.
 
     `run` is its name in a ledger, if it charges one step by step.
     """
-    found = _thinned(np.unique(record_digests(records, _key)))
+    global _fits
     with _lock:
-        overlapping = sum(_overlap(found, other) for other in _fits)
-        others = len(_fits) - overlapping
-        _fits.append(found)
+        others, _fits = _fits, _fits + 1
     if run:
         return f"The charges of {run!r} add up with others of these records in its ledger."
     texts = ["This statement covers this fit alone."]
-    if overlapping:
-        texts.append(
-            f"{overlapping} further {'fits' if overlapping > 1 else 'fit'} on data that overlap "
-            f"this one {'are' if overlapping > 1 else 'is'} not covered by this statement."
-        )
     if others:
         texts.append(
-            f"{others} other {'fits' if others > 1 else 'fit'} of this process had no row in "
-            "common with it: other records, or the same ones after something was learnt from them."
+            f"{others} further {'fits' if others > 1 else 'fit'} of this process "
+            f"{'are' if others > 1 else 'is'} not covered by this statement; all that learnt from "
+            "some of the same records cost, too."
         )
     texts.append(
         "Fits in other processes (n_jobs) are not known here; with a ledger= all would add up."
     )
     return " ".join(texts)
-
-
-def _thinned(digests: Digests) -> Digests:
-    """Of many digests those with enough zeros at the end: the same ones in every fit."""
-    bits = 0
-    while len(digests) > _REMEMBERED:
-        bits += 1
-        digests = digests[(digests & np.uint64((1 << bits) - 1)) == 0]
-    return digests
-
-
-def _overlap(one: Digests, other: Digests) -> bool:
-    return bool(np.isin(one, other).any())
 
 
 def digest_of_fit(plan: Plan, rate: Any, network: Any, *tensors: torch.Tensor) -> bytes:

@@ -18,7 +18,6 @@ from torch import nn
 from noisewise.estimators.fits import digest_of_fit, note_fit
 from noisewise.estimators.network import Array, weights_of
 from noisewise.training import Candidate, Plan, Polyak, Selected, TrialNumber, select
-from noisewise.training.records import TensorRecords
 from noisewise.training.units import UnitTable
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def fit_tuned(
         )
     seed = estimator._seed()
     inputs = torch.from_numpy(np.ascontiguousarray(x))
-    said = note_fit(TensorRecords((inputs, target)))
+    said = note_fit()
     bound_to = b""
     if seed is not None:
         plan = estimator._plan(len(x) if table is None else len(table))

@@ -13,7 +13,7 @@ import itertools
 import random
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["Attributes", "HeldAttributes"]
 
@@ -92,14 +92,20 @@ class Attributes:
 
     def learn(self, before: HeldAttributes) -> None:
         """Note which values have changed since, and which are new."""
-        known = {(space.key, name) for space, name, _ in before.values}
+        known: dict[int, tuple[Space, dict[Any, Any]]] = {}
         for space, name, value in before.values:
-            now = space.get(name)
+            # Listing names takes longer than looking at one, and this is asked at every step.
+            found = known.get(id(space))
+            if found is None:
+                found = known[id(space)] = space, dict(space.items())
+            now = found[1].get(name, MISSING)
+            if now is value and now.__class__ in _SIMPLE:
+                continue
             if _can_be_kept(now) and not _is(now, value):
                 if isinstance(value, _Running):
-                    raise UnsupportedModelError(_GENERATOR)
+                    raise RefusedError(*_GENERATOR, value.line)
                 self.moving[space.key, name] = space
-        for space, name in self._new(before, known):
+        for space, name in self._new(before):
             self.moving[space.key, name] = space
 
     def restore(self, before: HeldAttributes) -> None:
@@ -107,7 +113,6 @@ class Attributes:
 
         A plain value that has become something else (a cache that was filled) is left alone.
         """
-        known = {(space.key, name) for space, name, _ in before.values}
         for space, name, value in before.values:
             now = space.get(name)
             if value is MISSING:
@@ -115,25 +120,30 @@ class Attributes:
                     space.remove(name)
             elif _can_be_kept(now) and not _is(now, value):
                 space.set(name, _released(value))
-        for space, name in self._new(before, known):
+        for space, name in self._new(before):
             space.remove(name)
 
-    def _new(self, before: HeldAttributes, known: Container[Any]) -> list[tuple[Space, Any]]:
+    def _new(self, before: HeldAttributes) -> list[tuple[Space, Any]]:
         """Plain values under names that were none, where all was looked at.
 
         Beside something that is not plain they are part of a cache, and left there.
         """
-        found = []
-        for space in self._spaces or ():
-            if space.key in before.spaces and before.spaces[space.key] != len(space.items()):
-                items = space.items()
-                new = [
-                    (space, name)
-                    for name, value in items
-                    if (space.key, name) not in known and _is_new(value)
-                ]
-                if len(new) == len(items) - before.spaces[space.key]:
-                    found += new
+        found: list[tuple[Space, Any]] = []
+        grown = [
+            (space, items)
+            for space in self._spaces or ()
+            if space.key in before.spaces
+            and before.spaces[space.key] != len(items := space.items())
+        ]
+        known = {(space.key, name) for space, name, _ in before.values} if grown else set()
+        for space, items in grown:
+            new = [
+                (space, name)
+                for name, value in items
+                if (space.key, name) not in known and _is_new(value)
+            ]
+            if len(new) == len(items) - before.spaces[space.key]:
+                found += new
         return found
 
 
@@ -145,8 +155,8 @@ def _is_new(value: Any) -> bool:
 _GENERATOR = (
     "the model, the loss or the augmentation takes values from a generator (a function with yield) "
     "that goes on from call to call. A batch is computed in pieces, so how far it has come would "
-    "tell how many records were drawn, and it cannot be put back. Keep a counter in an attribute "
-    "and compute the value from it: attributes move once a step."
+    "tell how many records were drawn, and it cannot be put back",
+    "Keep a counter in an attribute and compute the value from it: attributes move once a step.",
 )
 
 
@@ -187,10 +197,11 @@ class _Iterator:
 class _Running:
     """A function with yield, and how far it was."""
 
-    __slots__ = ("value", "where")
+    __slots__ = ("line", "value", "where")
 
     def __init__(self, value: types.GeneratorType[Any, Any, Any]) -> None:
         self.value, self.where = value, _where(value)
+        self.line = f"{value.gi_code.co_filename}:{value.gi_code.co_firstlineno}"
 
 
 def _where(value: types.GeneratorType[Any, Any, Any]) -> Any:

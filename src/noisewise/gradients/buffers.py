@@ -8,16 +8,16 @@ alone, and with an empty batch as well.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.attributes import Attributes, HeldAttributes
 from noisewise.gradients.reach import MISSING
 from noisewise.separation import Content
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import storage_key
 
 __all__ = ["Buffers", "Held", "Stage"]
@@ -45,15 +45,16 @@ class _Memory:
             if not t.untyped_storage().resizable()
         ]
 
-    def require_same(self) -> None:
-        """Refuse a program that writes or exchanges its parameters while it runs."""
+    def changed(self) -> str | None:
+        """Name of a parameter that was written or exchanged since; None if there is none."""
         pairs = zip(self._parameters, self._lying, self._versions, strict=True)
         for parameter, place, version in pairs:
             if parameter.data_ptr() != place or parameter._version != version:
-                raise UnsupportedModelError(written(self._name(parameter)))
+                return self._name(parameter)
         for name, tensor, version, content in self._shared:
             if tensor._version == version and not content.holds(tensor):
-                raise UnsupportedModelError(written(name))
+                return name
+        return None
 
     def _name(self, tensor: Tensor) -> str:
         return next(name for name, t in self._named if t is tensor)
@@ -64,13 +65,14 @@ def _is_plain(tensor: Tensor) -> bool:
     return plain and tensor.layout == torch.strided and tensor.device.type != "meta"
 
 
-def written(name: str) -> str:
-    """Why a program that changes a parameter is refused."""
+def written(name: str) -> tuple[str, str]:
+    """Why a program that changes a parameter is refused, and what to do about it."""
     return (
         f'the program itself changes "{name}" while it runs: it writes the parameter, exchanges '
         "its memory, or shares it with numpy. A batch is computed in pieces, so how a record is "
-        "treated would depend on who else is in the batch. Keep what changes in a buffer that "
-        "torch writes (register_buffer; it moves once a step), or change it between the steps."
+        "treated would depend on who else is in the batch",
+        "Keep what changes in a buffer that "
+        "torch writes (register_buffer; it moves once a step), or change it between the steps.",
     )
 
 
@@ -81,6 +83,8 @@ class Buffers:
     ----------
     moving : set of (module, name)
         Buffers that a run changes, as far as runs were watched.
+    line_that : callable
+        Looks for the line of the program after which something has changed.
     """
 
     def __init__(self, model: nn.Module, *others: Any) -> None:
@@ -90,6 +94,7 @@ class Buffers:
         #: Of these, those that were written in ways which torch does not count.
         self._silent: set[tuple[nn.Module, str]] = set()
         self.current: Stage | None = None
+        self.line_that: Callable[[Callable[[], bool]], str] = lambda changes: ""
         self._held: dict[tuple[nn.Module, str], Content] = {}
         self.accept()
 
@@ -115,12 +120,13 @@ class Buffers:
             key = (module, name)
             before = self._held.get(key)
             if before is None or not before.holds(buffer):
-                raise UnsupportedModelError(
+                raise RefusedError(
                     f'the buffer "{name}" of {type(module).__name__} was written by code outside '
                     "the model since private training began, so it may hold values of records and "
-                    "nothing is summed or charged. Let the model write it in its forward pass, "
+                    "nothing is summed or charged",
+                    "Let the model write it in its forward pass, "
                     "where it is followed; use a Python number for a schedule; or change it first "
-                    "and call make_private again (with the same ledger)."
+                    "and call make_private again (with the same ledger).",
                 )
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
@@ -163,11 +169,11 @@ class Buffers:
         buffers = [held for held in before.buffers if held[:2] in self.moving]
         self.restore(Held(buffers, HeldAttributes(values)))
 
-    def write(self, keys: Container[int]) -> None:
-        """Memory of the model that a watched run wrote, whether torch counted it or not."""
+    def write(self, keys: Mapping[int, str]) -> None:
+        """Memory of the model that a watched run wrote, torch counted it or not, and where."""
         for name, parameter in self.model.named_parameters():
-            if storage_key(parameter) in keys:
-                raise UnsupportedModelError(written(name))
+            if (key := storage_key(parameter)) is not None and key in keys:
+                raise RefusedError(*written(name), keys[key])
         for module, name, buffer in self._all():
             if storage_key(buffer) in keys:
                 self.moving.add((module, name))
@@ -196,19 +202,19 @@ class Buffers:
         ]
         return Held(held, self.attributes.remember(moving_only=True))
 
-    def stage(self) -> Stage:
-        """All pieces of a batch, one after the other, begin here."""
-        self.current = Stage(self)
+    def stage(self, held: Held | None = None) -> Stage:
+        """All pieces of a batch, one after the other, begin here; `held` is all state as it is."""
+        self.current = Stage(self, self.remember() if held is None else held)
         return self.current
 
 
 class Stage:
     """Every piece begins with the state of the first; it moves with the first alone."""
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: Buffers, held: Held) -> None:
         self._buffers, self._first = buffers, True
         #: All state as it was.
-        self.start = buffers.remember()
+        self.start = held
         self._count = buffers.count
         self._ended = self._outgrew = False
         self._memory = _Memory(buffers.model)
@@ -225,18 +231,26 @@ class Stage:
             self._buffers.current = None
             self._outgrew, self._ended = self.outgrown, True
 
+    def _require_parameters(self) -> None:
+        """Refuse a program that writes or exchanges its parameters while it runs."""
+        name = self._memory.changed()
+        if name is not None:
+            now = _Memory(self._buffers.model)
+            line = self._buffers.line_that(lambda: now.changed() is not None)
+            raise RefusedError(*written(name), line)
+
     @contextlib.contextmanager
     def piece(self) -> Iterator[None]:
         """One piece."""
         if self._first or not self._buffers.count:
             self._first = False
             yield
-            self._memory.require_same()
+            self._require_parameters()
             return
         after = self._buffers.moved()
         self._buffers.restore_moving(self.start)
         try:
             yield
-            self._memory.require_same()
+            self._require_parameters()
         finally:
             self._buffers.restore(after)

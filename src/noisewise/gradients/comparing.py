@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import torch
-
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, signature
-from noisewise.gradients.buffers import Buffers, Stage
+from noisewise.gradients.blame import Blame
+from noisewise.gradients.buffers import Held, Stage
 from noisewise.gradients.calm import Calm
 from noisewise.gradients.chance import Chance
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError
@@ -17,36 +15,41 @@ from noisewise.gradients.piece import Piece
 from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, Wiring
 from noisewise.separation import Proof
+from noisewise.separation.refusal import RefusedError
 
-__all__ = ["UNSTEADY", "Comparing"]
+__all__ = ["Comparing", "Start"]
 
 _Result = TypeVar("_Result")
 
-UNSTEADY = (
+_UNSTEADY = (
     "the model, the loss or the augmentation does not do the same every time it is called, though "
     "torch, Python and numpy drew the same: it counts its calls, or draws from a generator of its "
     "own. A batch is computed in pieces, so how a record is treated would depend on who else is in "
-    "the batch, and no sensitivity holds. Keep counters and generators in attributes of the model, "
-    "the loss or the augmentation (they move once a step), set schedules between the steps, or "
-    "draw with torch."
+    "the batch, and no sensitivity holds",
+    "Keep counters and generators in attributes of the model, the loss or the augmentation (they "
+    "move once a step), set schedules between the steps, or draw with torch.",
 )
 
 
-class Comparing:
+class Start(NamedTuple):
+    """Chance and state as they are when a batch begins."""
+
+    chance: Chance
+    held: Held
+
+
+class Comparing(Blame):
     """Compares slots; a part of `Runner`."""
 
-    buffers: Buffers
     looking: bool
     own_places: bool
     _piece: Any
     _through: Any
+    wiring_of: Any
 
     @property
     def assumed(self) -> Proof | None:
         """What was not proven and is trained on the user's word, if anything is."""
-        raise NotImplementedError
-
-    def _device(self) -> torch.device:
         raise NotImplementedError
 
     def _compare_grouped(
@@ -88,7 +91,7 @@ class Comparing:
         key = (signature(part.x), signature(part.y))
         alike = seen.setdefault(key, piece.trace) == piece.trace
         if not alike or (part.number and any(stage.outgrown for stage in stages)):
-            raise PiecesDifferError
+            raise PiecesDifferError(self.wiring_of(part).settled)
 
     def compare_stages(self, *stages: Stage) -> None:
         """Notice state that moved though it was not known to: it has to be put back."""
@@ -97,30 +100,42 @@ class Comparing:
         if any(stage.outgrown for stage in stages) and not (self.looking or self.assumed):
             raise PiecesDifferError
 
-    def steadily(self, run: Callable[[Chance], _Result]) -> _Result:
+    def steadily(self, run: Callable[[Start], _Result], differed: bool = False) -> _Result:
         """Make a run again until all its pieces are treated alike, in slots that allow it.
 
-        Once more as it was: what is made once and kept makes the first piece differ. Then with
-        slots of the records' own, where shared chance is the same for all pieces.
+        Once more as it was: what is made once and kept makes the first piece differ. It can be made
+        when such pieces come for the first time; what happens once at a later step, though chance
+        and state are the same, is a count that nobody sees. Then with slots of the records' own,
+        where shared chance is the same for all pieces. `differed` if they did when the batch was
+        run step by step, at such a later step.
         """
         held, chance = self.buffers.remember(), Chance(self._device())
-        again = False
+        again = settled = differed
         while True:
             count = self.buffers.count
             try:
-                return run(chance)
+                result = run(Start(chance, held))
             except PlacesMatterError:
                 again = False
-            except PiecesDifferError:
+            except PiecesDifferError as found:
+                settled = found.settled and not self.own_places
                 self.buffers.attributes.look()  # what came with the first piece is state, too
                 self.buffers.learn(held)
                 if self.buffers.count == count:
                     if again and self.own_places:
-                        raise UnsupportedModelError(UNSTEADY) from None
+                        raise self.unsteady() from None
                     self.own_places, again = self.own_places or again, not again
                 chance.restore()
+            else:
+                if again and settled:
+                    raise self.unsteady()
+                return result
             self.buffers.restore(held)
             held = self.buffers.remember()
+
+    def unsteady(self) -> RefusedError:
+        """Say that a program does not do the same every time."""
+        return RefusedError(*_UNSTEADY, self.line_that_varies() or self.defined())
 
     def compare_chance(self, unseen: bool) -> None:
         """Give records slots of their own if Python or numpy have drawn: for a whole piece."""

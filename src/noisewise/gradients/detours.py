@@ -14,15 +14,23 @@ class PlacesMatterError(Detour):
 
 
 class PiecesDifferError(Detour):
-    """The program did something else to one piece of a batch than to another."""
+    """The program did something else to one piece of a batch than to another.
+
+    `settled` if it had done the same to all such pieces of a batch before.
+    """
+
+    def __init__(self, settled: bool = False) -> None:
+        super().__init__()
+        self.settled = settled
 
 
 class RecordsFailError(Detour):
     """The program raised, on records alone perhaps; `shown` is what the user may see of it.
 
-    `own` says where, if code of the user's raised by itself, not within an operation of torch.
+    `own` says where, if code of the user's raised by itself, not within an operation of torch;
+    `alone` that it did not raise on made-up records.
     """
 
-    def __init__(self, shown: Exception, own: str = "") -> None:
+    def __init__(self, shown: Exception, own: str = "", alone: bool = False) -> None:
         super().__init__(str(shown))
-        self.shown, self.own = shown, own
+        self.shown, self.own, self.alone = shown, own, alone

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.grouping import GroupSpec, by_layer, partition
+from noisewise.gradients.grouping import GROUPINGS, GroupSpec, by_layer, partition
 from noisewise.gradients.registry import register
 from noisewise.gradients.rules import RULES, SMALLEST, clip_scale, formula, is_elementwise
 from noisewise.privacy import _validate
@@ -148,7 +148,7 @@ class Clipped:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", _check_clip(self.clip))
         if isinstance(self.per, str):
-            _validate.choice("per", self.per, ("model", "layer", "parameter"))
+            _validate.choice("per", self.per, GROUPINGS)
         _validate.choice("rule", self.rule, tuple(RULES))
         _validate.positive("gamma", self.gamma)
 

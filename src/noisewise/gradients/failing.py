@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, leading
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.chance import Chance
@@ -28,6 +27,7 @@ from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import KINDS, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, RelayoutError
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["Failing"]
 
@@ -36,7 +36,10 @@ _RAISES = (
     "the model, the loss or the augmentation raises {} on some records and not on others, by "
     "itself and not in an operation of torch. So it has read a record's value into Python, and "
     "whether it raises may depend on several records; or it counts its calls. Nothing was released "
-    "or charged. Give such records a weight of zero with torch.where, or check the data before "
+    "or charged"
+)
+_CHECK = (
+    "Give such records a weight of zero with torch.where, or check the data before "
     "training: records on which an operation of torch fails (a label that is out of range) count "
     "nothing."
 )
@@ -48,6 +51,7 @@ class Failing:
     buffers: Buffers
     wiring_of: Any
     fall_back: Any
+    unsteady: Any
     _device: Any
     _piece: Any
     _through: Any
@@ -133,9 +137,15 @@ class Failing:
             for places in in_order(leading(x), len(part.places)):
                 yield Part.of(x, y, places, part.number)
 
-        left = _without_failing(part, failure.shown, fails, others)
+        try:
+            left = _without_failing(part, failure.shown, fails, others)
+        except Exception as error:
+            if error is failure.shown and failure.alone and part.y is None:
+                # On made-up records it had not raised, and now it does: it counts its calls.
+                raise self.unsteady() from None
+            raise
         if any(own):
-            raise UnsupportedModelError(_RAISES.format(next(filter(None, own))))
+            raise RefusedError(_RAISES.format(next(filter(None, own))), _CHECK)
         return left
 
 

@@ -1,4 +1,4 @@
-"""Where a backward pass would arrive, besides the model's own parameters."""
+"""What others have put around a run: parameters of their own, and modes that change operations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as _modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_modes
 
 from noisewise.errors import UnsupportedModelError
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Shadow
 
-__all__ = ["require_known"]
+__all__ = ["require_known", "require_no_modes"]
 
 _LEAF: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
@@ -28,10 +31,24 @@ def require_known(losses: Tensor, known: Container[int], shadow: Shadow) -> None
             if type(node) is not _LEAF:
                 waiting.append(node)
             elif id(node.variable) not in known and shadow.read(node.variable) is None:
-                raise UnsupportedModelError(
+                raise RefusedError(
                     "the loss depends on parameters that are not part of the model: a loss with "
                     "parameters of its own, or a layer that the model keeps in a plain list. Their "
-                    "gradients are neither bounded nor noised, so nothing is summed or charged. "
+                    "gradients are neither bounded nor noised, so nothing is summed or charged",
                     "Make them part of the model before make_private, or freeze them with "
-                    "requires_grad_(False)."
+                    "requires_grad_(False).",
                 )
+
+
+def require_no_modes() -> None:
+    """Refuse to run below a dispatch mode: what it makes of an operation nobody could follow."""
+    if not _modes():
+        return
+    for mode in map(type, _all_modes()):
+        if not mode.__module__.startswith("noisewise."):
+            raise UnsupportedModelError(
+                f"the step runs within {mode.__name__}, a dispatch mode, which sees all operations "
+                "of torch and may change their results behind the proof, so nothing is summed or "
+                "charged. Leave it before run.step or run.model, and count or log what it counts "
+                "with the plain model."
+            )

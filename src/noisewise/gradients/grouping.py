@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["GroupSpec", "Grouping", "block_of", "by_layer", "layer_of", "partition"]
+__all__ = ["GROUPINGS", "GroupSpec", "Grouping", "block_of", "by_layer", "layer_of", "partition"]
 
+#: Words for what is bounded together.
+GROUPINGS = ("model", "layer", "parameter")
 Grouping = str | Mapping[str, Sequence[str]]
 
 

@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import NoisewiseError, UnsupportedModelError
+from noisewise.errors import NoisewiseError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
@@ -29,6 +29,7 @@ from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
 from noisewise.separation import GENERAL, Path
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "FallbackWarning",
@@ -84,13 +85,13 @@ class _Mode(TorchFunctionMode):
 
 class _Poison(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, why: str) -> Tensor:
+    def forward(ctx: Any, value: Tensor, why: NotApartError) -> Tensor:
         ctx.why = why
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise UnsupportedModelError(ctx.why)
+        raise ctx.why
 
 
 class Following(TorchFunctionMode):
@@ -183,10 +184,10 @@ class Interception:
             if path and id(module) not in owning and path not in self.fallbacks:
                 continue
             if "forward" in vars(module):
-                raise UnsupportedModelError(
+                raise RefusedError(
                     f'{type(module).__name__} at "{path or "(model)"}" already has a replaced '
-                    "forward: is the model private already, or was it patched by another library? "
-                    "Detach that first."
+                    "forward: is the model private already, or was it patched by another library",
+                    "Detach that first.",
                 )
             own = module.forward
             known = self._forwards.get(path)
@@ -262,7 +263,9 @@ class Interception:
             else:
                 result = self._unknown(func, args, kwargs)
         except NotApartError as refusal:
-            return self._poisoned(func, args, kwargs, str(refusal))
+            # Without its frames, in which records are.
+            why = NotApartError(refusal.what, refusal.repair, refusal.where)
+            return self._poisoned(func, args, kwargs, why)
         except UnsupportedUseError:
             path = tape.stack[-1] if tape.stack else ""
             raise NeedsFallbackError(path, getattr(func, "__name__", str(func))) from None
@@ -270,7 +273,9 @@ class Interception:
             self._find_effective(result)
         return result
 
-    def _poisoned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+    def _poisoned(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: NotApartError
+    ) -> Any:
         """A result that mixes records may be computed, but no gradient may come back from it."""
 
         def cut(value: Any) -> Any:
@@ -331,10 +336,10 @@ class Interception:
         ]
         mapped = [v.movedim(a, 0) for v, a in zip(leaves, axes, strict=True) if a is not None]
         if not mapped:
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f'{type(module).__name__} at "{path}" uses its parameters in a way that is not '
-                "understood, and gets no batch from which its records could be told apart. Use "
-                "the parameters in layers of torch.nn, or register an operation."
+                "understood, and gets no batch from which its records could be told apart",
+                "Use the parameters in layers of torch.nn, or register an operation.",
             )
 
         def one(parameters: dict[str, Tensor], *records: Tensor) -> Any:
@@ -372,11 +377,14 @@ class Interception:
         if layout.constant:
             return None
         if layout.axis < 0 or layout.order is not None or value.shape[layout.axis] != tape.rows:
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"{what} uses a parameter in a way that is not taken apart, on records that are "
-                "merged with other axes. Give the module (batch, ...), or write it with layers of "
-                "torch.nn. Experts that gather their tokens from the whole batch cannot be taken "
-                "apart: apply every expert to all tokens and weigh the results by the gate."
+                "merged with other axes",
+                "Give the module (batch, ...), or write it with layers of torch.nn. Experts that "
+                "gather their tokens from the whole batch cannot be taken apart: apply every "
+                "expert to all tokens and weigh the results by the gate, or let every token take "
+                "its expert's weights, in transformers by "
+                'model.set_experts_implementation("batched_mm").',
             )
         return layout.axis
 
@@ -405,10 +413,10 @@ def _stacked(*parts: Any) -> Any:
         return torch.stack(parts)
     if parts[0] is None or isinstance(parts[0], (bool, int, str)):
         return parts[0]
-    raise UnsupportedModelError(
+    raise RefusedError(
         f"a module that is differentiated record by record returns a {type(parts[0]).__name__}, "
-        "which cannot be put together again. Let it return tensors (use_cache=False for "
-        "transformers)."
+        "which cannot be put together again",
+        "Let it return tensors (use_cache=False for transformers).",
     )
 
 
@@ -416,11 +424,12 @@ def _positional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...
     return (*args, *kwargs.values()) if kwargs else args
 
 
-def not_understood(model: nn.Module, need: NeedsFallbackError) -> str:
+def not_understood(model: nn.Module, need: NeedsFallbackError) -> RefusedError:
     """Say which use of a parameter no handler takes apart."""
     module = model.get_submodule(need.path)
-    return (
+    return RefusedError(
         f'{type(module).__name__} at "{need.path or "(model)"}" uses a parameter in '
-        f"{need.function}(), which is not taken apart. Use noisewise.Clipped, which can "
-        "differentiate it record by record, or write it with layers of torch.nn."
+        f"{need.function}(), which is not taken apart",
+        "Use noisewise.Clipped, which can "
+        "differentiate it record by record, or write it with layers of torch.nn.",
     )

@@ -23,9 +23,9 @@ from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.losses import loss_rule_for
 from noisewise.bounds.norms.lengths import row_norms
 from noisewise.bounds.propagation import Propagation, propagate, uses_of
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["Gate", "LipschitzBounds", "shortened"]
 
@@ -41,9 +41,9 @@ class LipschitzBounds:
     def of(model: nn.Module, loss: Any, x: Any, views: int) -> LipschitzBounds:
         """Trace a model for records like those of x."""
         if not isinstance(x, Tensor):
-            raise UnsupportedModelError(
-                "bounds are propagated through models with one input tensor. Use noisewise.Clipped "
-                "or noisewise.Factored, which need no bounds."
+            raise RefusedError(
+                "bounds are propagated through models with one input tensor",
+                "Use noisewise.Clipped or noisewise.Factored, which need no bounds.",
             )
         shape = tuple(x.shape[2:] if views > 1 else x.shape[1:])
         ruled = loss_rule_for(loss)
@@ -58,10 +58,11 @@ class LipschitzBounds:
         norm = estimator.input_norm
         if norm is None:
             if not self.enforced:
-                raise UnsupportedModelError(
-                    f"{type(estimator).__name__} needs a bound on the norm of a record. Start the "
-                    "model with noisewise.nn.BoundedInput(shape, norm), or state input_norm=..., "
-                    "to which longer records are scaled down."
+                raise RefusedError(
+                    f"{type(estimator).__name__} needs a bound on the norm of a record",
+                    "Start the model with noisewise.nn.BoundedInput(shape, norm), or state "
+                    "input_norm=..., "
+                    "to which longer records are scaled down.",
                 )
             return math.inf
         return float(norm)
@@ -133,7 +134,10 @@ class Gate:
     def guard(self, output: Any) -> Any:
         """Return the model's output, behind the gate."""
         if not isinstance(output, Tensor):
-            raise UnsupportedModelError("bounds need a model that returns one tensor")
+            raise RefusedError(
+                "bounds need a model that returns one tensor",
+                "Let it return one, or use noisewise.Clipped.",
+            )
         result: Tensor = _Guard.apply(output, self)  # type: ignore[no-untyped-call]
         return result
 

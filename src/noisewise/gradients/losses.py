@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from noisewise.bounds.losses import loss_rule_for
 from noisewise.errors import UnsupportedModelError
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["check_losses", "record_losses"]
 
@@ -40,10 +41,11 @@ def _unruled(loss: Any) -> Callable[[Any, Any], Tensor]:
         )
     name = getattr(loss, "__name__", "")
     if name and getattr(functional, name, None) is loss:
-        raise UnsupportedModelError(
-            f"the function {name} reduces over the batch. Give the module instead (for "
-            f"example nn.CrossEntropyLoss()), or a function that calls {name} with "
-            "reduction='none' and returns one loss per record."
+        raise RefusedError(
+            f"the function {name} reduces over the batch",
+            f"Give the module instead (for example nn.CrossEntropyLoss()), or a function that "
+            f"calls {name} with "
+            "reduction='none' and returns one loss per record.",
         )
     if type(loss) is nn.BCELoss:
         return _unruled(_Probabilities(loss))
@@ -89,9 +91,10 @@ def check_losses(values: Any, rows: int) -> Tensor:
     """Refuse what is not one finite-typed loss per record."""
     if not isinstance(values, Tensor) or tuple(values.shape) != (rows,):
         got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise UnsupportedModelError(
-            f"the loss must return one value per record, shape ({rows},), but returned {got}. Do "
-            "not average over the batch: compute with reduction='none' and sum or average within "
-            "each record (over its tokens, with your mask)."
+        raise RefusedError(
+            f"the loss must return one value per record, shape ({rows},), but returned {got}",
+            "Do not average over the batch: compute with reduction='none' and sum or average "
+            "within "
+            "each record (over its tokens, with your mask).",
         )
     return values

@@ -14,17 +14,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import Part, autocast_as_now, keeps_rows, leading
 from noisewise.gradients.buffers import Stage
 from noisewise.gradients.chance import Chance
-from noisewise.gradients.comparing import UNSTEADY
 from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError, RecordsFailError
 from noisewise.gradients.interception import NeedsFallbackError
 from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces
 from noisewise.gradients.wiring import OffPathError, RelayoutError
+from noisewise.separation.refusal import RefusedError
 
 if TYPE_CHECKING:
     from noisewise.gradients.summation import Summation
@@ -67,11 +66,12 @@ class Withheld:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnsupportedModelError(
+        raise RefusedError(
             f"the output of run.model(x) has a {self._kind}, in which tensors of the records "
-            f'cannot be told apart, so "{name}" of it is not handed out. Hand it to run.loss as it '
-            "is, and take what you need in the loss function that you give to make_private; or let "
-            "the model return tensors, tuples, lists or dicts."
+            f'cannot be told apart, so "{name}" of it is not handed out',
+            "Hand it to run.loss as it is, and take what you need in the loss function that "
+            "you give to make_private; or let "
+            "the model return tensors, tuples, lists or dicts.",
         )
 
 
@@ -104,7 +104,7 @@ class OpenBatch:
         self._stages: list[Stage] = []
         #: Pieces with a record on which the program fails.
         self._failed: list[Piece] = []
-        self._held = owner.buffers.remember()
+        self._held, self._moving = owner.buffers.remember(), owner.buffers.count
         self._before = {id(p) for p in owner.model.parameters() if p.grad is not None}
 
     def forward(self) -> Any:
@@ -139,7 +139,7 @@ class OpenBatch:
             except RecordsFailError as failure:
                 piece.close()
                 if part.barred is not None:
-                    raise UnsupportedModelError(UNSTEADY) from None
+                    raise owner.unsteady() from None
                 part = owner.without_failing(part, self._limits, failure)
             except OffPathError:
                 owner.wiring_of(part).paths.clear()
@@ -213,20 +213,21 @@ class OpenBatch:
             return  # a scaler is there from the first step on; do not wait for the device again
         self.owner.unscaled = factor.is_meta or float(factor) < _LOSS_SCALE
         if not self.owner.unscaled:
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"the loss was multiplied by {float(factor):g} before backward, as "
                 "torch.amp.GradScaler does. A factor has no effect here, since every record's "
                 "gradient is bounded by the engine, and the scaler would find no gradients to "
-                "divide. Call run.loss(...).backward() and run.optimizer.step() without it, also "
+                "divide",
+                "Call run.loss(...).backward() and run.optimizer.step() without it, also "
                 "under float16 autocast: records whose gradient overflows count zero. bfloat16 "
-                "loses less."
+                "loses less.",
             )
 
     def backward(self) -> None:
         """The pieces' backward passes; called by the backward of the loss."""
         if self.arrived:
-            raise UnsupportedModelError(
-                "every record would count twice: do not call backward twice on one batch"
+            raise RefusedError(
+                "every record would count twice", "Do not call backward twice on one batch."
             )
         self.arrived = True
         chance: Chance | None = None
@@ -261,13 +262,17 @@ class OpenBatch:
                 found.add(checked, part)
             owner.compare_stages(stage)
             owner.buffers.accept_moved()
+            owner.settle()
             return owner.result(found, self._limits, count)
-        except (PlacesMatterError, PiecesDifferError):
+        except (PlacesMatterError, PiecesDifferError) as found:
+            differed = isinstance(found, PiecesDifferError) and found.settled
+            differed = differed and owner.buffers.count == self._moving and not owner.own_places
             owner.buffers.restore_moving(self._held)
             return owner.steadily(
-                lambda now: owner.summed(
-                    now, self.x, self.y, self.records, self._limits, self._select, self.codes
-                )
+                lambda start: owner.summed(
+                    start, self.x, self.y, self.records, self._limits, self._select, self.codes
+                ),
+                differed,
             )
         finally:
             self.close()
@@ -280,7 +285,7 @@ class OpenBatch:
         """Let go of all pieces."""
         for piece in self.pieces:
             piece.close()
-        self.pieces, self.leaves = [], []
+        self.pieces, self.parts, self.leaves = [], [], []
 
 
 def selection(leaves: Sequence[Any], chosen: Any) -> Selection | None:
@@ -302,10 +307,10 @@ def _taken(known: Sequence[Any], value: Any) -> Any:
                 return lambda leaves, index=index: leaves[index]
     if not isinstance(value, Tensor):
         if value is not None and not any(value is leaf for leaf in known):
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"run.loss was given a {type(value).__name__} beside the output of the model. "
-                "It may depend on the records in ways that cannot be followed: compute it in "
-                "the loss function that you give to make_private."
+                "It may depend on the records in ways that cannot be followed",
+                "Compute it in the loss function that you give to make_private.",
             )
         return lambda leaves: value
     for index, leaf in enumerate(known):
@@ -328,11 +333,12 @@ def _taken(known: Sequence[Any], value: Any) -> Any:
                 )
 
             return view
-    raise UnsupportedModelError(
+    raise RefusedError(
         "run.loss was given a tensor that is not the output of run.model(x), nor a part of its "
-        "rows, so it cannot be proven that each record's loss comes from that record. Put what "
-        "you compute from the output into the loss function that you give to make_private: "
-        "there it is followed."
+        "rows, so it cannot be proven that each record's loss comes from that record",
+        "Put what you compute from the output into the loss function that you give to "
+        "make_private: "
+        "there it is followed.",
     )
 
 
@@ -341,8 +347,8 @@ def _first(values: Any) -> Tensor:
 
 
 def _refuse(gradient: Tensor) -> None:
-    raise UnsupportedModelError(
+    raise RefusedError(
         "a term that run.loss did not return was propagated back into the model's output (a "
-        "penalty on outputs, a second loss). It could mix records, and no sensitivity covers it. "
-        "Put all terms into the loss function that you give to make_private, one value per record."
+        "penalty on outputs, a second loss). It could mix records, and no sensitivity covers it",
+        "Put all terms into the loss function that you give to make_private, one value per record.",
     )

@@ -17,17 +17,18 @@ from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
+from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import augmented, finite_records, fold_views, signature
 from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
-from noisewise.gradients.foreign import require_known
+from noisewise.gradients.foreign import require_known, require_no_modes
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Following, Interception
 from noisewise.gradients.lipschitz import Gate, shortened
 from noisewise.gradients.losses import check_losses
 from noisewise.gradients.marking import constant, followed, tensors
 from noisewise.gradients.models import call_model
-from noisewise.gradients.retained import kept_by
+from noisewise.gradients.retained import kept_by, remember_kept
 from noisewise.gradients.tape import Factors, Tape
 from noisewise.gradients.wiring import Wiring
 from noisewise.gradients.withheld import no_values, without_values
@@ -44,6 +45,7 @@ from noisewise.separation import (
     noticing_threads,
 )
 from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
+from noisewise.separation.shadow import Cell
 
 __all__ = ["Piece", "Selection"]
 
@@ -136,6 +138,8 @@ class Piece:
         self.kept: Tensor
         self.shares: Tensor
         self.findings: list[Finding] = []
+        #: Results without records that were alive after a moment of a watched run.
+        self._public: dict[int, Cell | None] = {}
         self._within = False
 
     def set_targets(self, y: Any) -> None:
@@ -165,6 +169,8 @@ class Piece:
                 self.path.hand_over(pytree.tree_leaves(output))
                 output = self.gate.guard(output)
                 self._name(output)
+            if self.watch is not None:
+                self._note_public()
         self.output = output
         return output
 
@@ -201,6 +207,8 @@ class Piece:
                 losses = self.gate.enter(losses, leaf, self.seeds(losses), chosen)
                 if bounded.knee is not None:
                     self.tape.count(self.gate.counts(bounded.knee, self.views))
+            if self.watch is not None:
+                self._note_public()
         self.losses = losses
         return losses
 
@@ -235,6 +243,9 @@ class Piece:
         """Let go of the graph."""
         self.output = self.losses = self.gate = None
         self.tape.end()
+        if self.watch is not None:
+            self._note_public()
+            remember_kept(self.watch.shadow)
 
     def seeds(self, losses: Tensor) -> Tensor:
         """One over the number of views for every row; nothing for a row that does not count.
@@ -298,10 +309,13 @@ class Piece:
                 noticing_backward_code(self.path.called),
                 noticing_threads(self._notice),
             ):
+                require_no_modes()
                 if self.watch is None:
+                    self.path.begin()
                     yield
                 else:
                     with self.watch, Leaks(self.watch):
+                        self.path.begin()
                         yield
         finally:
             interception.running = interception.active = False
@@ -386,6 +400,23 @@ class Piece:
                 what = "mixes records, and the mixture reaches a record's loss"
                 self.findings.append(Finding(operation, place, what))
 
+    def lasting(self) -> set[int]:
+        """Numbers of results without records that a watched run made and somebody keeps."""
+        return {n for n, cell in self._public.items() if cell is None or cell.planes is None}
+
+    def _note_public(self) -> None:
+        """A moment is over: what is alive and without records, the program may keep.
+
+        In a loop of the user's own the next piece may replace it before this one is judged.
+        """
+        assert self.watch is not None
+        shadow = self.watch.shadow
+        with self.watch.pause():
+            for held, number in self.path.alive():
+                with contextlib.suppress(UnsupportedModelError):  # within torch.func
+                    if (tensor := held()) is not None and shadow.read(tensor) is None:
+                        self._public[number] = shadow.cell(tensor)
+
     def left_behind(self) -> set[int]:
         """Memory without records that a watched run made and somebody keeps."""
         assert self.watch is not None
@@ -402,7 +433,7 @@ class Piece:
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
         self.kept, self.shares = self.kept.clone(), self.shares.clone()
-        buffers = kept_by(model, watch.shadow)
+        kept = kept_by(model, watch.shadow)
         return Proof(
             mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed, *raising))),
             unknown=tuple(
@@ -413,7 +444,7 @@ class Piece:
                 Finding(o.operation, o.place, FOREIGN if "unknown" in o.operation else ESCAPED)
                 for o in watch.escapes
             ),
-            buffers=tuple(buffers),
+            state=tuple(kept),
             outside=tuple(
                 Finding(o.operation, o.place, "neither an input nor a parameter or buffer")
                 for o in watch.outside

@@ -12,6 +12,7 @@ from noisewise.gradients.engine import GradientEngine
 from noisewise.gradients.estimators import Clipped
 from noisewise.gradients.models import undisturbed
 from noisewise.separation import Finding, Proof
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["prove_apart"]
 
@@ -36,7 +37,7 @@ def prove_apart(model: nn.Module, loss: Any, x: Any, y: Any) -> Proof:
     -------
     Proof
         ``proof.proven``; if not, ``proof.mixed``, ``proof.unknown``, ``proof.escapes`` and
-        ``proof.buffers`` name operation, file and line. ``print(proof)`` says it in words.
+        ``proof.state`` name operation, file and line. ``print(proof)`` says it in words.
 
     Examples
     --------
@@ -60,6 +61,7 @@ def prove_apart(model: nn.Module, loss: Any, x: Any, y: Any) -> Proof:
             engine.sum(x, y)
         except UnsupportedModelError as refusal:
             kind = f"{type(model).__name__}"
-            return Proof(mixed=(Finding(kind, "the model", f"is refused: {refusal}"),))
+            where = refusal.where if isinstance(refusal, RefusedError) else "the model"
+            return Proof(mixed=(Finding(kind, where, f"is refused: {refusal}"),))
     assert engine.proof is not None
     return engine.proof

@@ -2,25 +2,35 @@
 
 After a run, with everything let go, no memory that depends on a record may still be alive: what
 is, the model or something around it has kept (a running average, an attribute, a list, a cache),
-and it would be released with the model.
+and it would be released with the model. A watched run knows which memory that is. Of a run that is
+only bound to it everything must be gone but what the watched one was allowed to keep.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from noisewise.separation import Finding, Path, Proof
+from noisewise.separation.before import remember_private
+from noisewise.separation.proof import KEPT
 from noisewise.separation.shadow import Shadow, storage_key
 
-__all__ = ["kept_by"]
+__all__ = ["Lingering", "kept_by", "remember_kept"]
+
+#: Batches after which what hangs in cycles is collected. Collecting takes longer than a small step,
+#: so whoever makes cycles in every step is given twice the time from one collection to the next.
+_PATIENCE = 16
+_OUTSIDE = "something outside the model (a closure, a global list or a cache)"
 
 
-def kept_by(model: nn.Module, shadow: Shadow) -> list[str]:
-    """Names of what keeps records' values, though whoever ran the model keeps none."""
+def kept_by(model: nn.Module, shadow: Shadow) -> list[Finding]:
+    """What keeps records' values, though whoever ran the model keeps none."""
     with torch._C.DisableTorchFunction():
         if not _alive(shadow):
             return []
@@ -28,8 +38,53 @@ def kept_by(model: nn.Module, shadow: Shadow) -> list[str]:
         alive = _alive(shadow)
         if not alive:
             return []
-        named = list(dict.fromkeys(_named(model, alive)))
-        return named or ["something outside the model (a closure, a global list or a cache)"]
+        return _names(model, {key: shadow.cells[key].place for key in alive})
+
+
+def remember_kept(shadow: Shadow) -> None:
+    """A watched run ends, perhaps by a refusal: what is alive of its records stays private."""
+    with torch._C.DisableTorchFunction():
+        remember_private((key, shadow.cells[key].reference) for key in _alive(shadow))
+
+
+class Lingering:
+    """What bound runs of a model have left alive, until it is gone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._batches = 0
+        self._patience = _PATIENCE
+        self._waiting: list[tuple[int, Any]] = []
+
+    def note(self, path: Path, lasting: Container[int]) -> None:
+        """A bound run is over; results with these numbers may stay."""
+        alive = path.alive()
+        self._waiting += [(self._batches, held) for held, n in alive if n not in lasting]
+
+    def require_gone(self, all_of_it: bool = False) -> None:
+        """Refuse what somebody keeps, of all batches or of those that are some time ago."""
+        self._batches += 1
+        due = self._batches if all_of_it else self._batches - self._patience
+        self._waiting = [(since, held) for since, held in self._waiting if held() is not None]
+        if not any(since < due for since, _ in self._waiting):
+            return
+        gc.collect()
+        self._patience *= 1 if all_of_it else 2
+        self._waiting = [(since, held) for since, held in self._waiting if held() is not None]
+        kept = [held() for since, held in self._waiting if since < due]
+        if kept:
+            kept = [t for t in kept if t is not None and storage_key(t) is not None]
+            keys = {t.untyped_storage()._cdata: "a later step" for t in kept}
+            remember_private(
+                (t.untyped_storage()._cdata, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
+                for t in kept
+            )
+            raise Proof(state=tuple(_names(self._model, keys))).refusal()
+
+
+def _names(model: nn.Module, alive: dict[int, str]) -> list[Finding]:
+    named = list(dict.fromkeys(_named(model, alive)))
+    return named or [Finding(_OUTSIDE, next(iter(alive.values())), KEPT)]
 
 
 def _alive(shadow: Shadow) -> set[int]:
@@ -43,17 +98,20 @@ def _alive(shadow: Shadow) -> set[int]:
     }
 
 
-def _named(model: nn.Module, alive: set[int]) -> Iterator[str]:
+def _named(model: nn.Module, alive: dict[int, str]) -> Iterator[Finding]:
     for path, module in model.named_modules():
         where = path or "(model)"
         for name, value in (*module._parameters.items(), *module._buffers.items()):
-            if value is not None and storage_key(value) in alive:
-                yield f'"{path}.{name}"' if path else f'"{name}"'
+            if value is not None and (key := storage_key(value)) in alive and key is not None:
+                yield Finding(f'"{path}.{name}"' if path else f'"{name}"', alive[key], KEPT)
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules"):
                 continue
-            if any(storage_key(t) in alive for t in _inside(value, 3)):
-                yield f'the attribute {name} of {type(module).__name__} at "{where}"'
+            for key in map(storage_key, _inside(value, 3)):
+                if key in alive and key is not None:
+                    what = f'the attribute {name} of {type(module).__name__} at "{where}"'
+                    yield Finding(what, alive[key], KEPT)
+                    break
 
 
 def _inside(value: Any, depth: int) -> Iterator[Tensor]:

@@ -30,12 +30,13 @@ from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Interception, NeedsFallbackError, not_understood
 from noisewise.gradients.models import check_gradients, check_hooks
 from noisewise.gradients.piece import Piece, Selection
+from noisewise.gradients.retained import Lingering
 from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Proof, Storages, storages
-from noisewise.separation.shadow import storage_key
+from noisewise.separation import Path, Proof, Storages, storages
+from noisewise.separation.shadow import Origin, storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -81,12 +82,14 @@ class Runner(Comparing, Failing):
     factors: Factors
     interception: Interception
     buffers: Buffers
+    lingering: Lingering
     proof: Proof | None = None
     before: Storages | None = None
     looking: bool = False
     unscaled: bool = False
     own_places: bool = False
     random = False
+    _shifting: Origin | None = None
     _attached = False
     _slow = False
     _targets: dict[int, Target]
@@ -143,6 +146,7 @@ class Runner(Comparing, Failing):
         wiring = piece.wiring
         if wiring.proves(piece.path):
             self._compare_grouped(piece, part, wiring, limits)
+            self._note_alive(piece, wiring)
             return piece
         if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
             self._judge(piece, wiring)
@@ -155,7 +159,7 @@ class Runner(Comparing, Failing):
     def fall_back(self, need: NeedsFallbackError) -> None:
         """Differentiate the module that is not understood record by record, from now on."""
         if self._lipschitz or need.path in self.interception.fallbacks:
-            raise UnsupportedModelError(not_understood(self.model, need)) from None
+            raise not_understood(self.model, need) from None
         self.interception.fallbacks[need.path] = need.function
         self.detach()
         self.attach()
@@ -172,17 +176,28 @@ class Runner(Comparing, Failing):
         wiring = self.wiring_of(part)
         if wiring.paths and self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
+        tried: Path | None = None
+        ways = len(self.interception.fallbacks), len(self.interception.looped)
         if wiring.paths:
+            piece = self._piece(part, wiring, limits)
             try:
-                piece = self._through(self._piece(part, wiring, limits), select)
+                self._through(piece, select)
                 if wiring.proves(piece.path):
                     self._compare_grouped(piece, part, wiring, limits)
+                    self._note_alive(piece, wiring)
                     return piece
             except OffPathError:
                 pass
+            tried = piece.path
             chance.restore()
             self.buffers.restore(held)
-        return self._watched(part, limits, select)
+        piece = self._watched(part, limits, select)
+        same = ways == (len(self.interception.fallbacks), len(self.interception.looped))
+        if same and tried is not None and tried.followed and not piece.path.passes(tried):
+            raise PiecesDifferError(
+                wiring.settled
+            )  # the same piece, with the same state and chance
+        return piece
 
     def _watched(
         self,
@@ -223,15 +238,19 @@ class Runner(Comparing, Failing):
         """Accept what is proven, or what the user vouches for."""
         proof = piece.proof()
         if not proof.proven and not self.assume_apart:
-            raise UnsupportedModelError(proof.explain())
+            raise proof.refusal(self.defined())
         if self.proof is None or self.proof.proven:
             self.proof = proof
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
             self.buffers.attributes.look()
-        self.random = self.random or (piece.watch is not None and piece.watch.random)
+        if piece.watch is not None:
+            self.random = self.random or piece.watch.random
+            self._shifting = next(iter(piece.watch.shifting), self._shifting)
+            self.require_steady_chance()
         if piece.path.followed:
             wiring.paths.add(piece.path.digest)
+            wiring.lasting.setdefault(piece.path.digest, set()).update(piece.lasting())
         elif not self._slow and not self.looking:
             self._slow = True
             warnings.warn(
@@ -246,6 +265,24 @@ class Runner(Comparing, Failing):
             # Made from public values while we watched, and kept: a cache that later runs may read.
             storages(cached, self.storages_before())
         self.interception.warn()
+
+    def require_steady_chance(self) -> None:
+        """Refuse draws that depend on who is in a piece, where all pieces are to draw the same."""
+        if self._shifting is None or not self.own_places or self.assumed or self.looking:
+            return
+        raise UnsupportedModelError(
+            f"{self._shifting.operation} at {self._shifting.place} takes more or fewer random "
+            "numbers for other values of a record, and the program treats places of a batch "
+            "differently or draws something for all records together (one mask, one layer that is "
+            "dropped). What is drawn next would depend on who else is in the batch. Draw for every "
+            "entry whatever it is (torch.rand_like and torch.where instead of rrelu), or nothing "
+            "for all records together."
+        )
+
+    def _note_alive(self, piece: Piece, wiring: Wiring) -> None:
+        """Remember what a bound piece has left alive: in time it must be gone."""
+        if self.assumed is None and not self.looking:
+            self.lingering.note(piece.path, wiring.lasting.get(piece.path.digest, ()))
 
     def _piece(
         self,
@@ -281,7 +318,7 @@ class Runner(Comparing, Failing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
-        if self._failed is not None:
+        if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece
 
@@ -346,9 +383,18 @@ class Runner(Comparing, Failing):
             self._wirings[key] = found
         return found
 
+    def settle(self) -> None:
+        """All pieces of a batch were treated alike: later ones are, too."""
+        for wiring in self._wirings.values():
+            wiring.settled = wiring.settled or bool(wiring.paths)
+
     def check_leaks(self, before: Container[int] = ()) -> None:
         """Refuse gradients that bypassed the tape; `before` had one already."""
-        check_gradients(self.model, self._owned, before)
+        check_gradients(self.model, self._owned, before, self._line_of_gradient)
+
+    def _line_of_gradient(self, parameter: nn.Parameter) -> str:
+        found = self.line_that(lambda: parameter.grad is not None, backward=False)
+        return found or self.defined()
 
     # -- the model on the tape ----------------------------------------------------------
 

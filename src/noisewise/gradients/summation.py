@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from noisewise.bounds.improvements import Improvements
-from noisewise.errors import UnsoundError, UnsupportedModelError
+from noisewise.errors import UnsoundError
 from noisewise.gradients.batches import (
     Part,
     count_records,
@@ -28,6 +28,7 @@ from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.chance import Chance
 from noisewise.gradients.collecting import Collection
 from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
+from noisewise.gradients.comparing import Start
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import RecordsFailError
@@ -39,15 +40,17 @@ from noisewise.gradients.losses import record_losses
 from noisewise.gradients.models import check_modules, undisturbed
 from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
+from noisewise.gradients.retained import Lingering
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
-from noisewise.gradients.sums import SLACK, BoundedSum, Group, sum_type
+from noisewise.gradients.sums import BoundedSum, Group, sensitivity_of, sum_type
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
 from noisewise.privacy import _validate
 from noisewise.separation import Watch, storages
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import LARGEST
 
 __all__ = ["Summation"]
@@ -108,10 +111,15 @@ class Summation(Runner):
         self.within = within
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
-            raise UnsupportedModelError("the model has no parameter that learns")
+            raise RefusedError(
+                "the model has no parameter that learns", "Give it one: p.requires_grad_(True)."
+            )
         for name, parameter in self.parameters.items():
             if not parameter.is_floating_point():
-                raise UnsupportedModelError(f'the parameter "{name}" is not a real number')
+                raise RefusedError(
+                    f'the parameter "{name}" is not a real number',
+                    "Split it into real and imaginary part.",
+                )
         targets = {id(p): Target(n, tuple(p.shape)) for n, p in self.parameters.items()}
         frozen = {id(p) for p in model.parameters() if not p.requires_grad}
         constants = frozenset(frozen | {id(b) for b in model.buffers()})
@@ -122,6 +130,8 @@ class Summation(Runner):
         self.interception = Interception(model, Wiring(targets, constants))
         self.sizes = {n: p.numel() for n, p in self.parameters.items()}
         self.buffers = Buffers(model, loss, augmentation)
+        self.buffers.line_that = self.line_that
+        self.lingering = Lingering(model)
         self.progress = 0.0
         self.factors = {}
         self.bounds: LipschitzBounds | None = None
@@ -141,10 +151,11 @@ class Summation(Runner):
         for name, parameter in self.parameters.items():
             if parameter.dtype not in (torch.float32, torch.float64):
                 kind = str(parameter.dtype).removeprefix("torch.")
-                raise UnsupportedModelError(
+                raise RefusedError(
                     f'{type(estimator).__name__} bounds what the model computes, and "{name}" is '
-                    f"{kind}, whose rounding exceeds the allowance on every bound. Use "
-                    "model.float(), or noisewise.Clipped, which measures every record as it is."
+                    f"{kind}, whose rounding exceeds the allowance on every bound",
+                    "Use model.float(), or noisewise.Clipped, which measures every record as "
+                    "it is.",
                 )
 
     # -- groups and limits --------------------------------------------------------------
@@ -206,11 +217,11 @@ class Summation(Runner):
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if plain else pytree.tree_leaves((x, y))
         self.batch = [t for t in leaves if isinstance(t, Tensor)]
-        return self.steadily(lambda now: self.summed(now, x, y, records, limits, codes=codes))
+        return self.steadily(lambda start: self.summed(start, x, y, records, limits, codes=codes))
 
     def summed(
         self,
-        now: Chance,
+        start: Start,
         x: Any,
         y: Any,
         records: int,
@@ -218,12 +229,12 @@ class Summation(Runner):
         select: Selection | None = None,
         codes: Tensor | None = None,
     ) -> BoundedSum:
-        """Return the bounded sum of a batch, from chance as it is `now`; again if places matter."""
+        """Return the bounded sum of a batch, from its start on."""
         found = self.collection(limits)
         # Slots of the records' own are drawn first; else nothing is drawn before the first piece.
-        chance = None if self.own_places else now
+        chance = None if self.own_places else start.chance
         seen: dict[Any, Any] = {}
-        stage = self.buffers.stage()
+        stage = self.buffers.stage(start.held)
         with self._attachment():
             for part in self.parts_of(x, y, records, codes):
                 chance = self.repeated_chance(chance)
@@ -235,6 +246,7 @@ class Summation(Runner):
                 found.add(piece, part)
         self.compare_stages(stage)
         self.buffers.accept_moved()
+        self.settle()
         return self.result(found, limits, records if codes is None else int(codes.max()) + 1)
 
     def repeated_chance(self, chance: Chance | None) -> Chance:
@@ -243,6 +255,7 @@ class Summation(Runner):
         Then what is drawn for a record depends on its slot, which is its own, and not on the piece,
         which depends on the others (docs/proofs/separation.md#places).
         """
+        self.require_steady_chance()
         if chance is None:
             return Chance(self._device())
         if self.own_places:
@@ -278,7 +291,7 @@ class Summation(Runner):
         limits = self.prepared(inputs)
         codes = None if self.within is None else torch.zeros(1, dtype=torch.long)
         self.batch = ()
-        self.steadily(lambda now: self.summed(now, inputs, targets, 1, limits, select, codes))
+        self.steadily(lambda start: self.summed(start, inputs, targets, 1, limits, select, codes))
         return self.zeros(x)
 
     def zeros(self, x: Any) -> BoundedSum:
@@ -289,6 +302,7 @@ class Summation(Runner):
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
         self.buffers.require_unchanged()
+        self.lingering.require_gone()
         if self._lipschitz and not self._surveyed:
             if self.bounds is None:
                 self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
@@ -442,7 +456,7 @@ class Summation(Runner):
                 if total is None:
                     total = torch.zeros_like(parameter, dtype=kind)
                 gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
-            sensitivity = limits[spec.name] * (1 + SLACK)
+            sensitivity = sensitivity_of(limits[spec.name])
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)
         return BoundedSum(tuple(groups), records, found.nonfinite, found.norms(kind))

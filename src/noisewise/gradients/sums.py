@@ -16,14 +16,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["SLACK", "BoundedSum", "Group", "sum_type"]
+__all__ = ["FLOOR", "SLACK", "BoundedSum", "Group", "sensitivity_of", "sum_type"]
 
 #: Relative allowance for floating-point rounding on every sensitivity
 #: (docs/proofs/contract.md#numbers); that it is enough
 #: is derived in docs/proofs/rounding.md#budget.
 SLACK = 1e-3
+#: What numbers too small for float32 may add to a sum: docs/proofs/rounding.md#floor.
+FLOOR = 1e-19
 #: Largest number of records whose sum is rounded to float32: docs/proofs/rounding.md#result.
 FEW = 1024
+
+
+def sensitivity_of(limit: float) -> float:
+    """How far one record moves a computed sum, if its exact one is moved by `limit` at most."""
+    return limit * (1 + SLACK) + FLOOR if limit else 0.0
 
 
 def sum_type(parameter: torch.dtype, records: int) -> torch.dtype:

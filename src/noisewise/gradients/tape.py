@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from noisewise.bounds.norms.precision import full_precision
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.combinations import PerLayer, propagating, rule_of
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
@@ -36,7 +35,6 @@ from noisewise.gradients.layout import (
 )
 from noisewise.gradients.rules import held
 from noisewise.gradients.wiring import (
-    NotApartError,
     OffPathError,
     RelayoutError,
     Use,
@@ -45,6 +43,7 @@ from noisewise.gradients.wiring import (
 )
 from noisewise.separation import Finding, Origin, Path, Watch
 from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import broadcast_shapes
 
 __all__ = ["KEPT_BYTES", "Factors", "Tape"]
@@ -169,7 +168,7 @@ class Tape:
                 raise OffPathError
             if known is NOT_APART:
                 shape = broadcast_shapes(*[t.shape for t in ([x] if isinstance(x, Tensor) else x)])
-                raise NotApartError(not_apart(what, shape, self.records))
+                raise not_apart(what, shape, self.records)
             return known
         with self.watch.pause():
             self.wiring.layouts[key] = NOT_APART
@@ -225,7 +224,7 @@ class Tape:
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
         if found is None:
-            raise NotApartError(not_apart(key[0], shape, self.records))
+            raise not_apart(key[0], shape, self.records)
         each = self._rows_each(shape)
         if found.constant and each and key not in self.wiring.constant_calls:
             # Rows of the batch that happen to be public, or a table as long as the batch: its
@@ -290,10 +289,10 @@ class Tape:
                 "optimizer's step"
             )
         if not self.returning:
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"a gradient is computed inside the model or the loss, at {place()}: it would be "
-                "taken for the record's own. Differentiate outside of what is trained, or use "
-                "finite differences."
+                "taken for the record's own",
+                "Differentiate outside of what is trained, or use finite differences.",
             )
         self.backward = True
         if self.observe is not None:
@@ -360,8 +359,10 @@ class Tape:
         elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
+            part.alone = True  # every use has a bound of its own
             add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
+            part.alone = True
             norm = part.input_squares().double().sqrt()
             keep = needed(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.
@@ -371,12 +372,12 @@ class Tape:
             add_to(self.sums, part.sums(scale, keep))
         else:
             if group in self.settled:
-                raise UnsupportedModelError(
+                raise RefusedError(
                     f'a parameter of "{group}" was used again after the group had been bounded: '
-                    "it was used in the backward pass more often than in the forward pass. Do not "
-                    "call backward twice on one batch; and if the model recomputes activations "
-                    "(gradient checkpointing), use the way that is not reentrant: "
-                    "use_reentrant=False."
+                    "it was used in the backward pass more often than in the forward pass",
+                    "Do not call backward twice on one batch; and if the model recomputes "
+                    "activations (gradient checkpointing), use the way that is not reentrant: "
+                    "use_reentrant=False.",
                 )
             complete = self.arrived[group] >= self.expected.get(group, 0)
             waiting = self.pending.setdefault(group, [])
@@ -407,6 +408,7 @@ class Tape:
             return held(self.factors[group](norms), norms, limit)
 
         if len(uses) == 1:
+            uses[0].alone = True
             sums, norm = uses[0].clipped_sums(factors, cheap)
             add_to(self.sums, sums)
         else:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.calm import Calm
 from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["compare_halves"]
 
@@ -48,10 +48,10 @@ def compare_halves(
     finite = torch.isfinite(whole) & torch.isfinite(apart)
     gap = torch.where(finite, (whole - apart).abs(), torch.zeros_like(whole))
     if bool((gap > 1e-3 * (1 + whole.abs().nan_to_num(0.0, 0.0, 0.0))).any()):
-        raise UnsupportedModelError(
+        raise RefusedError(
             "the plan says assume_apart=True, but the loss of some record changes with the records "
-            "around it, so the assumption is false and no step is taken. Nothing was charged. "
-            "noisewise.prove_apart(model, loss, x, y) names the operation."
+            "around it, so the assumption is false and no step is taken. Nothing was charged",
+            "noisewise.prove_apart(model, loss, x, y) names the operation.",
         )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.layout import Layout
 from noisewise.separation import Outside, Path
-from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring", "not_apart"]
 
@@ -23,7 +22,7 @@ class OffPathError(Detour):
     """A call that no proof has seen: the run must be watched before anything is taken from it."""
 
 
-class NotApartError(UnsupportedModelError):
+class NotApartError(RefusedError):
     """A use of a parameter on records that cannot be told apart."""
 
 
@@ -52,6 +51,10 @@ class Wiring:
         Calls on public rows as many as the batch has, and those that proved to be constants.
     paths : set of int
         Digests of the runs that were watched and accepted.
+    settled : bool
+        Whether all such pieces of a batch were treated alike before.
+    lasting : dict of int to set of int
+        By digest of a path: numbers of its results that are public, and that the program keeps.
     compared : set of (int, int)
         Digests of paths, and numbers of rows in a unit, for which slots were compared.
     assumed : bool
@@ -65,20 +68,23 @@ class Wiring:
     doubtful: dict[Use, frozenset[str]] = field(default_factory=dict)
     constant_calls: set[Use] = field(default_factory=set)
     paths: set[int] = field(default_factory=set)
+    lasting: dict[int, set[int]] = field(default_factory=dict)
     outside: Outside = field(default_factory=Outside)
     compared: set[tuple[int, int]] = field(default_factory=set)
     assumed: bool = False
+    settled: bool = False
 
     def proves(self, path: Path) -> bool:
         """Whether a run with this path is one that was watched and accepted."""
         return path.followed and path.digest in self.paths
 
 
-def not_apart(what: str, shape: Sequence[int], records: int) -> str:
-    """Why a use is refused in which it cannot be told which rows are whose."""
-    return (
-        f"{what}, called at {place()}, gets a tensor of shape {tuple(shape)} for {records} "
-        "records, in which it cannot be told which rows belong to which record. Keep the records "
-        "of a batch along one axis, or merge them with positions in a fixed order: (batch, ..., "
-        "features), (time, batch, features) and (batch * time, features) are understood."
+def not_apart(what: str, shape: Sequence[int], records: int) -> NotApartError:
+    """Say of a use that it cannot be told which rows are whose."""
+    return NotApartError(
+        f"{what} gets a tensor of shape {tuple(shape)} for {records} "
+        "records, in which it cannot be told which rows belong to which record",
+        "Keep the records of a batch along one axis, or merge them with positions in a fixed "
+        "order: (batch, ..., "
+        "features), (time, batch, features) and (batch * time, features) are understood.",
     )

@@ -71,7 +71,7 @@ def without_values(path: Path, what: str, function: Callable[..., Any], *private
         "before training: class labels from 0 to the number of classes - 1, tokens within the "
         "vocabulary, targets in the range of the loss. Nothing was released."
     )
-    raise RecordsFailError(shown, own)
+    raise RecordsFailError(shown, own, alone=True)
 
 
 def _where(error: Exception) -> str:

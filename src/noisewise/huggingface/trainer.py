@@ -25,7 +25,7 @@ from noisewise.huggingface import refusals
 from noisewise.huggingface.checkpoints import CHECKPOINT, last_checkpoint, write_card
 from noisewise.huggingface.reading import Reading
 from noisewise.privacy import Ledger, Statement
-from noisewise.privacy.statement import round_up
+from noisewise.privacy.statement import round_up, single_up
 from noisewise.training import Plan, PrivateRun, StepError, make_private
 from noisewise.training.shared_records import records_shared
 from noisewise.training.stepping import EpochLoader, SteppingOptimizer
@@ -251,7 +251,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             exactly = "train_runtime" in logs
             epsilon = self.run.meter.after(self.run.steps_taken, exactly=exactly)
             if epsilon is not None:
-                shown["epsilon"] = float(round_up(epsilon))  # trainers show four digits
+                # Trainers show four digits, and what they report to keeps single precision.
+                shown["epsilon"] = single_up(float(round_up(epsilon)))
         super().log(shown, *args, **options)
 
     def create_model_card(self, *args: Any, **options: Any) -> None:

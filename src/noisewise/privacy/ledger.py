@@ -207,7 +207,7 @@ class Ledger:
         """
         charges = _charges(event, note, key, digest)
         with self._file.act() as act:
-            if key is not None and key in act.book.by_key:
+            if key is not None and act.book.owner(key) is not None:
                 raise self._conflict(key)
             self._check_budget(act.book, charges)
             act.append(charges)
@@ -242,11 +242,11 @@ class Ledger:
         charges = _charges(event, note, key, digest)
         with self._file.act() as act:
             found = act.book.by_key.get(key)
-            if found is None:
+            if found is None and key not in act.book.marks:
                 self._check_budget(act.book, charges)
                 act.append(charges)
                 return True
-            if (found.digest, found.event) != (digest, event):
+            if found is None or (found.digest, found.event) != (digest, event):
                 raise self._conflict(key)
             act.settle()
             return False
@@ -259,6 +259,7 @@ class Ledger:
         becomes: str,
         otherwise: Event | None = None,
         note: str = "",
+        key: str | None = None,
     ) -> bool:
         """Replace a mark, if it is as expected; else charge for doing so, or leave it.
 
@@ -276,6 +277,8 @@ class Ledger:
             Charged if the mark is another one; if None, nothing is written then.
         note : str
             Of that charge.
+        key : str, optional
+            Of that charge; if there is none, the mark's from now on, unless another one has it.
 
         Returns
         -------
@@ -286,13 +289,22 @@ class Ledger:
         ------
         BudgetExceededError
             If what is to be charged does not fit the budget. Nothing is written.
+        ChargeConflictError
+            If the key is another one's, or something is to be charged under a key that was used.
+            Nothing is written.
         """
         with self._file.act() as act:
+            owner = None if key is None else act.book.owner(key)
             if was is not None and act.book.marks.get(name) == was:
-                act.append([Mark(name, becomes)])
+                if key is not None and owner not in (None, name):
+                    raise self._conflict(key)
+                kept = [] if key is None or owner is not None else [Mark(key, name)]
+                act.append([Mark(name, becomes), *kept])
                 return True
             if otherwise is not None:
-                charges = _charges(otherwise, note, None, None)
+                if key is not None and owner is not None:
+                    raise self._conflict(key)
+                charges = _charges(otherwise, note, key, None)
                 self._check_budget(act.book, charges)
                 act.append([*charges, Mark(name, becomes)])
             return False

@@ -136,6 +136,11 @@ class Book:
         entries = len(self.checksums) - 1
         return LedgerHead(entries, self.checksums[entries])
 
+    def owner(self, key: str) -> str | None:
+        """Who has a key: the note of the charge that was made under it, or a mark; None: nobody."""
+        charge = self.by_key.get(key)
+        return self.marks.get(key) if charge is None else charge.note
+
     def contains(self, head: LedgerHead) -> bool:
         """Whether the ledger was at `head` once."""
         known = 0 <= head.entries < len(self.checksums)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Protocol
 
+import numpy as np
+
 from noisewise._version import __version__
 from noisewise.errors import RelationError, StatementError, UnsoundError
 from noisewise.privacy import _validate
@@ -45,7 +47,7 @@ from noisewise.privacy.statement_premises import (
 )
 from noisewise.privacy.statement_texts import describe, is_unsound, text_problem
 
-__all__ = ["Preprocessing", "Statement", "digest", "round_up", "statement_schema"]
+__all__ = ["Preprocessing", "Statement", "digest", "round_up", "single_up", "statement_schema"]
 
 
 class Preprocessing(Protocol):
@@ -405,6 +407,21 @@ def round_up(value: float, digits: int = 4) -> str:
     # The nudge keeps 0.1 + 0.2 from becoming 0.3001; it is far below one unit in the last place.
     rounded = math.ceil(value * scale * (1 - 1e-13)) / scale
     return f"{rounded:.{digits}g}"
+
+
+def single_up(value: float) -> float:
+    """Return the least number of single precision that is not smaller.
+
+    Loggers keep float32, whose rounding would let an epsilon become smaller.
+
+    Examples
+    --------
+    >>> single_up(0.5), single_up(0.7)
+    (0.5, 0.7000000476837158)
+    """
+    nearest = np.float32(value)
+    up = nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(np.inf))
+    return float(up)
 
 
 def _versions() -> dict[str, str]:

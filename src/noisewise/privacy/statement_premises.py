@@ -67,9 +67,7 @@ def sampler_of(history: History, unit: str) -> str:
             kind = "row" if getattr(part, "rows", None) else whole
             found.setdefault(kind, set()).update(part.secret_rates)
     said = [POISSON[kind] + _listed(rates) for kind, rates in found.items()]
-    if not said or any(not event.secret_rates for event in history):
-        said.append(_ALL[0])
-    return "; ".join(said)
+    return "; ".join(said) or _ALL[0]
 
 
 def rows_of_units(history: History) -> int | None:

@@ -32,6 +32,7 @@ __all__ = [
     "NamedAccount",
     "digest_of",
     "other_ledger",
+    "same_noise",
 ]
 
 
@@ -120,6 +121,15 @@ def other_ledger(accounted: str, wanted: str) -> str:
     return f"If both mean the same, use the ledger's word: Units(identifiers, name={accounted!r})."
 
 
+def same_noise(ledger: Ledger) -> LedgerError:
+    """Return the error that seeded noise was used for something else."""
+    return LedgerError(
+        f"{str(ledger.path)!r} holds another release with the same seeded noise: two results with "
+        "one noise show their exact difference to whoever has both. Give another seed, or none "
+        "for secret noise. Nothing was released or charged."
+    )
+
+
 class LedgerAccount:
     """An account in a ledger, which may hold other releases from the same records.
 
@@ -162,7 +172,7 @@ class LedgerAccount:
         try:
             self._ledger.charge(event, note=self._about + note, key=key)
         except ChargeConflictError:
-            raise self._conflict() from None
+            raise same_noise(self._ledger) from None
 
     def require_room(self, event: Event, key: str) -> None:
         """Raise if the event does not fit the budget, unless this noise was paid for before."""
@@ -176,15 +186,8 @@ class LedgerAccount:
             said = self._about + note
             self._ledger.charge_once(event, note=said, key=key, digest=digest_of(value))
         except ChargeConflictError:
-            raise self._conflict() from None
+            raise same_noise(self._ledger) from None
         return True
-
-    def _conflict(self) -> LedgerError:
-        return LedgerError(
-            f"{str(self._ledger.path)!r} holds another release with the same seeded noise: two "
-            "results with one noise show their exact difference to whoever has both. Give another "
-            "seed, or none for secret noise. Nothing was released or charged."
-        )
 
     def _check(self, event: Event) -> None:
         refusal = ACCOUNTANTS[self._ledger.accountant].refusal((event,))

@@ -104,7 +104,7 @@ def release(
     >>> isinstance(found.value, int), found.statement.epsilon
     (True, 0.5)
     """
-    source = resolve(rng)
+    source = resolve(rng).for_release()
     query.require(noise)
     agreed = parties.agree(query, noise)
     event = agreed.noise.event

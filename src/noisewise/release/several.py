@@ -29,7 +29,12 @@ class Envelope:
     epsilon : float
         Of everything inside.
     rng : Randomness
-        Of everything inside. What comes of seeded noise is not compared, so a ledger takes it once.
+        What comes of seeded noise is not compared, so a ledger takes it once.
+
+    Attributes
+    ----------
+    rng : Randomness
+        Of everything inside, and of nothing else.
     """
 
     def compares(self, rng: Randomness) -> bool:
@@ -40,7 +45,8 @@ class Envelope:
         self, account: MemoryAccount | LedgerAccount | Prepaid, epsilon: float, rng: Randomness
     ) -> None:
         self._account = account
-        self._key = None if rng.is_secure else f"noise of {rng.place}"
+        self.rng = rng.for_release()
+        self._key = None if rng.is_secure else f"noise of {self.rng.place}"
         self._whole = Pure(epsilon)
         self._left = Fraction(epsilon)
         self._opened = False
@@ -145,11 +151,17 @@ class Once:
     ----------
     account : MemoryAccount, LedgerAccount or Prepaid
     rng : Randomness
+
+    Attributes
+    ----------
+    rng : Randomness
+        Of this release, and of nothing else.
     """
 
     def __init__(self, account: MemoryAccount | LedgerAccount | Prepaid, rng: Randomness) -> None:
         self._account = account
-        self._key = None if rng.is_secure else f"noise of {rng.place}"
+        self.rng = rng.for_release()
+        self._key = None if rng.is_secure else f"noise of {self.rng.place}"
 
     def compares(self, rng: Randomness) -> bool:
         """Nothing is compared."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from noisewise.errors import UnsoundError
 from noisewise.privacy.events import Event
@@ -45,6 +46,9 @@ class NoiseSlots:
         self._left: IntArray | None = None
         self._next = 0
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        raise UnsoundError("noise cannot be copied: the copy would use it a second time")
 
     def places(self, start: int, end: int) -> SlotNoise:
         """Return the noise of the places from `start` up to, not including, `end`."""

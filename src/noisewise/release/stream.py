@@ -4,7 +4,8 @@ All segments of a stream together cost one epsilon, as long as no item is measur
 that is so depends on a file that may be copied or put back. So every counter that begins to measure
 pays for the whole stream, unless the ledger knows that it goes on exactly where the last one was
 closed: that one left a mark, and whoever goes on takes the mark away in the same act. A copy, an
-older state, or one whose counter was killed finds no such mark, and pays.
+older state, or one whose counter was killed finds no such mark, and pays. The place of seeded noise
+is kept by the stream that has it: nobody else gets it, and who pays again needs other noise.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from noisewise.errors import RelationError
+from noisewise.errors import ChargeConflictError, RelationError
 from noisewise.privacy.events import Event, History
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.release.account import same_noise
 from noisewise.release.opening import open_ledger
 
 __all__ = ["UNIT", "SegmentAccount", "StreamAccount"]
@@ -55,6 +57,8 @@ class StreamAccount:
         Of the stream; a ledger that is new accounts as it does.
     unit : str
         What is protected.
+    noise : str, optional
+        Where the noise of the whole stream lies, if it is seeded.
     """
 
     def __init__(
@@ -63,10 +67,12 @@ class StreamAccount:
         name: str,
         budget: Limits,
         unit: str = UNIT,
+        noise: str | None = None,
     ) -> None:
         self._name = f"stream {name}"
         self._running = f"running {secrets.token_hex(16)}"
         self._begun = False
+        self._noise = noise
         self._held = contextlib.ExitStack()
         self._ledger = self._held.enter_context(
             open_ledger(
@@ -108,13 +114,17 @@ class StreamAccount:
         if self._begun and enough:
             assert paid is not None
             return paid
-        free = self._ledger.exchange_mark(
-            self._name,
-            was=state if enough and not self._begun else None,
-            becomes=self._running,
-            otherwise=price,
-            note=self._name,
-        )
+        try:
+            free = self._ledger.exchange_mark(
+                self._name,
+                was=state if enough and not self._begun else None,
+                becomes=self._running,
+                otherwise=price,
+                note=self._name,
+                key=None if self._begun else self._noise,
+            )
+        except ChargeConflictError:
+            raise same_noise(self._ledger) from None
         self._begun = True
         return paid if free and paid is not None else price
 

@@ -1,7 +1,8 @@
 """Noise on the tensors of one training step: a sum over records becomes a noisy mean.
 
 The sum, plus noise, divided by the *expected* batch size, a public constant. Noise comes before
-rounding: two sums that are close may round to numbers further apart. It is drawn in float32 at
+rounding and before the division, which rounds: two sums that are close may round to numbers further
+apart. It is drawn in float32 at
 least, whatever the type of the sum, so that the same seed gives the same noise however the batch
 was cut.
 """
@@ -92,7 +93,7 @@ class TensorNoise:
                     continue
                 names.append(name)
                 sums.append(gradient)
-                stds.append(deviation / self.divisor)
+                stds.append(deviation)
         with torch.no_grad():
             kinds = [self.types[name] for name in names]
             # Asked for shape, type and place alone.
@@ -101,7 +102,8 @@ class TensorNoise:
             alone = any(s.dtype != noise.dtype for s, noise in zip(sums, drawn, strict=True))
             if sums and not alone:
                 # The same sums as below, in one call.
-                torch._foreach_add_(drawn, sums, alpha=1.0 / self.divisor)
+                torch._foreach_add_(drawn, sums)
+                torch._foreach_mul_(drawn, 1.0 / self.divisor)
                 means = drawn
             else:
                 pairs = zip(sums, drawn, strict=True)
@@ -120,6 +122,6 @@ def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def _mean(gradient: Tensor, noise: Tensor, divisor: float) -> Tensor:
-    """Noise of the mean plus the mean; in place where the noise is not the narrower one."""
+    """Noise plus sum, divided; in place where the noise is not the narrower one."""
     wide = torch.promote_types(gradient.dtype, noise.dtype)
-    return noise.to(wide).add_(gradient, alpha=1.0 / divisor)
+    return noise.to(wide).add_(gradient).mul_(1.0 / divisor)

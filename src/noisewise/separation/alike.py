@@ -139,6 +139,8 @@ def alike(
             layout = layout_of(planes, records)  # less to look at before it is broadcast
         if layout is None:
             layout = layout_of(planes.expand(2, *result.shape), records)
+        if layout is None:
+            layout = _among_public(call, operation, len(layouts), records)
         if layout is None or overlaps(result):
             return None
         layouts.append(layout)
@@ -158,6 +160,37 @@ def alike(
     else:
         same = all(_by_labels(call, operation, layouts, records))
     return layouts if same else None
+
+
+def _among_public(call: Call, operation: Operation, which: int, records: int) -> Layout | None:
+    """Where records lie in a result with public rows, if each of these lies among a record's own.
+
+    A token that is the same for all, or a position that no loss looks at: merged with other axes
+    they are rows of their own. Whose they are is known from the operand.
+    """
+    assert operation.rule is not None
+    planes = operation.rule(call.with_shadow(_Homes(call.shadow)))[which]
+    shape = call.results[which].shape
+    return None if planes is None else layout_of(planes.expand(2, *shape), records)
+
+
+class _Homes(Shadow):
+    """A shadow in which public entries among a record's own count as that record's."""
+
+    def __init__(self, real: Shadow) -> None:
+        super().__init__()
+        self._real = real
+
+    def read(self, tensor: Tensor | None) -> Tensor | None:
+        """Planes without public entries among records."""
+        return None if tensor is None else self._real.homes(tensor)
+
+    def const(self, tensor: Tensor) -> bool:
+        """As it is."""
+        return self._real.const(tensor)
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: rules are only asked."""
 
 
 def _entry_by_entry(call: Call, layouts: list[Layout | None]) -> Any:
@@ -210,7 +243,9 @@ def _by_labels(call: Call, operation: Operation, layouts: list[Layout | None], r
                 continue  # it does not reach the results, or they were mixed, too
             local = call.shadow.arrangement(tensor)
             if local is None:
-                local = layout_of(planes, records)
+                homes = call.shadow.homes(tensor)
+                assert homes is not None
+                local = layout_of(homes, records)
                 labels = labels_of(call.shadow, tensor)
                 yield local is not None and labels is not None and local.agree(labels)
         elif any(tensor is i for i in indices) and call.shadow.const(tensor):
@@ -279,7 +314,7 @@ def _placed(call: Call, layouts: list[Layout | None], records: int) -> bool:
             return value if call.shadow.const(value) else torch.zeros_like(value)
         if call.shadow.const(value):
             return torch.unique(value.cpu(), return_inverse=True)[1]
-        planes = call.shadow.read(value)
+        planes = call.shadow.homes(value)
         layout = None if planes is None or not bool(planes.any()) else layout_of(planes, records)
         if layout is None:
             if value.numel() > 1 and call.shadow.kind(value) != "flat":

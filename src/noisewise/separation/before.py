@@ -2,7 +2,8 @@
 
 A tensor that a model reads and that is neither input, parameter, buffer nor a result of the run is
 public if its memory is of this kind and was not written since. What was made or written later, by
-a training loop or an earlier batch, may hold records.
+a training loop or an earlier batch, may hold records. So does what a program has kept that was
+refused for it: it is no more public when the same model is tried again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 import torch
 from torch import Tensor
@@ -19,11 +20,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from noisewise.separation.shadow import storage_key
 
-__all__ = ["Storages", "storages"]
+__all__ = ["Storages", "remember_private", "storages"]
 
 #: Bytes, of all memory together, whose content is remembered: about a second. Memory beyond it
 #: counts as unknown, since torch's own count of writes misses those through ``.data`` or numpy.
 _ROOM = 2**30
+
+
+#: Memory that programs have kept of records, as long as it is there.
+_PRIVATE: dict[int, StorageWeakRef] = {}
+
+
+def remember_private(kept: Iterable[tuple[int, StorageWeakRef]]) -> None:
+    """Say that memory holds records, whatever becomes of the run that found it."""
+    for key in [k for k, held in _PRIVATE.items() if held.expired()]:  # type: ignore[no-untyped-call]
+        del _PRIVATE[key]
+    _PRIVATE.update(kept)
 
 
 class Storages:
@@ -37,6 +49,8 @@ class Storages:
     def add(self, tensor: Tensor) -> None:
         """Take in a tensor as it is now, if there is room."""
         storage = tensor.untyped_storage()
+        if storage._cdata in _PRIVATE:
+            return
         found = self._held.get(storage._cdata)
         if found is None:
             reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]

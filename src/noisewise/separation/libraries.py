@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,6 +30,12 @@ _PREDICATES = (("transformers.utils.import_utils", "is_cuda_stream_capturing"),)
 
 #: Beside the models, not on them: they are copied and saved by their owners.
 _FOUND: WeakKeyDictionary[nn.Module, list[tuple[Any, str, Any]]] = WeakKeyDictionary()
+
+
+#: What stands aside now, and for how many runs: threads train side by side, and none of them may
+#: give a library its own way back while another one is in the middle.
+_REPLACED: dict[tuple[Any, str], tuple[int, Any]] = {}
+_LOCK = threading.Lock()
 
 
 def _yes() -> bool:
@@ -65,24 +72,35 @@ def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:
 @contextlib.contextmanager
 def general_ways(model: nn.Module) -> Iterator[None]:
     """Let known libraries take their general way, if they are loaded at all."""
-    changed = []
     scripted = _FOUND.get(model)
     if scripted is None:
         scripted = _FOUND[model] = _scripted(model)
-    for namespace, key, original in scripted:
-        changed.append((namespace, key, getattr(namespace, key)))
-        setattr(namespace, key, original)
     # Distributions check their parameters and arguments, value by value.
-    changed.append((Distribution, "_validate_args", Distribution._validate_args))
-    Distribution._validate_args = False
+    wanted = [*scripted, (Distribution, "_validate_args", False)]
     for name, predicate in _PREDICATES:
         module = sys.modules.get(name)
-        original = getattr(module, predicate, None)
-        if original is not None and original is not _yes:
-            setattr(module, predicate, _yes)
-            changed.append((module, predicate, original))
+        if hasattr(module, predicate):
+            wanted.append((module, predicate, _yes))
+    for owner, name, general in wanted:
+        _replace(owner, name, general)
     try:
         yield
     finally:
-        for module, predicate, original in changed:
-            setattr(module, predicate, original)
+        for owner, name, _ in wanted:
+            _put_back(owner, name)
+
+
+def _replace(owner: Any, name: str, general: Any) -> None:
+    with _LOCK:
+        users, original = _REPLACED.get((owner, name), (0, getattr(owner, name)))
+        setattr(owner, name, general)
+        _REPLACED[owner, name] = users + 1, original
+
+
+def _put_back(owner: Any, name: str) -> None:
+    with _LOCK:
+        users, original = _REPLACED.pop((owner, name))
+        if users == 1:
+            setattr(owner, name, original)
+        else:
+            _REPLACED[owner, name] = users - 1, original

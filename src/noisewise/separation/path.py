@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as _modes_below
 
 from noisewise.separation.content import Content
 from noisewise.separation.origin import is_torchs, place
@@ -46,6 +47,8 @@ _EXACT = frozenset(kind for kind in _PLAIN if kind not in (enum.Enum, type)) | {
 _NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
 _WHOLE = slice(None)
+#: Stand for values in a description, and are equal to no value.
+_YES, _NO, _FLOAT, _NAMED = object(), object(), object(), object()
 #: What a property of a tensor is, and the kinds of facts that say nothing of its values.
 _Getter = type(Tensor.shape.__get__)  # type: ignore[attr-defined]
 _SAID_OF_ALL = frozenset((torch.Size, torch.dtype, torch.device, torch.layout))
@@ -104,13 +107,14 @@ class Path:
     failing : Any
         The way to the last call that raised, and the call itself.
     prefixes : set, optional
-        The ways to all calls, if they are asked for.
+        The ways to all calls, and from them, if they are asked for.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
     """
 
     __slots__ = (
+        "_below",
         "_count",
         "_known",
         "_learning",
@@ -138,7 +142,12 @@ class Path:
         self._outside = Outside() if outside is None else outside
         self._learning = learning
         self._count = 0
+        self._below = 0
         self._numbers: dict[int, tuple[Any, int]] = {}
+
+    def begin(self) -> None:
+        """A part of the run begins, with the dispatch modes that are there now."""
+        self._below = _modes_below()
 
     def name(self, tensor: Tensor) -> None:
         """Give a tensor the next number."""
@@ -149,11 +158,17 @@ class Path:
         """The backward pass begins: what it reads from outside must have been read before."""
         self._learning = False
 
+    def alive(self) -> list[tuple[Any, int]]:
+        """References to inputs and results of the run that somebody still holds, and numbers."""
+        found = self._numbers.values()
+        return [(held, number) for held, number in found if number > 0 and held() is not None]
+
     def hand_over(self, values: Any) -> None:
         """Note which values leave one part of the run for the next.
 
         Of an object only its kind is noted: tensors in it are known where they are used.
         """
+        self._look_below()
         seen: list[Any] = [self.digest]
         for value in values:
             if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
@@ -183,12 +198,15 @@ class Path:
             # Shape, type or device: whoever asks, and of which tensor, does nothing to it.
             self.digest = hash((self.digest, function, result))
             return
+        self._look_below()
         seen = self._call(function, args, kwargs)
         if self.prefixes is not None:
             self.prefixes.add((hash(tuple(seen)), self.floats))
         if isinstance(result, Tensor):
             seen.append(result.dtype)  # settings choose it, too: autocast, the default type
         self.digest = hash(tuple(seen))
+        if self.prefixes is not None:
+            self.prefixes.add(self.digest)
         if function in _RETURNING:
             self.lose("a hook on a tensor's gradient")
         if isinstance(function, types.FunctionType) and not is_torchs(
@@ -203,6 +221,11 @@ class Path:
                 if isinstance(part, Tensor):
                     self.name(part)
 
+    def _look_below(self) -> None:
+        if _modes_below() != self._below:
+            # What a mode does with an operation is done below the mode that notes the path.
+            self.lose("a dispatch mode of the program's own")
+
     def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
         """A call of a torch function that raised; whoever goes on from here is off every path."""
         if type(error).__module__ == "torch.utils.checkpoint":
@@ -211,6 +234,11 @@ class Path:
         # Said of the error itself: whoever kept it would keep its frames, and the records in them.
         error._noisewise_path = id(self)  # type: ignore[attr-defined]
         self.digest = hash((self.failing, "raised"))
+
+    def passes(self, other: Path) -> bool:
+        """Whether another run, ended earlier perhaps, went the same way."""
+        ended = other.digest == 0 or other.digest in (self.prefixes or ())
+        return ended or other.digest == self.digest
 
     def explains(self, error: BaseException | None) -> bool:
         """Whether a function of torch raised this error, or one that it was made of."""
@@ -225,12 +253,17 @@ class Path:
         exact = function is _ASSIGNMENT or not (args and isinstance(args[0], Tensor))
         self._describe(args, seen, exact)
         if kwargs:
+            seen.append(_NAMED)
             for key, value in kwargs.items():
                 seen.append(key)
                 self._describe((value,), seen, exact)
         return seen
 
     def _describe(self, values: Any, seen: list[Any], exact: bool) -> None:
+        """Say what values are; two ways to call a function never have the same description.
+
+        So what has parts is one entry: flip([0, 2]) is not flip(1, 0, 2).
+        """
         for value in values:
             if isinstance(value, Tensor):
                 found = self._numbers.get(id(value))
@@ -241,32 +274,35 @@ class Path:
                 seen.append(value.shape)
                 seen.append(value.requires_grad)
             elif isinstance(value, bool):
-                seen.append("yes" if value else "no")
+                seen.append(_YES if value else _NO)
             elif value.__class__ is int:
                 # -1 and -2 have the same hash, and are the commonest axes; so have numbers that
                 # are 2^61 - 1 apart.
                 small = 2 * value if value >= 0 else -2 * value + 1
-                seen.append(small if small < 2**60 else str(value))
+                seen.append(small if small < 2**60 else (int, str(value)))
             elif isinstance(value, float):
                 if exact:
-                    seen.append(float.hex(value))
+                    seen.append((float, float.hex(value)))
                 else:
-                    seen.append("float")
+                    seen.append(_FLOAT)
                     self.floats = hash((self.floats, float.hex(value)))
             elif isinstance(value, (tuple, list)):
                 # As torch reads them, whatever a type of one's own says of itself.
                 kind: Any = tuple if isinstance(value, tuple) else list
                 plain = kind.__getitem__(value, _WHOLE)
-                seen.append(len(plain))
-                self._describe(plain, seen, True)
+                parts: list[Any] = [kind]  # h[[0, 1]] takes rows, h[(0, 1)] an entry
+                self._describe(plain, parts, True)
+                seen.append(tuple(parts))
             elif value.__class__ in _EXACT:
                 seen.append(value)
             elif isinstance(value, _PLAIN):
                 # Words and types of one's own may say that they are equal.
-                seen.append(str.__str__(value) if isinstance(value, str) else id(value))
-                seen.append(type(value))
+                said = str.__str__(value) if isinstance(value, str) else id(value)
+                seen.append((type(value), said))
             else:
-                self._describe_rare(value, seen)
+                parts = [type(value)]
+                self._describe_rare(value, parts)
+                seen.append(tuple(parts))
 
     def _stranger(self, tensor: Tensor) -> Any:
         """A tensor that this run has not made."""
@@ -281,7 +317,6 @@ class Path:
         return "outside", number
 
     def _describe_rare(self, value: Any, seen: list[Any]) -> None:
-        seen.append(type(value))
         if isinstance(value, (slice, range)):
             self._describe((value.start, value.stop, value.step), seen, True)
         elif isinstance(value, (np.ndarray, np.generic)):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["ESCAPED", "FOREIGN", "RAISING", "Finding", "Proof"]
+from noisewise.separation.refusal import RefusedError, is_line
+
+__all__ = ["ESCAPED", "FOREIGN", "KEPT", "RAISING", "Finding", "Proof"]
 
 #: What stands between a model and its proof.
 ESCAPED = "reads a record's value into Python, and what follows depends on it"
@@ -14,6 +16,7 @@ FOREIGN = (
     "written after the first batch; it may hold values of records. Make public tensors before "
     "make_private, and keep none from batch to batch"
 )
+KEPT = "keeps values of records: it is released with the model, without noise"
 RAISING = (
     "gets a mixture of records and may raise because of it, so whether a record fails, and counts "
     "nothing, would depend on others"
@@ -45,7 +48,7 @@ class Proof:
         Operations on records that no rule speaks for.
     escapes : tuple of Finding
         Places where Python learnt something of a record: what followed depends on it.
-    buffers : tuple of str
+    state : tuple of Finding
         State of the model that was written with records' values, or keeps them.
     sizes : tuple of Finding
         Numbers that change with the number of records (only looked for where that is not fixed).
@@ -60,7 +63,7 @@ class Proof:
     mixed: tuple[Finding, ...] = ()
     unknown: tuple[Finding, ...] = ()
     escapes: tuple[Finding, ...] = ()
-    buffers: tuple[str, ...] = ()
+    state: tuple[Finding, ...] = ()
     sizes: tuple[Finding, ...] = ()
     outside: tuple[Finding, ...] = ()
     records: int = 0
@@ -69,10 +72,15 @@ class Proof:
     @property
     def proven(self) -> bool:
         """Whether the records were shown to stay apart."""
-        return not (self.mixed or self.unknown or self.escapes or self.buffers or self.sizes)
+        return not (self.mixed or self.unknown or self.escapes or self.state or self.sizes)
 
     def __bool__(self) -> bool:
         return self.proven
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the state that keeps values of records."""
+        return tuple(finding.operation for finding in self.state)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -80,10 +88,7 @@ class Proof:
         return (
             *(f"{f.operation} at {f.place} {f.what}" for f in self.mixed),
             *(f"{f.operation} at {f.place} {f.what}" for f in self.escapes),
-            *(
-                f"{name} keeps values of records: it is released with the model, without noise"
-                for name in self.buffers
-            ),
+            *(f"{f.operation}, written at {f.place}, {f.what}" for f in self.state),
             *(f"{f.operation} at {f.place} {f.what}" for f in self.sizes),
             *(f"{f.operation} at {f.place} {f.what}" for f in self.unknown),
         )
@@ -102,7 +107,7 @@ class Proof:
                 "instead of if, masks instead of selections, and no .item(), .tolist() or .numpy() "
                 "in the model or the loss."
             )
-        if self.buffers:
+        if self.state:
             return (
                 "Freeze that state (evaluation mode), reset it in every forward pass, do not keep "
                 "records in attributes or lists, or release it with noise of its own."
@@ -117,13 +122,17 @@ class Proof:
             "noisewise.Plan(assume_apart=True) trains it on your word, which the statement says."
         )
 
-    def explain(self) -> str:
-        """One paragraph for an error message."""
+    def refusal(self, program: str = "") -> RefusedError:
+        """Say why it is not trained; `program` is where it is defined."""
         shown = self.reasons[:3]
         more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
-        return (
+        findings = (*self.mixed, *self.escapes, *self.state, *self.sizes, *self.unknown)
+        lines = [finding.place for finding in findings if is_line(finding.place)]
+        return RefusedError(
             "it is not proven that the model and the loss keep records apart, so no sensitivity "
-            f"can be stated: {'; '.join(shown)}{more}. {self.repair()}"
+            f"can be stated: {'; '.join(shown)}{more}",
+            self.repair(),
+            lines[0] if lines else program,
         )
 
     def __str__(self) -> str:

@@ -35,7 +35,8 @@ _FILLS = words(
 #: Every entry is drawn by itself, and in the same way.
 _DRAWS = words(
     "rand randn randint rand_like randn_like randint_like bernoulli_ normal_ uniform_ random_",
-    "exponential_ geometric_ cauchy_ log_normal_ _dropout_mask",
+    "exponential_ geometric_ cauchy_ log_normal_ _dropout_mask bernoulli normal poisson binomial",
+    "_standard_gamma",
 )
 #: Functions of what lies along an axis that do not look at its order.
 _ORDERLESS = words(
@@ -53,8 +54,11 @@ def public_kind(call: Call, operation: Operation) -> str | None:
     others = [t for t in call.tensors if t is not call["self"]]
     if call.name in _FILLS and all(t.numel() == 1 for t in others):
         return "flat"
-    if call.name in _DRAWS and not others:
-        return "drawn"
+    if call.name in _DRAWS:
+        # One distribution for all entries: a functional draw takes it from its first operand, too.
+        given = others if call.name.endswith("_") or "_like" in call.name else call.tensors
+        alike = all(t.numel() == 1 or call.shadow.kind(t) == "flat" for t in given)
+        return "drawn" if alike else None
     if not operation.pointwise or operation.random or call.name in PLACED or not call.tensors:
         return None
     drawn = [t for t in call.tensors if call.shadow.kind(t) == "drawn"]
@@ -82,6 +86,10 @@ def uniform_numbers(call: Call, operation: Operation, result: Tensor, records: i
     """
     if operation.rule is moved and len(call.tensors) == 1 and result.numel() < _MANY:
         return _moved_numbers(call, operation, call.tensors[0])
+    if _is_entrywise(call, operation) and result.numel() < _MANY:
+        cells = [call.shadow.cell(t) for t in call.tensors]
+        if any(cell is not None and cell.labels is not None for cell in cells):
+            return _joined_numbers(call, result)
     if not any(_is_uniform(call.shadow, t, a) for t in call.tensors for a in range(t.dim())):
         return None
     numbers = torch.zeros((), dtype=torch.int32)
@@ -106,6 +114,23 @@ def _moved_numbers(call: Call, operation: Operation, tensor: Tensor) -> Tensor:
     found = operation.rule(call.with_shadow(_Labelled(call.shadow, tensor, digits)))[0]
     assert found is not None
     return found[0].to(torch.int32) + found[1].to(torch.int32) * TOP
+
+
+def _is_entrywise(call: Call, operation: Operation) -> bool:
+    """Whether equal entries of the operands give equal entries of the result."""
+    return operation.pointwise and not operation.random and call.name not in PLACED
+
+
+def _joined_numbers(call: Call, result: Tensor) -> Tensor:
+    """An entry is known by what its operands have there."""
+    joined = torch.zeros((), dtype=torch.long)
+    for tensor in call.tensors:
+        labels = labels_of(call.shadow, tensor)
+        if labels is not None:
+            labels = labels.long() - labels.min()
+            both = joined * (int(labels.max()) + 1) + labels.expand(result.shape)
+            joined = torch.unique(both, return_inverse=True)[1]
+    return joined.to(torch.int32)
 
 
 def _varies_not(call: Call, operation: Operation, result: Tensor, along: int) -> bool:

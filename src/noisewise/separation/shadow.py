@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from noisewise.errors import UnsupportedModelError
+from noisewise.separation.origin import place
+
 __all__ = [
     "LARGEST",
     "PLANE",
@@ -49,7 +52,14 @@ def storage_key(tensor: Tensor) -> int | None:
     """Identity of a tensor's memory; None for tensors without one (sparse layouts)."""
     if tensor.layout != torch.strided:
         return None
-    key: int = tensor.untyped_storage()._cdata
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        raise UnsupportedModelError(
+            f"a tensor within torch.func (vmap, grad, jvp) at {place()} has no memory of its own, "
+            "so it cannot be told on which records it depends. Write it for the whole batch, "
+            "record by record along the first axis, or use torch.func on nothing that learns."
+        ) from None
     return key
 
 
@@ -106,6 +116,8 @@ class Cell:
         Whether it ever had labels.
     shared : bool
         Whether others may write to it.
+    place : str
+        Where records were written here last.
     arranged : tuple or None
         The view in which labels were given last, and the layout of its records.
     drawn_for : Tensor or None
@@ -122,6 +134,7 @@ class Cell:
         self.kind: str | None = None
         self.labels: Tensor | None = None
         self.labelled = self.shared = False
+        self.place = ""
         self.drawn_for: Tensor | None = None
         self.arranged: tuple[Any, Any] | None = None
 
@@ -209,6 +222,28 @@ class Shadow:
         if cell is None or cell.arranged is None or cell.arranged[0] != _view_of(tensor):
             return None
         return cell.arranged[1]
+
+    def homes(self, tensor: Tensor) -> Tensor | None:
+        """Planes of a tensor, in which public entries among a record's own count as that record's.
+
+        None if nothing is known of it.
+        """
+        cell, planes = self.cell(tensor), self.read(tensor)
+        if planes is None or cell is None or cell.arranged is None:
+            return planes
+        (shape, stride, offset), layout = cell.arranged
+        if tensor.element_size() != cell.unit:
+            return planes
+        rows = torch.zeros(shape[layout.axis], dtype=PLANE)
+        records, count = layout.order.shape
+        own = torch.arange(1, records + 1, dtype=PLANE)
+        rows[layout.order.flatten()] = own.repeat_interleave(count)
+        homes = torch.zeros(tensor.untyped_storage().nbytes() // cell.unit, dtype=PLANE)
+        seen = homes.as_strided(shape, stride, offset)
+        seen.copy_(rows.reshape(-1, *(1,) * (len(shape) - layout.axis - 1)))
+        own = homes.as_strided(*_view_of(tensor))
+        own = torch.stack([own, torch.where(own > 0, TOP - own, own)])
+        return torch.where(planes > 0, planes, own)
 
     def label(self, tensor: Tensor, numbers: Tensor | None, layout: Any = None) -> None:
         """Give every entry of a tensor with records its number; None: it is not known."""

@@ -87,8 +87,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}
         self.known = {storage_key(t) for t in known}
-        #: Those of them that were written.
-        self.written: set[int] = set()
+        #: Those of them that were written, and where.
+        self.written: dict[int, str] = {}
         for tensor in private:
             planes = _EVERYBODY.reshape(2, *(1,) * tensor.dim())
             self.shadow.given.add(tensor.untyped_storage()._cdata)
@@ -110,6 +110,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unlike: dict[Origin, None] = {}
         #: Operations that may raise because of several records together.
         self.may_raise: dict[Origin, None] = {}
+        #: Operations that take more or fewer numbers from the generator by values of records.
+        self.shifting: dict[Origin, None] = {}
         #: Whether it is asked at all if they are treated alike.
         self.comparing = True
 
@@ -183,11 +185,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _may_raise(self, call: Call, operation: Operation) -> bool:
         """Whether values of several records together decide if an operation raises."""
-        deciding = [call.arguments.get(name) for name in operation.raised_by]
+        names = operation.raised_by
+        deciding = call.tensors if names is None else [call.arguments.get(n) for n in names]
         for tensor in pytree.tree_leaves(deciding):
             if not isinstance(tensor, Tensor):
                 continue
-            if "other" in operation.raised_by and tensor.is_floating_point():
+            if names is not None and "other" in names and tensor.is_floating_point():
                 continue  # only whole numbers mind a zero
             planes = self.shadow.read(tensor)
             if planes is not None and planes.numel() and bool(is_mixed(planes).any()):
@@ -227,14 +230,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.escapes.setdefault(Origin("a tensor of unknown origin", place()))
         if not fresh:
             self._strangers([t for t, c in zip(call.tensors, cells, strict=True) if c is None])
-        if private and operation.raised_by and self._may_raise(call, operation):
+        if private and operation.raised_by != set() and self._may_raise(call, operation):
             self.may_raise.setdefault(Origin(call.name, place()))
+        if private and operation.shifts:
+            self.shifting.setdefault(Origin(call.name, place()))
         if private and operation.escapes:
             self.escapes.setdefault(Origin(call.name, place()))
         self._find_results(call, operation, kwargs, result, fresh)
         for tensor in call.results[: call.overwritten]:
             if (key := storage_key(tensor)) in self.known and key is not None:
-                self.written.add(key)
+                self.written.setdefault(key, place())
         if fresh:
             self.trace.enter(call.results[0])
         if private and not tensors_only(result) and call.name not in Leaks.FACTS:
@@ -244,6 +249,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._claim_draws(call, derived == "drawn")
         if not call.results:
             return
+        if operation.rule is None and not call.tensors:
+            # A file, for one: what it holds others can change, from piece to piece.
+            what = f"{call.name} (it makes memory of what nobody can follow)"
+            self.unknown.setdefault(Origin(what, place()))
         if operation.unwritten:
             for tensor in call.results:
                 origin = Origin(f"{call.name} (memory that nobody has written)", place())
@@ -266,6 +275,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 shadow.write(tensor, None, const, kind=kind)
                 if numbers is not None:
                     shadow.label(tensor, numbers)
+            self._claim_chance(call, operation)
             return
         origins = [cell.origin for cell in cells if cell is not None and cell.origin is not None]
         written = call.results[: call.overwritten]
@@ -279,8 +289,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if planes is not None:
                 self._check_memory(tensor, made=not any(tensor is t for t in written))
             shadow.write(tensor, planes, False, first, kind)
+            if planes is not None and (cell := shadow.cell(tensor)) is not None:
+                cell.place = place()
         for tensor, layout in zip(call.results, layouts, strict=True):
             label(shadow, tensor, layout)
+        self._claim_chance(call, operation)
         if call.name == "_ctc_loss" and (kept := shadow.cell(call.results[1])) is not None:
             self._kept.append(kept)
 
@@ -295,6 +308,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             owner = torch.full((), -1 - self._made, dtype=PLANE)
             if not drawn or not self.shadow.claim(tensor, owner):
                 self.unlike.setdefault(Origin(call.name, place()))
+
+    def _claim_chance(self, call: Call, operation: Operation) -> None:
+        """Chance that is not known to be drawn for every entry by itself may be there for all."""
+        if operation.random and any(
+            self.shadow.read(t) is None and not self.shadow.holds_draws(t) for t in call.results
+        ):
+            self.unlike.setdefault(Origin(call.name, place()))
 
     def _uniform(self, call: Call, operation: Operation) -> Planes:
         """Numbers of a public result that is the same along some axis, for all records perhaps."""

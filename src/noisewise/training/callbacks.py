@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import MissingExtraError, UnsoundError
 from noisewise.privacy import _validate
-from noisewise.privacy.statement import round_up
+from noisewise.privacy.statement import round_up, single_up
 
 if TYPE_CHECKING:
     from noisewise.training.private_run import PrivateRun
@@ -133,8 +133,8 @@ class TensorBoard(Callback):
         self._writer.close()
 
     def _write_epsilon(self, epsilon: float | None, step: int) -> None:
-        if epsilon is not None:  # stored in float32, whose rounding must not make it smaller
-            self._writer.add_scalar("epsilon", epsilon * (1 + 2.0**-23), step)
+        if epsilon is not None:
+            self._writer.add_scalar("epsilon", single_up(epsilon), step)
 
 
 class ProgressBar(Callback):

@@ -94,6 +94,18 @@ def unit_digests(identifiers: Sequence[Hashable], key: bytes) -> Digests:
     return np.unique(np.frombuffer(found, dtype=np.uint64))
 
 
+def unit_kinds(identifiers: Sequence[Hashable]) -> str:
+    """Name the kinds of identifiers: 17 and "17" are different, though perhaps one person's."""
+    return ", ".join(sorted({_kind(name) for name in dict.fromkeys(identifiers)}))
+
+
+def _kind(name: Any) -> str:
+    if isinstance(name, (tuple, frozenset)):
+        parts = [_kind(part) for part in name]
+        return f"({', '.join(parts if isinstance(name, tuple) else sorted(parts))})"
+    return _written(name).partition(b" ")[0].decode()
+
+
 def _written(name: Any) -> bytes:
     """Write an identifier so that equal ones are written alike, whatever their types."""
     if isinstance(name, np.generic):

@@ -31,6 +31,7 @@ from noisewise.training.digests import (
     layout_of,
     record_digests,
     unit_digests,
+    unit_kinds,
 )
 from noisewise.training.errors import StepError
 from noisewise.training.records import Records
@@ -165,13 +166,25 @@ def compare_unit_parts(team: Exchange, units: Any, declared: int | None) -> str:
     declared : int, optional
         The number of units that was declared public.
     """
-    key = _key(team)
-    found = _together(team, lambda: unit_digests(identifiers_of(units), key))
+    key, kinds = _key(team), [""]
+
+    def read() -> Digests:
+        names = identifiers_of(units)
+        kinds[0] = unit_kinds(names)
+        return unit_digests(names, key)
+
+    found = _together(team, read)
     counts = [int(count) for count in team.each(torch.tensor([len(found)]))]
     if not all(counts):
         raise StepError(
             f"worker {counts.index(0)} was given no unit: a part of the data is missing. Give "
             "every worker its part, or start fewer workers. Nothing was charged."
+        )
+    if _differ(team, kinds[0].encode()):
+        raise StepError(
+            "the workers' units have identifiers of different kinds, such as numbers here and text "
+            "there; one person's might differ, and the unit would count twice in a step. Read them "
+            "in the same way on all workers, for example all as text. Nothing was charged."
         )
     if team.agree(_overlaps(team, found, counts)):
         raise StepError(

@@ -22,6 +22,7 @@ from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
 from noisewise.training.records import first_record, leaves, record_count
+from noisewise.training.turn import Turn
 
 __all__ = ["GradientWatch", "Loop", "PrivateLoss", "PrivateModel"]
 
@@ -44,6 +45,8 @@ class Loop:
         held from the forward pass to the step.
     units : callable
         From the inputs, after `before`, to the units of their rows; None: every row is one.
+    turn : Turn
+        Of the run: a batch belongs to the thread that opened it.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class Loop:
         before_loss: Callable[[Any], None],
         gathered: Callable[[], AbstractContextManager[None]] = nullcontext,
         units: Callable[[Any], Tensor | None] = lambda x: None,
+        turn: Turn | None = None,
     ) -> None:
         self._units = units
+        self._turn = turn or Turn()
         self._gathered, self._held = gathered, ExitStack()
         self._model = model
         self._loss = loss
@@ -75,10 +80,16 @@ class Loop:
         """Number of records of the batch under way."""
         return self._records
 
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is under way."""
+        return self._state == _IDLE
+
     def forward(self, x: Any) -> Any:
         """Open a batch, or evaluate the model if it is not training."""
         if not torch.is_grad_enabled() or not self._model.training:
             return call_model(self._model, x)
+        self._turn.take()
         if self._state not in (_IDLE, _SPOILED):
             raise StepError(
                 "run.model was called twice in training mode without a step in between; the "
@@ -87,12 +98,12 @@ class Loop:
                 "torch.no_grad(). A batch that is too large for memory is stepped on with "
                 "run.step(x, y) and chunk=."
             )
-        self.discard()
-        self._before(x)
-        require_constant(x)
-        self._records = record_count(x)
-        self._inputs = x
+        self._drop()
         try:
+            self._before(x)
+            require_constant(x)
+            self._records = record_count(x)
+            self._inputs = x
             self._held.enter_context(self._gathered())
             codes = self._units(x)
             output = self._engine.forward(x, codes) if self._records else self._no_output(x)
@@ -106,6 +117,7 @@ class Loop:
         """Mean loss of the open batch, whose backward gives the private gradients."""
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in leaves(output)):
             return mean_loss(self._loss, output, y)
+        self._turn.require()
         if self._state != _FORWARD:
             raise StepError(
                 "run.loss was called "
@@ -147,6 +159,11 @@ class Loop:
 
     def discard(self) -> None:
         """Drop the batch under way, if there is one. It was not released, so nothing is charged."""
+        self._turn.take()
+        self._drop()
+        self._turn.give()
+
+    def _drop(self) -> None:
         self._state = _IDLE
         self._engine.discard()
         self._close()

@@ -39,6 +39,7 @@ from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sharding import are_parallel, sharded_modules
 from noisewise.training.streams import Streams
 from noisewise.training.team import Team, Workers
+from noisewise.training.turn import Turn
 from noisewise.training.units import UnitTable, batch_units
 
 __all__ = ["Augmentation", "LossFunction", "PrivateRun"]
@@ -105,9 +106,16 @@ class PrivateRun:
         self._preprocessing = preprocessing
         self._sharded = bool(sharded_modules(model)) or are_parallel(model)
         self._rows: tuple[int, int] | None = None
-        gathered = partial(team.gathered, model)
+        self._turn = Turn()
         self._loop = Loop(
-            model, loss, engine, self._before_forward, self._before_loss, gathered, self._units
+            model,
+            loss,
+            engine,
+            self._before_forward,
+            self._before_loss,
+            partial(team.gathered, model),
+            self._units,
+            self._turn,
         )
         self.model = PrivateModel(model, self._loop)
         self.loss = PrivateLoss(self._loop)
@@ -171,6 +179,14 @@ class PrivateRun:
         BudgetExceededError
             If the step would exceed the budget. Nothing was released.
         """
+        self._turn.take()
+        try:
+            self._step(x, y, units)
+        finally:
+            if self._loop.idle:  # else it is another batch's, of a loop by hand
+                self._turn.give()
+
+    def _step(self, x: Any, y: Any, units: Any) -> None:
         self._loop.require_idle()
         self._binding.require(self.optimizer)
         require_constant((x, y))
@@ -207,6 +223,7 @@ class PrivateRun:
 
     def statement(self) -> Statement:
         """Return the privacy statement of everything this run has released so far."""
+        self._engine.lingering.require_gone(all_of_it=True)
         assumed = self._engine.assumed
         if assumed is not None:
             self.circumstances.unproven = "; ".join(assumed.reasons[:3])
@@ -367,6 +384,7 @@ class PrivateRun:
         self.go_to(charged)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._turn.require()
         if self._inside_step:
             return
         given = [*args[1:], *kwargs.values()]  # the first argument is the optimizer itself
@@ -395,6 +413,7 @@ class PrivateRun:
         self._project()
         if self.averager is not None:
             self.averager.update(self.next_step - 1, self.resolved.steps)
+        self._turn.give()
 
     def _project(self) -> None:
         if self._constrained:

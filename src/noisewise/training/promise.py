@@ -12,6 +12,7 @@ from noisewise.privacy import History, Relation, Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.privacy.statement_premises import POISSON
 from noisewise.release import Promise
+from noisewise.release.noise import FLOATING_POINT
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.streamed import Streamed
@@ -180,12 +181,17 @@ def _assumptions(
     elif circumstances.caller_batches:
         yield (
             f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
-            "twice."
+            "twice, and that whether one was in it did not depend on who else was."
         )
     if circumstances.caller_batches and circumstances.workers > 1:
         yield (
             f"The caller promises that no {_drawn(resolved)} was drawn by two of the "
             f"{circumstances.workers} workers in one step."
+        )
+    if circumstances.caller_batches:
+        yield (
+            "The caller put the records of every batch into an order drawn at random, on which the "
+            "bound on rounding rests."
         )
     if circumstances.division:
         yield circumstances.division
@@ -196,6 +202,7 @@ def _assumptions(
         "gradients before noise and the loss on private records stay secret, and the training "
         "program itself carries nothing of them into weights, state or settings."
     )
+    yield f"{FLOATING_POINT[0].upper()}{FLOATING_POINT[1:]}."
     if circumstances.metrics:
         yield (
             "Metrics on private records that were shown during training are not covered; nobody "

@@ -245,9 +245,8 @@ def select(
         unit=first.plan.unit,
         accountant=first.plan.accountant,
     ) as account:
-        found = release(
-            query, noise, ThisProcess(records), Once(account, rng), delta=first.delta, rng=rng
-        )
+        once = Once(account, rng)
+        found = release(query, noise, ThisProcess(records), once, delta=first.delta, rng=once.rng)
     best, (model, setting) = found.value
     return Selected(model, setting, best, found.statement)
 

@@ -76,6 +76,11 @@ class Liar:
     def everything(self, stage):
         return b"".join(self.messages[stage][n] for n in NAMES if n in self.messages[stage])
 
+    def said(self, told):
+        """What parties sign that are told this list."""
+        keys = self.round.session.keys(self.round.open_advertisements(self.everything(ADVERTISE)))
+        return self.round.session.survivors(told, keys)
+
     def get(self, name, stage):
         """Return what a party is told; None while honest messages are on their way."""
         waiting = [n for n in HONEST if n not in self.messages[min(stage, MASK)]]
@@ -95,7 +100,7 @@ class Liar:
             return listed(told)
         if any(n not in self.messages[CONFIRM] for n in HONEST):
             return None
-        said = self.round.session.survivors(told)
+        said = self.said(told)
         found = [
             Confirmation.from_bytes(self.messages[CONFIRM][n])
             for n in HONEST
@@ -185,7 +190,7 @@ def test_a_confirmation_of_another_list_is_noticed_by_name(tmp_path, monkeypatch
         if stage == CONFIRM and said is not None:  # all signatures there are, under any list
             own = Confirmation(
                 self.round.number_of(HELPER),
-                self.round.sign(self.signer)(self.round.session.survivors(self.lists[name])),
+                self.round.sign(self.signer)(self.said(self.lists[name])),
             )
             return self.everything(CONFIRM) + own.to_bytes()
         return said

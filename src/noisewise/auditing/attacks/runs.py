@@ -152,7 +152,7 @@ class _Gradients:
 
     def noisy(self, records: Records) -> NDArray[np.float64]:
         """The gradient of one private step, weights put back afterwards."""
-        self._run.step(*records[:2], **({"units": records[2]} if len(records) > 2 else {}))
+        self._run.step(*records)
         found = {n: p.grad for n, p in self._parameters.items() if p.grad is not None}
         vector = self._vector(found) * float(self._run.resolved.batch_size)
         self._run.plain_model.load_state_dict(self._start)

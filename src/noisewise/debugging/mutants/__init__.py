@@ -2,6 +2,7 @@
 
 from noisewise.debugging.mutants import frozen as frozen
 from noisewise.debugging.mutants import frozen_again as frozen_again
+from noisewise.debugging.mutants import frozen_eighth as frozen_eighth
 from noisewise.debugging.mutants import frozen_seventh as frozen_seventh
 from noisewise.debugging.mutants import frozen_thrice as frozen_thrice
 from noisewise.debugging.mutants import habits as habits

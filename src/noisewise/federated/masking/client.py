@@ -79,7 +79,7 @@ class MaskingClient:
         self._sign, self._roll = sign, roll
         self._stayed: set[int] = set()
         self._ring: Ring | None = None
-        self._vouched = b""
+        self._attempt = b""
         self._all_shared: set[int] = set()
         self._rng = resolve(rng)
         self._sealing = X25519PrivateKey.from_private_bytes(self._rng.bytes(32))
@@ -123,6 +123,7 @@ class MaskingClient:
         seeds = shamir.share(to_limbs(self._seed), count, threshold, self._rng)
         self._ring = self.session.ring(self._advertised.values())
         if self._ring is None:
+            self._attempt = self.session.keys(self._advertised.values())
             holders = list(range(1, count + 1))
             self._shares[self.index] = (keys[self.index], seeds[self.index])
         else:
@@ -195,7 +196,7 @@ class MaskingClient:
         if self._ring is not None:
             self._check_ring(self._ring, stayed, vouchers or {})
         self._stayed = stayed
-        said = self.session.survivors(stayed, self._vouched)
+        said = self.session.survivors(stayed, self._attempt)
         return Confirmation(self.index, self._sign(said))
 
     def reveal(self, confirmations: Iterable[Confirmation]) -> Revelation:
@@ -206,7 +207,7 @@ class MaskingClient:
         could put a party's two secrets together, or open the sum of a few.
         """
         self._enter(5)
-        said, signed = self.session.survivors(self._stayed, self._vouched), set()
+        said, signed = self.session.survivors(self._stayed, self._attempt), set()
         for message in confirmations:
             if message.sender not in self._stayed or not self._roll(
                 message.sender, message.signature, said
@@ -242,8 +243,8 @@ class MaskingClient:
                 "keeps parties apart. Nothing was sent"
             )
         self._all_shared = shared
-        self._vouched = self.session.vouching(ring, shared)
-        return self._sign(self._vouched)
+        self._attempt = self.session.vouching(ring, shared)
+        return self._sign(self._attempt)
 
     def _check_ring(self, ring: Ring, stayed: set[int], vouchers: Mapping[int, bytes]) -> None:
         """Raise unless all survivors are held together by honest neighbours."""
@@ -254,7 +255,7 @@ class MaskingClient:
                 "left that could hide them: the round ends without a result"
             )
         for other in sorted(set(ring.of(self.index)) & stayed):
-            if not self._roll(other, vouchers.get(other, b""), self._vouched):
+            if not self._roll(other, vouchers.get(other, b""), self._attempt):
                 raise AggregationError(
                     f"party {other} did not sign that it masked with the same neighbours: the "
                     "server may have told it something else. Nothing was revealed"

@@ -81,7 +81,7 @@ class MaskingServer:
         if message.words.shape != (self.session.size,):
             raise AggregationError(f"the vector of party {message.sender} has the wrong length")
         if self._ring is not None and not self._roll(
-            message.sender, message.signature, self._vouched
+            message.sender, message.signature, self._attempt
         ):
             raise AggregationError(f"party {message.sender} did not sign whom it masked with")
         once(self._vectors, message.sender, message, "mask")
@@ -89,7 +89,7 @@ class MaskingServer:
     def take_confirmation(self, message: Confirmation) -> None:
         """Stage 4."""
         self._during(4)
-        said = self.session.survivors(self._vectors, self._vouched)
+        said = self.session.survivors(self._vectors, self._attempt)
         if message.sender not in self._vectors or not self._roll(
             message.sender, message.signature, said
         ):
@@ -160,8 +160,10 @@ class MaskingServer:
         return self.session.ring(self._advertised.values())  # asked for after stage 1
 
     @property
-    def _vouched(self) -> bytes:
-        return b"" if self._ring is None else self.session.vouching(self._ring, self._sealed)
+    def _attempt(self) -> bytes:
+        if self._ring is None:
+            return self.session.keys(self._advertised.values())
+        return self.session.vouching(self._ring, self._sealed)
 
     def _during(self, stage: int) -> None:
         if stage != self._stage:

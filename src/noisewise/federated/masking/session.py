@@ -172,9 +172,12 @@ class Session:
         """Return the order of the parties that their advertised keys give; None without one."""
         if self.few is None:
             return None
+        return ring_of(self.name, self.keys(advertised), self.parties, self.few)
+
+    def keys(self, advertised: Iterable[Advertisement]) -> bytes:
+        """Return the digest of all advertised keys: what one attempt at a round is known by."""
         said = sorted(advertised, key=lambda message: message.sender)
-        root = hashlib.sha256(b"".join(message.to_bytes() for message in said)).digest()
-        return ring_of(self.name, root, self.parties, self.few)
+        return hashlib.sha256(b"".join(message.to_bytes() for message in said)).digest()
 
     def vouching(self, ring: Ring, shared: Iterable[int]) -> bytes:
         """Return what a party signs with its vector: the ring, and who has shared keys.
@@ -191,13 +194,14 @@ class Session:
             raise AggregationError(f"there is no party {index}: they are 1 to {self.parties}")
         return index
 
-    def survivors(self, arrived: Iterable[int], vouched: bytes = b"") -> bytes:
+    def survivors(self, arrived: Iterable[int], attempt: bytes) -> bytes:
         """Return what a party signs when it confirms a list of survivors.
 
-        With few neighbours, `vouched` is what they all signed with their vectors.
+        `attempt` says of which keys, so that no signature is worth anything for others: that of
+        :meth:`keys` or, with few neighbours, what all signed with their vectors.
         """
         numbers = np.array(sorted(set(arrived)), "<u4")
-        return b"noisewise/masking/2/survivors/" + self.name + vouched + numbers.tobytes()
+        return b"noisewise/masking/3/survivors/" + self.name + attempt + numbers.tobytes()
 
     def check_enough(self, present: int, stage: str) -> None:
         """Raise if too few parties are left."""

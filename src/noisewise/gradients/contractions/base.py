@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.errors import UnsupportedModelError
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "CHUNK_BYTES",
@@ -30,6 +30,7 @@ __all__ = [
     "Target",
     "add_to",
     "chunks",
+    "even",
     "runs",
     "working",
 ]
@@ -89,6 +90,18 @@ def runs(records: int, size: int, step: int) -> Iterator[tuple[int, int]]:
             yield start + a, start + b
 
 
+def even(start: int, stop: int, size: int, records: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (first, last, a, b): records a to b, to be computed among those from first to last.
+
+    That are `size` of all `records` each time, so that a record meets a kernel of the same size
+    wherever it is: the last of them reach back to some that were computed before.
+    """
+    size = min(size, records)
+    for a, b in chunks(stop - start, size):
+        last = max(start + b, size)
+        yield last - size, last, start + a, start + b
+
+
 def add_to(sums: Sums, parts: Sums) -> None:
     """Add parts to running sums, which become float64 with the second part."""
     for name, part in parts.items():
@@ -104,6 +117,8 @@ class Contraction(ABC):
     """One use of one or more parameters by an operation, for a batch of records."""
 
     records: int
+    #: Whether no other use shares its bound (docs/proofs/rounding.md#alone).
+    alone: bool = False
 
     @property
     @abstractmethod
@@ -155,9 +170,9 @@ class Contraction(ABC):
 
     def grouped(self, each: int) -> Contraction:
         """Return the same use with `each` records after the other taken for one."""
-        raise UnsupportedModelError(
-            f"{type(self).__name__} cannot add up the rows of a unit: give it a method `grouped`, "
-            "or train without units."
+        raise RefusedError(
+            f"{type(self).__name__} cannot add up the rows of a unit",
+            "Give it a method `grouped`, or train without units.",
         )
 
     @abstractmethod

@@ -20,13 +20,14 @@ from noisewise.gradients.contractions.base import (
     Contraction,
     Target,
     chunks,
+    even,
     masked,
     scaled,
     working,
 )
 from noisewise.gradients.contractions.given import GivenContraction
-from noisewise.gradients.contractions.pair import PairContraction, over_positions
-from noisewise.gradients.contractions.rounding import BLOCK, RECORDS, row_norms
+from noisewise.gradients.contractions.pair import PairContraction, over_positions, whole
+from noisewise.gradients.contractions.rounding import BLOCK, PIECES, POSITIONS, RECORDS, row_norms
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
 
@@ -255,18 +256,59 @@ class ConvolutionContraction(_Convolved):
         if not self._by_groups():
             yield from super().gradients_once(start, stop)
             return
-        # Each record is a group.
-        for a, b in chunks(stop - start, max(1, min(_BESIDE, _BESIDE_BYTES // self._bytes))):
+        for a, b in chunks(stop - start, self._beside):
             x, cotangent = (
                 self._side_by_side(t, start + a, start + b) for t in (self.x, self.cotangent)
             )
-            template = x.new_empty(()).expand(
-                cotangent.shape[1], x.shape[1] // ((b - a) * self.groups), *self.settings.kernel
-            )
-            beside = replace(self.settings, groups=(b - a) * self.groups)
-            _, found = beside.backward(cotangent, x, template, (False, True))
-            assert found is not None
-            yield a, b, found.reshape(b - a, -1)
+            yield a, b, self._by_group(x, cotangent, self.settings, b - a)
+
+    def close_gradients(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+        """By torch's kernel for groups, so many lines of the image at a time that it adds few."""
+        lines, line = self.cotangent.shape[2], math.prod(self.cotangent.shape[3:]) * self.views
+        if not self._by_groups() or line > POSITIONS:
+            yield from super().close_gradients(start, stop)
+            return
+        strips = list(chunks(lines, POSITIONS // line))
+        for first, last, a, b in even(start, stop, whole(self._beside), self.records):
+            x, cotangent = (self._side_by_side(t, first, last) for t in (self.x, self.cotangent))
+            if len(strips) == 1:
+                total = self._by_group(x, cotangent, self.settings, last - first)
+            else:
+                total = self._by_strips(x, cotangent, strips, last - first)
+            yield a - start, b - start, total[a - first : b - first]
+
+    def _by_strips(
+        self, x: Tensor, cotangent: Tensor, strips: Sequence[tuple[int, int]], records: int
+    ) -> Tensor:
+        """Gradients from some lines of the image after the other (rounding.md#positions)."""
+        settings = self.settings
+        kernel, stride, dilation = settings.kernel[0], settings.stride[0], settings.dilation[0]
+        edge = settings.padding[0]
+        x = functional.pad(x, [0, 0] * (x.dim() - 3) + [edge, edge])
+        inner = replace(settings, padding=(0, *settings.padding[1:]))
+        total = x.new_zeros(())
+        for number, (a, b) in enumerate(strips):
+            seen = x[:, :, a * stride : (b - 1) * stride + dilation * (kernel - 1) + 1]
+            part = self._by_group(seen, cotangent[:, :, a:b], inner, records)
+            total = total + part if number < PIECES else total.double().add_(part)
+        return total.to(x.dtype)
+
+    def _by_group(
+        self, x: Tensor, cotangent: Tensor, settings: Convolution, records: int
+    ) -> Tensor:
+        """Gradients of records side by side, each of which is a group to the kernel."""
+        groups = records * self.groups
+        template = x.new_empty(()).expand(
+            cotangent.shape[1], x.shape[1] // groups, *settings.kernel
+        )
+        _, found = replace(settings, groups=groups).backward(cotangent, x, template, (False, True))
+        assert found is not None
+        return found.reshape(records, -1)
+
+    @property
+    def _beside(self) -> int:
+        """How many records are groups of one kernel."""
+        return max(1, min(_BESIDE, _BESIDE_BYTES // self._bytes))
 
     @property
     def _bytes(self) -> int:

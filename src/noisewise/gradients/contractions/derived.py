@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions.base import Contraction, Sums, Target, working
 from noisewise.gradients.contractions.given import ChunkedContraction
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["Derived", "PulledBackContraction", "check_lost", "pulled_back"]
 
@@ -128,9 +128,10 @@ def check_lost(computed: Iterable[Derived]) -> None:
     for derived in computed:
         if derived.leaf.grad is not None:
             names = ", ".join(f'"{name}"' for name in derived.names)
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"what is computed from {names} is used by an operation that is not taken "
                 "apart (as the first state of a recurrent layer, for example), so its gradient "
-                "would be lost. Expand it over the batch, for example "
-                "state.expand(-1, x.shape[0], -1), or freeze it."
+                "would be lost",
+                "Expand it over the batch, for example "
+                "state.expand(-1, x.shape[0], -1), or freeze it.",
             )

@@ -29,6 +29,7 @@ from noisewise.gradients.contractions.base import (
     Sums,
     Target,
     chunks,
+    even,
     masked,
     needed,
     runs,
@@ -47,12 +48,14 @@ from noisewise.gradients.contractions.rounding import (
     spread,
 )
 
-__all__ = ["PairContraction", "over_positions"]
+__all__ = ["PairContraction", "over_positions", "whole"]
 
 # Entries of a gradient that cost as much as one multiplication each when written and read
 # back, and the price of float64: measured ratios, they only steer the choice of a kernel.
 _MEMORY = 5
 _DOUBLE = 2
+#: Numbers that a processor's vector holds: it only steers the choice of a kernel.
+_LINE = 16
 #: Numbers that are converted to float64 at a time.
 _AT_A_TIME = 1 << 20
 
@@ -139,7 +142,7 @@ class PairContraction(Contraction):
     @property
     def shared(self) -> int:
         """How many records share a kernel of the contraction; one: none does."""
-        return kernel_records(self.sizes[2], self._ratio, self.kernel_type)
+        return kernel_records(self.sizes[2], self._ratio, self.kernel_type, self.alone)
 
     def spread(self) -> float:
         """Let products of a record be so many times longer than its bound, and return how many."""
@@ -166,13 +169,20 @@ class PairContraction(Contraction):
         """
         left, right = self.left(start, stop), self.right(start, stop)
         if not pieces or left.shape[-1] <= POSITIONS:
-            return torch.matmul(left, right.transpose(-1, -2)).flatten(1)
+            return self._product(left, right).flatten(1)
         kind = left.dtype
         total = left.new_zeros(())
         for number, (a, b) in enumerate(chunks(left.shape[-1], POSITIONS)):
-            part = torch.matmul(left[..., a:b], right[..., a:b].transpose(-1, -2))
+            part = self._product(left[..., a:b], right[..., a:b])
             total = total + part if number < PIECES else total.double().add_(part)
         return total.to(kind).flatten(1)
+
+    @staticmethod
+    def _product(left: Tensor, right: Tensor) -> Tensor:
+        """``left @ right.T``, turned round where the right side would leave a line half empty."""
+        if right.shape[-2] % _LINE and left.shape[-2] % _LINE == 0:
+            return torch.matmul(right, left.transpose(-1, -2)).transpose(-1, -2)
+        return torch.matmul(left, right.transpose(-1, -2))
 
     def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
         """Weight gradients of a few records at a time, to be measured and added as they are.
@@ -182,6 +192,16 @@ class PairContraction(Contraction):
         """
         for a, b in chunks(stop - start, self.step):
             yield a, b, self._gradients(start + a, start + b)
+
+    def close_gradients(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Weight gradients close to the exact ones, to be added without having been measured.
+
+        Kernels add few positions (#positions), and are of one size wherever a record is.
+        """
+        size = whole(self.step)
+        for first, last, a, b in even(start, stop, size, self.records):
+            found = self._gradients(first, last, pieces=True)
+            yield a - start, b - start, found[a - first : b - first]
 
     def _weight_lengths(self) -> Tensor:
         """Lengths of the weight's part."""
@@ -360,13 +380,20 @@ class PairContraction(Contraction):
             total += weighted(None if scale is None else scale[a:b], biases)
         return total
 
+    def _singly(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+        """Gradients of a few records at a time: those that were measured, or close ones."""
+        if not self._measured:
+            yield from self.close_gradients(start, stop)
+            return
+        for a, b in chunks(stop - start, self.step):
+            yield a, b, self._gradients(start + a, start + b)
+
     def _by_record(
         self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
     ) -> Tensor:
         """Sum of gradients that are computed one by one, a few records at a time."""
         summed: Tensor | None = None
-        for a, b in chunks(stop - start, self.step):
-            gradients = self._gradients(start + a, start + b, not self._measured)
+        for a, b, gradients in self._singly(start, stop):
             gradients = masked(gradients, None if keep is None else keep[a:b])
             ones = gradients.new_ones(b - a)
             factor = ones if scale is None else scale[a:b].to(gradients.dtype)
@@ -383,6 +410,11 @@ class PairContraction(Contraction):
         if self.bias is not None:
             parts[self.bias.name] = self.bias.place_each(self.biases[start:stop])
         return parts
+
+
+def whole(size: int) -> int:
+    """Largest power of two that is no larger: so many records fill a kernel's `RECORDS`."""
+    return 1 << (size.bit_length() - 1)
 
 
 def over_positions(cotangents: Tensor, axis: int) -> Tensor:

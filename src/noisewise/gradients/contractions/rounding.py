@@ -37,13 +37,15 @@ RECORDS = 64
 #: Sums of kernels that are added in float32 before float64 takes over: #runs.
 RUN = 4
 #: Share of the slack for kernels that add several products of a record to an entry: #kernels.
-SHARED = 3e-4
+SHARED = 2.45e-4
+#: The same where no other layer has the same bound: #alone.
+ALONE = 8e-4
 #: Largest number of records in such a kernel, a power of two so that kernels nest: #layers.
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
-POSITIONS = 256
+POSITIONS = 1024
 PIECES = 16
 
 
@@ -67,7 +69,7 @@ def spread(positions: int) -> float:
     return 4.0 * math.sqrt(positions)
 
 
-def kernel_records(positions: int, ratio: float, dtype: torch.dtype) -> int:
+def kernel_records(positions: int, ratio: float, dtype: torch.dtype, alone: bool = False) -> int:
     """Return how many records may share a float32 kernel; one: each is computed by itself.
 
     Parameters
@@ -78,12 +80,19 @@ def kernel_records(positions: int, ratio: float, dtype: torch.dtype) -> int:
         Largest length of a record's products together, in units of its bound.
     dtype : dtype
         Of the kernel.
+    alone : bool
+        Whether the bound is that of this layer only.
     """
     if positions == 1:
         return RECORDS
-    most = math.isqrt(int(SHARED / (4 * unit(dtype) * positions * ratio)))
     limit = RECORDS if dtype == torch.float64 else _MOST
-    shared = min(limit, 1 << max(0, most.bit_length() - 1))
+    each = unit(dtype) * positions * ratio
+    if alone:
+        fits = (c for c in range(limit, 0, -1) if each * (3 * c**2 + (c - 1) ** 2) <= ALONE)
+        shared = next(fits, 1)
+    else:
+        most = math.isqrt(int(SHARED / (4 * each)))
+        shared = min(limit, 1 << max(0, most.bit_length() - 1))
     return shared if shared >= _LEAST else 1
 
 

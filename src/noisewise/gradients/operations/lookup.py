@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import RowsContraction, Target
 from noisewise.gradients.operations.dense import seen_as
 from noisewise.gradients.operations.registry import (
@@ -22,6 +21,7 @@ from noisewise.gradients.operations.registry import (
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
 from noisewise.separation.origin import place as line
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["bag", "embed"]
 
@@ -79,9 +79,10 @@ def _embed(
     what = place(tape, "embedding", target)
     if max_norm is not None or scale_grad_by_freq:
         option = "max_norm" if max_norm is not None else "scale_grad_by_freq"
-        raise UnsupportedModelError(
+        raise RefusedError(
             f"{what}, called at {line()}, uses {option}, which depends on the tokens of the whole "
-            "batch. Turn it off."
+            "batch",
+            "Turn it off.",
         )
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
@@ -148,9 +149,11 @@ def _bag(
             tape, input, per_sample_weights, offsets, include_last_offset
         )
     if input.dim() != 2:
-        raise UnsupportedModelError(
-            f"{place(tape, 'embedding_bag', tape.target(weight))} needs tokens of shape (bags, "
-            "tokens), padded with padding_idx, or a list of tokens with offsets."
+        raise RefusedError(
+            f"{place(tape, 'embedding_bag', tape.target(weight))} gets something else than "
+            "tokens of bags",
+            "Give it tokens of shape (bags, tokens), padded with padding_idx, or a list of "
+            "tokens with offsets.",
         )
     rows = _embed(tape, input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     kept = torch.ones_like(input, dtype=torch.bool)
@@ -178,25 +181,27 @@ def _listed(
 ) -> tuple[Tensor, Tensor | None]:
     """Bags of one length, whose borders follow from constants, as rows of tokens."""
     if tape.watch is not None and not tape.watch.shadow.const(offsets):
-        raise UnsupportedModelError(
+        raise RefusedError(
             f"embedding_bag, called at {line()}, gets offsets that are not constant, so it cannot "
-            "be told which tokens belong to which record. Give it tokens of shape (batch, tokens), "
-            "padded with padding_idx, or offsets made by torch.arange."
+            "be told which tokens belong to which record",
+            "Give it tokens of shape (batch, tokens), "
+            "padded with padding_idx, or offsets made by torch.arange.",
         )
     borders = offsets[:-1] if last_included else offsets
     bags = borders.shape[0]
     if bags == 0 or tokens.shape[0] % bags:
-        raise UnsupportedModelError(
-            "embedding_bag gets bags of different lengths. Pad them to one length with padding_idx."
+        raise RefusedError(
+            "embedding_bag gets bags of different lengths",
+            "Pad them to one length with padding_idx.",
         )
     length = tokens.shape[0] // bags
     if tape.watch is not None:
         with tape.watch.pause():
             regular = torch.arange(0, tokens.shape[0], length, device=borders.device)
             if not torch.equal(borders, regular.to(borders.dtype)):
-                raise UnsupportedModelError(
-                    "embedding_bag gets bags of different lengths. Pad them to one length with "
-                    "padding_idx."
+                raise RefusedError(
+                    "embedding_bag gets bags of different lengths",
+                    "Pad them to one length with padding_idx.",
                 )
     shaped = None if weights is None else weights.reshape(bags, length)
     return tokens.reshape(bags, length), shaped

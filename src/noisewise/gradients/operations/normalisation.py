@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import GivenContraction, Target
 from noisewise.gradients.contractions.base import working
 from noisewise.gradients.operations.registry import UnsupportedUseError, handles, layout_of_use
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["affine"]
 
@@ -225,10 +225,10 @@ def _instance_norm(
     cudnn_enabled: bool = True,
 ) -> Tensor:
     if running_mean is not None or not use_input_stats:
-        raise UnsupportedModelError(
+        raise RefusedError(
             f'instance_norm at "{tape.stack[-1] if tape.stack else ""}" keeps running statistics, '
-            "which are averages over other records. Set track_running_stats=False, or call "
-            "noisewise.nn.fix(model)."
+            "which are averages over other records",
+            "Set track_running_stats=False, or call noisewise.nn.fix(model).",
         )
     layout = layout_of_use(tape, "instance_norm", input, -1, weight, bias)
     normalised = functional.instance_norm(layout.first(input), eps=eps)
@@ -255,11 +255,11 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     if training or running_mean is None or running_var is None:
-        raise UnsupportedModelError(
+        raise RefusedError(
             f'batch_norm at "{tape.stack[-1] if tape.stack else ""}" mixes the records of a batch, '
-            "so one record's gradient would depend on the others and no sensitivity exists. "
+            "so one record's gradient would depend on the others and no sensitivity exists",
             "noisewise.nn.fix(model) replaces batch normalisation by group normalisation; with "
-            "frozen statistics (evaluation mode) it is an affine map and is accepted."
+            "frozen statistics (evaluation mode) it is an affine map and is accepted.",
         )
     layout = layout_of_use(tape, "batch_norm", input, -1, weight, bias)
     normalised = functional.batch_norm(layout.first(input), running_mean, running_var, eps=eps)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.contractions import LinearContraction, Target
 from noisewise.gradients.operations.dense import tapped_linear
 from noisewise.gradients.operations.registry import (
@@ -25,6 +24,7 @@ from noisewise.gradients.operations.registry import (
 )
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
+from noisewise.separation.refusal import RefusedError
 
 __all__ = ["RECURRENT", "run_recurrent"]
 
@@ -122,23 +122,23 @@ def run_recurrent(tape: Tape, path: str, module: Any, args: tuple[Any, ...]) -> 
     """What the module's forward returns, with its gradients on the tape."""
     x, state = args[0], args[1] if len(args) > 1 else None
     if not isinstance(x, Tensor) or x.dim() != 3:
-        raise UnsupportedModelError(
+        raise RefusedError(
             f'{type(module).__name__} at "{path}" needs a padded batch (batch, time, features), '
-            "not a packed sequence: pad it and mask the loss."
+            "not a packed sequence",
+            "Pad it and mask the loss.",
         )
     if module.proj_size:
-        raise UnsupportedModelError(
-            f'{type(module).__name__} at "{path}" with proj_size is not taken apart. Use a Linear '
-            "layer after an LSTM without projection."
+        raise RefusedError(
+            f'{type(module).__name__} at "{path}" with proj_size is not taken apart',
+            "Use a Linear layer after an LSTM without projection.",
         )
     x = x if module.batch_first else x.transpose(0, 1)
     names = [target.name for p in module.parameters() if (target := tape.target(p)) is not None]
     layout = tape.layout(place(tape, type(module).__name__), x, -1, names)
     if layout.constant or (not layout.is_first and layout.order is not None):
-        raise UnsupportedModelError(
-            f'{type(module).__name__} at "{path}" gets records in an order that is not '
-            "taken apart. "
-            "Give it (batch, time, features), or (time, batch, features) with batch_first=False."
+        raise RefusedError(
+            f'{type(module).__name__} at "{path}" gets records in an order that is not taken apart',
+            "Give it (batch, time, features), or (time, batch, features) with batch_first=False.",
         )
     directions = 2 if module.bidirectional else 1
     finals: list[tuple[Tensor, ...]] = []

@@ -45,7 +45,8 @@ class Randomness:
     Make one with :meth:`secure` (the default everywhere: the key comes from the
     operating system and is never shown) or with :meth:`seeded` (reproducible, hence
     not secret: for tests and for debugging only). It may be used from several
-    threads. A forked process never repeats the numbers of its parent.
+    threads. A forked process never repeats the numbers of its parent. Every release draws from
+    a stream of its own, see :meth:`for_release`.
 
     Examples
     --------
@@ -56,10 +57,13 @@ class Randomness:
     True
     """
 
-    def __init__(self, stream: Keystream, name: str, spawned: int = 0) -> None:
+    def __init__(
+        self, stream: Keystream, name: str, spawned: int = 0, *, of_release: bool = False
+    ) -> None:
         self._stream = stream
         self._name = name
         self._spawned = spawned
+        self._of_release = of_release
         self._normals = Normals(stream)
 
     # ---------------------------------------------------------------- construction
@@ -89,10 +93,32 @@ class Randomness:
             if root is None:
                 return [Randomness.secure() for _ in range(count)]
             first, self._spawned = self._spawned, self._spawned + count
+            # A release's own parts are nobody else's children.
+            label = "part of a release" if self._of_release else "spawn"
         return [
-            Randomness(Keystream(derive(root, "spawn", index)), f"{self._name}, child {index}")
+            Randomness(Keystream(derive(root, label, index)), f"{self._name}, child {index}")
             for index in range(first, first + count)
         ]
+
+    def for_release(self) -> Randomness:
+        """Return the generator of one release; nothing else ever draws its numbers.
+
+        A secure generator is its own. A seeded one hands out a stream for each release, and none
+        that was begun otherwise. So two releases of one seed draw the same numbers throughout, and
+        then :attr:`place` of both is the same, or they have not one number in common: no two
+        overlap in part, whatever was drawn, spawned or released between.
+        """
+        with self._stream.lock:
+            if self._stream.root is None or self._of_release:
+                return self
+            root = self._next_release()
+            self._stream.begin(derive(root, "next release"))
+        return Randomness(Keystream(root), self._name, of_release=True)
+
+    def _next_release(self) -> builtins.bytes:
+        root = self._stream.root
+        assert root is not None
+        return root if self._stream.position == (0, 0) else derive(root, "next release")
 
     @property
     def is_secure(self) -> bool:
@@ -108,20 +134,24 @@ class Randomness:
 
     @property
     def place(self) -> str:
-        """Name of the numbers that come next in a seeded stream: whoever draws them twice knows.
+        """Name of the numbers that the next release draws from a seeded stream.
 
         Raises
         ------
         RandomnessError
-            If the generator is secure: its numbers never come again.
+            If the generator is secure: its numbers never come again. If it is that of one release,
+            which has begun: another one would draw numbers that lie within those of the first.
         """
         with self._stream.lock:
-            root = self._stream.root
-            if root is None:
+            if self._stream.root is None:
                 raise RandomnessError("numbers of a secure generator never come again")
-            name = hashlib.sha256(b"noisewise/place/1/" + root).hexdigest()[:32]
-            epoch, block = self._stream.position
-            return f"stream {name} at {epoch}.{block}.{self._spawned}"
+            if self._of_release and (self._stream.position != (0, 0) or self._spawned):
+                raise RandomnessError(
+                    "this generator belongs to a release that has begun: a second one would need "
+                    "noise of its own"
+                )
+            name = hashlib.sha256(b"noisewise/place/1/" + self._next_release()).hexdigest()[:32]
+            return f"stream {name} at 0.0.0"
 
     def __repr__(self) -> str:
         return f"<Randomness: {self.description}>"

@@ -136,6 +136,10 @@ class Keystream:
                 raise
             start += take
 
+    def begin(self, root: bytes) -> None:
+        """Go on with another reproducible stream, from its beginning."""
+        self._root, self._epoch, self._block, self._cipher = root, 0, 0, None
+
     def leave_parent(self, index: int) -> None:
         """Part from the stream of the parent process, of whose forks this is the `index`-th."""
         if self._root is not None:

@@ -16,7 +16,8 @@ __all__ = ["created", "overwritten"]
     "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty",
     "new_full new_zeros new_ones empty_strided new_empty_strided zero_ normal_ uniform_ random_",
     "exponential_ _efficientzerotensor tril_indices triu_indices lift_fresh empty_permuted",
-    "hann_window hamming_window _dropout_mask geometric_ cauchy_ log_normal_",
+    "hann_window hamming_window _dropout_mask geometric_ cauchy_ log_normal_ bartlett_window",
+    "blackman_window kaiser_window range fft_fftfreq fft_rfftfreq",
 )
 def created(call: Call) -> list[Planes]:
     """Of the operand only the shape is taken; what was drawn is fresh for every entry.

@@ -206,12 +206,11 @@ class MaskedService:
     # -------------------------------------------------------------------- release
 
     def _survivors_digest(self) -> str | None:
-        """Return the SHA-256 of question and survivors; None before they are known."""
-        members = self._store.read(lambda connection: self._stages.members(connection, MASK))
-        if members is None:
+        """Return the SHA-256 of question, keys and survivors; None before they are known."""
+        said = self._store.read(self._stages.survivors)
+        if said is None:
             return None
-        said = self._round.measurement.encoded + self._round.session.survivors(members)
-        return hashlib.sha256(said).hexdigest()
+        return hashlib.sha256(self._round.measurement.encoded + said).hexdigest()
 
     def _charge(self) -> None:
         with self._lock:

@@ -25,7 +25,12 @@ import numpy as np
 from noisewise.federated.masking import AggregationError, Confirmation, MaskedVector, Revelation
 from noisewise.federated.masking.neighbours import Ring
 from noisewise.federated.masking.server import near
-from noisewise.federated.masking.session import CONFIRMATION_BYTES, SEALED_BYTES, SealedShares
+from noisewise.federated.masking.session import (
+    CONFIRMATION_BYTES,
+    SEALED_BYTES,
+    Advertisement,
+    SealedShares,
+)
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.masks.round import STAGES, MaskedRound
 
@@ -66,25 +71,37 @@ class Stages:
 
     round: MaskedRound
     _rings: list[Ring | None] = field(default_factory=list)
+    _keys: list[bytes] = field(default_factory=list)
 
     def ring(self, connection: Connection) -> Ring | None:
         """Return who is whose neighbour, once all keys are advertised; None if all are."""
         if not self.round.session.sparse:
             return None
         if not self._rings:
-            keys = [
-                self.round.open_advertisements(data)[0]
-                for _, data in self.messages(connection, ADVERTISE)
-            ]
-            self._rings.append(self.round.session.ring(keys))
+            self._rings.append(self.round.session.ring(self._advertised(connection)))
         return self._rings[0]
 
-    def vouched(self, connection: Connection) -> bytes:
-        """Return what parties sign with their vectors; nothing if all are neighbours."""
+    def attempt(self, connection: Connection) -> bytes:
+        """Return what signatures are bound to: all keys or, with few neighbours, who masked."""
         ring = self.ring(connection)
-        if ring is None:
-            return b""
-        return self.round.session.vouching(ring, self.members(connection, SHARE) or [])
+        if ring is not None:
+            return self.round.session.vouching(ring, self.members(connection, SHARE) or [])
+        if not self._keys:
+            self._keys.append(self.round.session.keys(self._advertised(connection)))
+        return self._keys[0]
+
+    def _advertised(self, connection: Connection) -> list[Advertisement]:
+        return [
+            self.round.open_advertisements(data)[0]
+            for _, data in self.messages(connection, ADVERTISE)
+        ]
+
+    def survivors(self, connection: Connection) -> bytes | None:
+        """Return what parties sign of those who arrived; None before they are known."""
+        members = self.members(connection, MASK)
+        if members is None:
+            return None
+        return self.round.session.survivors(members, self.attempt(connection))
 
     # ---------------------------------------------------------------- receiving
 
@@ -142,15 +159,18 @@ class Stages:
             vector = MaskedVector.from_bytes(data, self.round.session)
             if vector.sender != number:
                 raise AggregationError("a party sends its own vector")
-            said = self.vouched(connection)
-            if said and not self.round.roll(number, vector.signature, said):
+            if self.round.session.sparse and not self.round.roll(
+                number, vector.signature, self.attempt(connection)
+            ):
                 raise AggregationError("a party signs whom it has masked with")
         elif stage == CONFIRM:
             signed = Confirmation.from_bytes(data)
-            said = self.round.session.survivors(
-                self.members(connection, MASK) or [], self.vouched(connection)
-            )
-            if signed.sender != number or not self.round.roll(number, signed.signature, said):
+            said = self.survivors(connection)
+            if (
+                said is None
+                or signed.sender != number
+                or not self.round.roll(number, signed.signature, said)
+            ):
                 raise AggregationError("a party signs the list of survivors that it was told")
         else:
             shown = Revelation.from_bytes(data)
