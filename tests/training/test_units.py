@@ -462,3 +462,13 @@ def test_the_statement_of_units_is_json_that_names_no_unit():
     assert content["unit"] == "one patient"
     assert "each unit independently" in content["sampler"]
     assert "unit_rows" not in content
+
+
+def test_a_plan_for_patients_without_identifiers_says_that_each_has_one_row():
+    """Rows are drawn and bounded one by one; of a patient with three nothing is promised."""
+    x, y, ids = table()
+    said = "each row is all that there is of one patient"
+    alone = private(plan(unit="one patient"), (x, y), None).statement()
+    assert any(said in sentence for sentence in alone.assumptions)
+    of_units = private(plan(unit="one patient"), (x, y), ids).statement()
+    assert not any(said in sentence for sentence in of_units.assumptions)

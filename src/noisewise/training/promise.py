@@ -13,6 +13,7 @@ from noisewise.privacy.statement import Preprocessing
 from noisewise.privacy.statement_premises import POISSON
 from noisewise.release import Promise
 from noisewise.release.noise import FLOATING_POINT
+from noisewise.release.units import ONE_ROW
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.streamed import Streamed
@@ -171,6 +172,8 @@ def _assumptions(
         yield "All rows of a unit carry its identifier, and those of no other unit do."
         if circumstances.resumed:
             yield "The run was continued from a checkpoint, with the same units as before."
+    elif resolved.plan.unit != ONE_ROW.unit:
+        yield f"No units were given: each row is all that there is of {resolved.plan.unit}."
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."
     if resolved.sample_rate < 1.0 and circumstances.caller_batches:
