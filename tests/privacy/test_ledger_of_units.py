@@ -259,3 +259,13 @@ def test_a_classifier_and_its_calibration_share_a_ledger_of_patients(tmp_path):
         statement = ledger.statement(mechanism="all", delta=model.statement_.delta)
     assert statement.epsilon <= 1.0
     assert verify(statement).ok
+
+
+def test_a_ledger_of_patients_says_what_releases_without_identifiers_rest_on(tmp_path):
+    """A plan that names a patient, without `units=`, takes each row for one: the ledger says so."""
+    with Ledger.create(tmp_path / "a", epsilon=3.0, delta=1e-5, unit="one patient") as book:
+        said = book.statement(mechanism="counts").assumptions
+        assert any("took each row for all that there is of one patient" in line for line in said)
+    with Ledger.create(tmp_path / "b", epsilon=3.0, delta=1e-5) as book:
+        said = book.statement(mechanism="counts").assumptions
+        assert not any("took each row" in line for line in said)

@@ -27,7 +27,7 @@ is released: the same again is free, anything else under that key is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -335,8 +335,16 @@ class Ledger:
             accountant=self.accountant,
             unit=self.unit,
             randomness=randomness,
-            assumptions=(*assumptions, *([WHOLE_UNITS] if rows_of_units(self.history) else ())),
+            assumptions=(*assumptions, *self._said_of_units()),
         )
+
+    def _said_of_units(self) -> Iterator[str]:
+        if rows_of_units(self.history):
+            yield WHOLE_UNITS
+        if self.unit != "one record":
+            # Charges do not tell whether identifiers were given.
+            row = f"all that there is of {self.unit}"
+            yield f"A release without identifiers took each row for {row}."
 
     def close(self) -> None:
         """Charge no more through this object; the record stays."""
