@@ -370,7 +370,7 @@ for epoch in range(3):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_script_with_opacus_is_checked_as_it_stands(folder):
-    """Its two known faults are named, and nothing else; `docs/debugging.md` has its seconds."""
+    """Its two known faults are named, nothing else; `docs/debugging-details.md` has its seconds."""
     pytest.importorskip("opacus")
     (folder / "with_opacus.py").write_text(OPACUS)
     train = torch_script(str(folder / "with_opacus.py"))

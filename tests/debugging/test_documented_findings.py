@@ -66,7 +66,7 @@ def test_the_planted_bug_is_called_by_that_name(name, bug):
 
 def test_every_finding_that_the_pages_quote_is_one_that_the_code_can_make():
     quoted = set()
-    for page in ("debugging.md", "debugging-mistakes.md"):
+    for page in ("debugging.md", "debugging-details.md", "debugging-mistakes.md"):
         text = (ROOT / "docs" / page).read_text("utf-8")
         quoted |= set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", text))
     assert len(quoted) > 20

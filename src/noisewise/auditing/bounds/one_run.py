@@ -7,7 +7,7 @@ how many guesses can be right:
 * :func:`one_run`: Steinke, Nasr and Jagielski (2023), Theorem 5.2, for every
   (epsilon, delta)-DP mechanism.
 * :func:`one_run_tradeoff`: Mahloujifar, Melis and Chaudhuri (2024), for mechanisms
-  with a known family of trade-off curves; a proof is in ``docs/auditing.md``.
+  with a known family of trade-off curves; a proof is in ``docs/auditing-details.md``.
 
 How many coins to guess is chosen from a short list fixed in advance, by the union
 bound.
