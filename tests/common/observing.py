@@ -31,6 +31,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "range_count": (0, 2),
     "tpr_at": ([0.1, 0.5],),
     "at": (0.5,),
+    "at_interval": (0.5,),
     "sentence_of": ("one patient",),
     "statement": (),
     "to_frame": (0.9,),

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch._C import _len_torch_dispatch_stack as _modes
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_modes
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Shadow
 
@@ -46,9 +45,10 @@ def require_no_modes() -> None:
         return
     for mode in map(type, _all_modes()):
         if not mode.__module__.startswith("noisewise."):
-            raise UnsupportedModelError(
+            raise RefusedError(
                 f"the step runs within {mode.__name__}, a dispatch mode, which sees all operations "
                 "of torch and may change their results behind the proof, so nothing is summed or "
-                "charged. Leave it before run.step or run.model, and count or log what it counts "
-                "with the plain model."
+                "charged",
+                "Leave it before run.step or run.model, and count or log what it counts with the "
+                "plain model.",
             )

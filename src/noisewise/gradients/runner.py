@@ -36,6 +36,7 @@ from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
 from noisewise.separation import Path, Proof, Storages, storages
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Origin, storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
@@ -270,13 +271,14 @@ class Runner(Comparing, Failing):
         """Refuse draws that depend on who is in a piece, where all pieces are to draw the same."""
         if self._shifting is None or not self.own_places or self.assumed or self.looking:
             return
-        raise UnsupportedModelError(
+        raise RefusedError(
             f"{self._shifting.operation} at {self._shifting.place} takes more or fewer random "
             "numbers for other values of a record, and the program treats places of a batch "
             "differently or draws something for all records together (one mask, one layer that is "
-            "dropped). What is drawn next would depend on who else is in the batch. Draw for every "
-            "entry whatever it is (torch.rand_like and torch.where instead of rrelu), or nothing "
-            "for all records together."
+            "dropped). What is drawn next would depend on who else is in the batch",
+            "Draw for every entry whatever it is (torch.rand_like and torch.where instead of "
+            "rrelu), or nothing for all records together.",
+            self._shifting.place,
         )
 
     def _note_alive(self, piece: Piece, wiring: Wiring) -> None:

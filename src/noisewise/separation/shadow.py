@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "LARGEST",
@@ -55,10 +55,11 @@ def storage_key(tensor: Tensor) -> int | None:
     try:
         key: int = tensor.untyped_storage()._cdata
     except NotImplementedError:
-        raise UnsupportedModelError(
+        raise RefusedError(
             f"a tensor within torch.func (vmap, grad, jvp) at {place()} has no memory of its own, "
-            "so it cannot be told on which records it depends. Write it for the whole batch, "
-            "record by record along the first axis, or use torch.func on nothing that learns."
+            "so it cannot be told on which records it depends",
+            "Write it for the whole batch, record by record along the first axis, or use "
+            "torch.func on nothing that learns.",
         ) from None
     return key
 
