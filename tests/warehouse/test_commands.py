@@ -184,6 +184,21 @@ def test_units_of_databases_and_folders_give_the_report_of_the_file(visited):
         assert "Ada-" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("where", "table"), [("scores.db", "predictions"), ("one.parquet", "data")]
+)
+def test_a_column_that_names_people_is_pointed_out_in_engines_too(visited, where, table):
+    """By its name alone: no row is read for it, and the answer stays the same."""
+    place = f"duckdb:///{visited / where}" if where.endswith(".db") else visited / where
+    query = f"select y, p, patient as patient_id from {table}"
+    options = [place, "--query", query, "--label", "y", "--score", "p"]
+    told, silent = run(*options), run(*options, "--no-preflight")
+    assert "rows are not people" in told.stderr
+    assert "--unit patient_id" in told.stderr
+    assert "not people" not in silent.stderr + run(*options, "--unit", "patient_id").stderr
+    assert told.stdout == silent.stdout
+
+
 def test_missing_units_of_a_database_are_refused(visited):
     where = [f"duckdb:///{visited / 'scores.db'}", "--table", "holes", "--label", "y", "--score"]
     result = run(*where, "p", "--unit", "q")

@@ -102,7 +102,7 @@ def evaluate(
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
     from noisewise.cli.predictions import finite, look_at_predictions, of_model, read_columns
-    from noisewise.datasets.preflight import look_at_names
+    from noisewise.datasets.preflight import look_at_names, look_at_names_alone
     from noisewise.datasets.working import working
     from noisewise.ecdf.evaluation import private_evaluation
     from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
@@ -158,6 +158,10 @@ def evaluate(
             look += look_at_names(read_columns(Path(predictions), "", "", schema))
         typer.echo(str(look), err=True)
         look.require()
+    elif preflight and table_of_engine is not None and units is None:
+        look = look_at_names_alone(table_of_engine.columns)
+        if look.warnings:
+            typer.echo(str(look), err=True)
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
     with (
         _account(ledger, f"evaluate {_title(predictions)}") as account,

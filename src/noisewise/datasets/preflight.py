@@ -34,6 +34,7 @@ __all__ = [
     "look_at_budget",
     "look_at_columns",
     "look_at_names",
+    "look_at_names_alone",
     "look_at_numbers",
     "look_at_rows",
     "look_at_target",
@@ -222,6 +223,18 @@ def look_at_names(frame: Any) -> Look:
                 "people. The promise then is for one row, not for one person; say whose rows they "
                 "are (units= in Python, --unit COLUMN on the command line)"
             )
+    return found
+
+
+def look_at_names_alone(names: Iterable[str]) -> Look:
+    """Look for columns of a table that an engine holds: nothing of its rows is read for this."""
+    found = Look()
+    for name in filter(looks_like_unit, names):
+        found.warnings.append(
+            f"{name!r} seems to say whose a row is. If it names somebody twice, rows are not "
+            "people: the promise is for one row, not for one person, unless you say "
+            f"--unit {name}"
+        )
     return found
 
 
