@@ -2,10 +2,13 @@
 
 import json
 import pickle
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from joblib import parallel_backend
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -81,6 +84,39 @@ def test_fits_in_other_processes_are_charged_too(tmp_path, parallel):
     path = tmp_path / "all.ledger"
     cross_val_score(classifier(steps=3, ledger=path), *data(), cv=3, n_jobs=parallel)
     assert count(path) == 3
+
+
+def test_fits_in_threads_all_end_and_are_those_of_one_thread(tmp_path):
+    """Threads of joblib share torch's generator, and start while others fit: two of six were
+    refused in the middle, after they had been charged."""
+    path, over = tmp_path / "all.ledger", threading.Event()
+
+    def start_others():
+        while not over.wait(0.002):
+            threading.Thread(target=over.wait, daemon=True).start()
+
+    model = classifier(steps=6, random_state=3)
+    alone = cross_val_score(model, *data(), cv=4)
+    others = threading.Thread(target=start_others)
+    others.start()
+    try:
+        with parallel_backend("threading", n_jobs=3):
+            found = cross_val_score(
+                clone(model).set_params(ledger=path), *data(), cv=4, n_jobs=3, error_score="raise"
+            )
+    finally:
+        over.set()
+        others.join()
+    assert found.tolist() == alone.tolist()
+    assert count(path) == 4
+
+
+def test_a_forked_process_does_not_wait_for_the_fit_of_a_thread_that_is_not_there():
+    held = fits.one_fit_at_a_time()
+    with held:
+        fits._renew_turn()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(fits.one_fit_at_a_time().acquire, timeout=5).result()
 
 
 def test_an_open_ledger_survives_a_clone_and_is_the_same_file(tmp_path):

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from noisewise.gradients import SLACK, Propagated, bounded_sum
+from noisewise.gradients import (
+    SLACK,
+    Clipped,
+    GradientEngine,
+    InputScaled,
+    PerLayer,
+    Propagated,
+    bounded_sum,
+)
 from noisewise.gradients.contractions import (
     ConvolutionContraction,
     LinearContraction,
@@ -25,17 +33,19 @@ from noisewise.gradients.contractions.rounding import (
     RECORDS,
     RUN,
     SHARED,
+    WIDEST,
     Totals,
     adds_whole,
     gamma,
     kernel_records,
+    propagated_slack,
     row_norms,
     spread,
     unit,
 )
 from noisewise.gradients.lipschitz import Gate, shortened
-from noisewise.gradients.sums import FEW
-from noisewise.nn import BoundedInput, ClipGradient
+from noisewise.gradients.sums import FEW, sensitivity_of
+from noisewise.nn import BoundedInput, ClipGradient, SpectralConv2d, SpectralLinear
 
 U = unit(torch.float32)
 
@@ -65,6 +75,86 @@ def test_the_budget_of_a_layer_by_itself_adds_up():
     norms = gamma(BLOCK + 2, torch.float32) + 4 * U
     total = (ALONE + runs + norms + 2 * U * FEW) * 1.001
     assert 0.8 * SLACK < total <= SLACK
+
+
+@pytest.mark.parametrize("positions", [1, 2, 9, 14, 16, 49, 64, 100, 256, 400, 1024, 1400, 5000])
+def test_the_budget_of_a_propagated_bound_adds_up(positions):
+    """Whatever slack is stated, kernels of the size that it allows stay within it (#propagated)."""
+    for dtype in (torch.float32, torch.float64):
+        slack = propagated_slack(positions, dtype)
+        assert SLACK <= slack <= WIDEST
+        for stated in (SLACK, slack, 2e-3, WIDEST):
+            records = kernel_records(positions, 1.0, dtype, alone=True, slack=stated)
+            if records == 1 or positions == 1:
+                continue  # within the left column
+            kernels = unit(dtype) * positions * (3 * records**2 + (records - 1) ** 2)
+            additions = [RUN - 1, *range(RUN - 1, 0, -1)]
+            runs = 4 * unit(dtype) * records * math.sqrt(RUN * sum(n * n for n in additions))
+            norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+            assert (kernels + runs + norms + 2 * U * FEW) * 1.001 <= stated
+
+
+class Convolutions(nn.Module):
+    """Layers of 256, 64 and one position, and one that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = SpectralConv2d(3, 8, 3, padding=1)
+        self.again = SpectralConv2d(8, 8, 3, padding=1)
+        self.head = SpectralLinear(8 * 64, 3)
+
+    def forward(self, x):
+        h = nn.functional.avg_pool2d(self.wide(x), 2)
+        return self.head(self.again(self.again(h)).flatten(1))
+
+
+@pytest.mark.parametrize("views", [1, 2])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        Propagated(input_norm=1.0),
+        InputScaled(input_norm=1.0),
+        PerLayer({"wide": Clipped(1.0), "": InputScaled(input_norm=1.0)}),
+    ],
+    ids=lambda found: type(found).__name__,
+)
+def test_every_sensitivity_has_room_for_the_kernels_that_were_run(estimator, views, monkeypatch):
+    """What kernels really add, seen from outside, against what is stated."""
+    torch.manual_seed(0)
+    model, ran = Convolutions(), []
+    contract = ConvolutionContraction.contract
+
+    def noted(self, x, cotangent, total):
+        ran.append((self.weight.name, len(x) // self.views, self.sizes[2]))
+        return contract(self, x, cotangent, total)
+
+    monkeypatch.setattr(ConvolutionContraction, "contract", noted)
+    shape = (20, 3, 16, 16) if views == 1 else (20, views, 3, 16, 16)
+    x, y = torch.randn(shape), torch.arange(20) % 3
+    found = bounded_sum(model, nn.CrossEntropyLoss(), x, y, estimator, views=views)
+    empty = bounded_sum(model, nn.CrossEntropyLoss(), x[:0], y[:0], estimator, views=views)
+    assert found.sensitivities == empty.sensitivities
+    assert [g.slack for g in found.groups] == [g.slack for g in empty.groups]
+    group_of = {name: group for group in found.groups for name in group.names}
+    rest = SLACK - ALONE
+    for name, records, positions in ran:
+        kernels = U * positions * (3 * records**2 + (records - 1) ** 2)
+        assert records == 1 or kernels + rest <= group_of[name].slack
+    larger = {group.name for group in found.groups if group.slack > SLACK}
+    assert any("again" in name for name in larger)
+    assert not any("head" in name or "bias" in name for name in larger)
+    assert ("wide" in larger or "wide.weight" in larger) == (not isinstance(estimator, PerLayer))
+
+
+def test_a_sensitivity_includes_the_slack_that_it_states():
+    assert sensitivity_of(2.0) == pytest.approx(2 * (1 + SLACK))
+    assert sensitivity_of(2.0, 3e-3) == pytest.approx(2 * 1.003)
+    x, y = torch.randn(4, 3, 16, 16), torch.arange(4) % 3
+    engine = GradientEngine(Convolutions(), nn.CrossEntropyLoss(), Propagated(input_norm=1.0))
+    found, exact = engine.sum(x, y), engine.prepared(x)
+    for group in found.groups:
+        assert group.sensitivity == sensitivity_of(exact[group.name], group.slack)
+        assert group.sensitivity > exact[group.name] * (1 + 0.999 * group.slack)
 
 
 @pytest.mark.parametrize("positions", [2, 3, 4, 8, 16, 50, 64, 100, 1024])

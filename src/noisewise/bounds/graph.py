@@ -28,7 +28,7 @@ from noisewise.bounds.recording import (
     record,
     strip,
 )
-from noisewise.bounds.registry import rule_for
+from noisewise.bounds.registry import hooks_of, lookup, rule_for
 from noisewise.bounds.rules.linear import IdentityRule
 from noisewise.errors import UnsupportedModelError
 
@@ -64,11 +64,32 @@ class Graph:
 
     nodes: tuple[Node, ...]
     parameters: tuple[str, ...]
+    #: What was read: run in place of the model, it does what `nodes` speak of.
+    program: fx.GraphModule
+    #: Tensors from which rules took constants, as they were then.
+    constants: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @property
     def input_shape(self) -> Shape:
         """Shape of a record."""
         return self.nodes[0].shape
+
+    def is_current(self) -> bool:
+        """Whether layers and constants are still those that were read."""
+        layers = (node for node in self.nodes if isinstance(node.module, nn.Module))
+        return all(torch.equal(tensor, held) for tensor, held in self.constants) and all(
+            lookup(type(node.module)) is node.rule and not hooks_of(node.module) for node in layers
+        )
+
+    def is_like(self, other: Graph) -> bool:
+        """Whether both were read of one program."""
+        return len(self.nodes) == len(other.nodes) and all(
+            (one.path, one.kind, one.inputs, one.shape, one.parameters, type(one.rule))
+            == (two.path, two.kind, two.inputs, two.shape, two.parameters, type(two.rule))
+            and (one.module is two.module or _same(_settings(one.module), _settings(two.module)))
+            and _same(vars(one.rule), vars(two.rule))
+            for one, two in zip(self.nodes, other.nodes, strict=True)
+        )
 
     def users(self, index: int) -> list[int]:
         """Nodes that read node `index`, once for every time they read it."""
@@ -109,12 +130,15 @@ class _Builder:
         self.trainable = {id(value) for value in model.parameters() if value.requires_grad}
         self.nodes: list[Node] = []
         self.position: dict[fx.Node, int] = {}
+        self.constants: dict[int, tuple[Tensor, Tensor]] = {}
 
     def build(self) -> Graph:
         for node in self.recording.graph.nodes:
             self._add(node, self.recording.first, self.recording.second)
         learnt = tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
-        return Graph(tuple(self.nodes), learnt)
+        recording, constants = self.recording, tuple(self.constants.values())
+        program = fx.GraphModule(recording.root, recording.graph)
+        return Graph(tuple(self.nodes), learnt, program, constants)
 
     def _add(self, node: fx.Node, first: Recorder, second: Recorder) -> None:
         if node.op == "placeholder":
@@ -219,6 +243,8 @@ class _Builder:
     def _check_constant(self, source: fx.Node, path: str, name: str) -> None:
         for origin in ancestors(source):
             tensor = attribute(self.recording.root, str(origin.target))
+            if isinstance(tensor, Tensor):
+                self.constants.setdefault(id(tensor), (tensor, tensor.detach().clone()))
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 raise UnsupportedModelError(
                     f'{name} at "{path}" uses the parameter "{strip(str(origin.target))}" '
@@ -309,6 +335,11 @@ def _flatten(value: Any) -> Iterator[Any]:
             yield from _flatten(part)
     else:
         yield value
+
+
+def _settings(module: Any) -> dict[str, Any]:
+    """Return what a module was made with, also one that stands for a function."""
+    return {"type": type(module), **(vars(module) if isinstance(module, nn.Module) else {})}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -14,12 +14,22 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from torch import nn
+from torch.nn.modules import module as of_all_modules
 from torch.nn.utils.parametrize import is_parametrized
 
 from noisewise.bounds.layer import LayerRule
 from noisewise.errors import UnsupportedModelError
 
-__all__ = ["Refusal", "is_known", "lookup", "refuse_type", "register", "registered", "rule_for"]
+__all__ = [
+    "Refusal",
+    "hooks_of",
+    "is_known",
+    "lookup",
+    "refuse_type",
+    "register",
+    "registered",
+    "rule_for",
+]
 
 RuleType = TypeVar("RuleType", bound=type[LayerRule[Any]])
 
@@ -140,13 +150,7 @@ def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
             f'{kind.__name__} at "{path}" had its forward replaced on the instance, so its rule '
             "says nothing about it. Make it a module type of its own and register a rule."
         )
-    hooks = [
-        *module._forward_hooks.values(),
-        *module._forward_pre_hooks.values(),
-        *module._backward_hooks.values(),
-        *module._backward_pre_hooks.values(),
-    ]
-    if hooks:
+    if hooks := hooks_of(module):
         raise UnsupportedModelError(
             f'{kind.__name__} at "{path}" carries a hook ({_name(hooks[0])}), which may change '
             "what the layer computes or sends back. Remove the hook, or certify before you "
@@ -162,6 +166,17 @@ def rule_for(module: nn.Module, path: str) -> LayerRule[Any]:
             "weight: use noisewise.nn.SpectralLinear, SpectralConv2d or StandardisedConv2d."
         )
     return rule
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """Return whatever may change what a module, or every module, computes or sends back."""
+    kinds = "forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks"
+    return [
+        hook
+        for kind in kinds
+        for held in (getattr(module, f"_{kind}"), getattr(of_all_modules, f"_global_{kind}"))
+        for hook in held.values()
+    ]
 
 
 def _name(function: Any) -> str:

@@ -31,7 +31,13 @@ from noisewise.datasets.working import working
 from noisewise.estimators import tuning
 from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
-from noisewise.estimators.fits import FitAccount, digest_of_fit, note_fit, open_fit_account
+from noisewise.estimators.fits import (
+    FitAccount,
+    digest_of_fit,
+    note_fit,
+    one_fit_at_a_time,
+    open_fit_account,
+)
 from noisewise.estimators.network import (
     Array,
     apply_network,
@@ -292,6 +298,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self, x: Any, y: Any, units: Any = None) -> None:
         """Fit, with or without a ledger; exceptions show no value of a record."""
         self._validate_parameters()
+        with one_fit_at_a_time():
+            self._learn_alone(x, y, units)
+
+    def _learn_alone(self, x: Any, y: Any, units: Any) -> None:
         table = read_units(self._schema, x, units)
         if self.tune is not None:
             tuning.fit_tuned(self, *self._looked_at(x, y, table), table)

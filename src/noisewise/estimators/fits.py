@@ -8,6 +8,7 @@ statement that said so would tell everybody who may fit and read whether a row o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -25,10 +26,30 @@ from noisewise.training import Plan
 from noisewise.training.account import check_same_promise
 from noisewise.training.resolved import ResolvedPlan
 
-__all__ = ["FitAccount", "digest_of_fit", "note_fit", "open_fit_account"]
+__all__ = ["FitAccount", "digest_of_fit", "note_fit", "one_fit_at_a_time", "open_fit_account"]
 
 _lock = threading.Lock()
 _fits = 0
+_turn = threading.RLock()
+
+
+def one_fit_at_a_time() -> contextlib.AbstractContextManager[Any]:
+    """Let a fit run from its look at the records to its end before another thread begins one.
+
+    Threads share torch's generator, and a step that meets another's seeds is refused: after its
+    charge. So they wait before it (joblib's threads in a grid search, for example).
+    """
+    return _turn
+
+
+def _renew_turn() -> None:
+    """A process that was forked while another thread had its turn would wait for ever."""
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_turn)
 
 
 class FitAccount:

@@ -23,11 +23,15 @@ from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.losses import loss_rule_for
 from noisewise.bounds.norms.lengths import row_norms
 from noisewise.bounds.propagation import Propagation, propagate, uses_of
+from noisewise.gradients.contractions.rounding import SLACK, propagated_slack
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
 from noisewise.separation.refusal import RefusedError
 
-__all__ = ["Gate", "LipschitzBounds", "shortened"]
+__all__ = ["Gate", "LipschitzBounds", "Way", "changed", "shortened"]
+
+#: Digests of all that a forward pass asked of torch, and of the floats in it.
+Way = tuple[int, int]
 
 
 class LipschitzBounds:
@@ -36,6 +40,15 @@ class LipschitzBounds:
     def __init__(self, graph: Graph, loss: Any, enforced: bool) -> None:
         self.graph, self.loss, self.enforced = graph, loss, enforced
         self.cache = NormCache()
+        #: What forward passes did that were seen to do what the graph says.
+        self.ways: set[Way] = set()
+
+    def require_current(self, loss: Any) -> None:
+        """Refuse to bound what is no longer what was read."""
+        rule, module = loss_rule_for(loss)
+        known = type(module) is type(self.loss[1]) and (module is loss) == (self.loss[1] is loss)
+        if not (self.graph.is_current() and rule is self.loss[0] and known):
+            raise changed("a layer, a hook, a buffer or the loss is another one")
 
     @staticmethod
     def of(model: nn.Module, loss: Any, x: Any, views: int) -> LipschitzBounds:
@@ -77,6 +90,17 @@ class LipschitzBounds:
             cache=self.cache,
         )
 
+    def slacks(self, groups: Sequence[GroupSpec], views: int) -> dict[str, float]:
+        """Slack for rounding of each group: the largest of its uses (rounding.md#propagated)."""
+        found = {group.name: SLACK for group in groups}
+        owner = {name: group.name for group in groups for name in group.names}
+        for node in self.graph.nodes:
+            for local, name in node.parameters.items():
+                if name in owner:
+                    slack = _slack_of(getattr(node.module, local), node.shape, views)
+                    found[owner[name]] = max(found[owner[name]], slack)
+        return found
+
     def limits(
         self,
         groups: Sequence[tuple[GroupSpec, Any]],
@@ -107,6 +131,23 @@ class LipschitzBounds:
         for (group, _), uses in zip(scaled, nodes, strict=True):
             result[group.name] = total(*uses) if uses else 0.0
         return result
+
+
+def _slack_of(parameter: nn.Parameter, shape: Sequence[int], views: int) -> float:
+    """Slack of a parameter's sensitivity, for one use that returns this shape for every record."""
+    if parameter.dim() < 2:
+        return SLACK
+    positions = math.prod(shape) * views // parameter.shape[0]
+    return propagated_slack(max(positions, 1), torch.promote_types(parameter.dtype, torch.float32))
+
+
+def changed(what: str) -> RefusedError:
+    """Say that bounds are those of another program."""
+    return RefusedError(
+        f"bounds were propagated through the model as it was at the first batch, and {what}",
+        "Make a new run, or bounded sum, after a change; write what depends on the state of "
+        "training as settings of layers, and tensors that forward makes as buffers.",
+    )
 
 
 def shortened(x: Tensor, limit: float) -> Tensor:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
@@ -24,7 +24,7 @@ from noisewise.gradients.compiled import as_written
 from noisewise.gradients.foreign import require_known, require_no_modes
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.interception import Following, Interception
-from noisewise.gradients.lipschitz import Gate, shortened
+from noisewise.gradients.lipschitz import Gate, Way, shortened
 from noisewise.gradients.losses import check_losses
 from noisewise.gradients.marking import constant, followed, tensors
 from noisewise.gradients.models import call_model
@@ -79,9 +79,19 @@ class Piece:
         How records are one unit, as of `Tape`.
     barred : Tensor, optional
         Slots of records that count nothing.
-    factors
+    factors, slacks
         As of `Tape`.
+    program : Module, optional
+        Run in place of the model.
+
+    Attributes
+    ----------
+    way, entering
+        What the forward pass did where bounds are propagated through it, and with what records.
     """
+
+    way: Way | None = None
+    entering: tuple[tuple[int, ...], torch.dtype] | None = None
 
     def __init__(
         self,
@@ -107,7 +117,10 @@ class Piece:
         gathers: bool = False,
         barred: Tensor | None = None,
         factors: Factors | None = None,
+        slacks: Mapping[str, float] | None = None,
+        program: nn.Module | None = None,
     ) -> None:
+        self.program = interception.model if program is None else program
         self.each, self.weights, self.barred = each, weights, barred
         self.interception, self.wiring, self.losses_of = interception, wiring, losses_of
         self.x, self.y = constant(x), constant(y)
@@ -131,6 +144,7 @@ class Piece:
             None if propagating(estimator) is None else weights,
             gathers,
             factors,
+            slacks,
         )
         self.output: Any = None
         self.losses: Tensor | None = None
@@ -162,9 +176,11 @@ class Piece:
         with self._following():
             x = self._inputs()
             with self._handling():
-                model = self.interception.model
-                output = without_values(self.path, "the model", partial(call_model, model), x)
+                model = partial(call_model, self.program)
+                output = without_values(self.path, "the model", model, x)
             if self.bounded is not None:
+                self.entering = tuple(x.shape[1:]), x.dtype
+                self.way = self.path.digest, self.path.floats
                 self.gate = Gate(self.bounded.loss_clip)
                 self.path.hand_over(pytree.tree_leaves(output))
                 output = self.gate.guard(output)

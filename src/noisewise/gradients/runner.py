@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from noisewise.bounds.norms.precision import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
+from noisewise.gradients.agreeing import Agreeing
 from noisewise.gradients.batches import Part, signature
 from noisewise.gradients.buffers import Buffers, Held
 from noisewise.gradients.chance import Chance
@@ -46,7 +47,7 @@ class WatchedWarning(UserWarning):
     """Every step is watched, since a proof of one does not speak for the next."""
 
 
-class Runner(Comparing, Failing):
+class Runner(Comparing, Failing, Agreeing):
     """A model on the tape, and what is proven of it.
 
     Attributes
@@ -61,6 +62,8 @@ class Runner(Comparing, Failing):
         Inputs and targets of the batch under way.
     factors : mapping of str to callable
         What gives records their factors, for every group, in the batch under way.
+    slacks : dict of str to float
+        What rounding may take of the sensitivities of groups, where it is not the usual.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -81,6 +84,7 @@ class Runner(Comparing, Failing):
     batch: Sequence[Tensor] = ()
     whole: tuple[Any, Any] = (None, None)
     factors: Factors
+    slacks: dict[str, float]
     interception: Interception
     buffers: Buffers
     lingering: Lingering
@@ -145,12 +149,13 @@ class Runner(Comparing, Failing):
     ) -> Piece:
         """A piece that was run step by step, or one that was watched in its place."""
         wiring = piece.wiring
-        if wiring.proves(piece.path):
+        if self._proves(piece, wiring):
             self._compare_grouped(piece, part, wiring, limits)
             self._note_alive(piece, wiring)
             return piece
         if piece.watch is not None and piece.path.digest != -1 and not piece.meets_strangers:
             self._judge(piece, wiring)
+            self._agree(piece, part, wiring, limits)
             self._compare_slots(piece, part, wiring, limits)
             return piece
         if self.buffers.count:
@@ -183,7 +188,7 @@ class Runner(Comparing, Failing):
             piece = self._piece(part, wiring, limits)
             try:
                 self._through(piece, select)
-                if wiring.proves(piece.path):
+                if self._proves(piece, wiring):
                     self._compare_grouped(piece, part, wiring, limits)
                     self._note_alive(piece, wiring)
                     return piece
@@ -230,6 +235,7 @@ class Runner(Comparing, Failing):
             self.buffers.restore(held)  # what records wrote there is not left behind
             raise
         self.buffers.learn(held)
+        self._agree(piece, part, wiring, limits)
         self._compare_slots(piece, part, wiring, limits)
         if self.assumed is not None and not self.looking:
             compare_halves(self.model, self.losses_of, part.x, part.y)
@@ -294,6 +300,7 @@ class Runner(Comparing, Failing):
         watched: bool = False,
         summing: bool = True,
         before: Storages | None = None,
+        program: nn.Module | None = None,
     ) -> Piece:
         piece = Piece(
             self.interception,
@@ -317,6 +324,8 @@ class Runner(Comparing, Failing):
             gathers=part.gathered is not None,
             barred=part.barred,
             factors=self.factors,
+            slacks=self.slacks,
+            program=program,
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)

@@ -43,7 +43,7 @@ from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.retained import Lingering
 from noisewise.gradients.runner import Runner
 from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
-from noisewise.gradients.sums import BoundedSum, Group, sensitivity_of, sum_type
+from noisewise.gradients.sums import SLACK, BoundedSum, Group, sensitivity_of, sum_type
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
@@ -133,7 +133,7 @@ class Summation(Runner):
         self.buffers.line_that = self.line_that
         self.lingering = Lingering(model)
         self.progress = 0.0
-        self.factors = {}
+        self.factors, self.slacks = {}, {}
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
@@ -189,6 +189,7 @@ class Summation(Runner):
     def _limits(self, x: Any) -> dict[str, float]:
         """Bound on one record's contribution per group, at the present weights."""
         groups, limits = self.groups, {}
+        self.slacks = {}
         if not isinstance(self.estimator, Lipschitz):
             names = [group.name for group in groups]
             limits = dict(zip(names, self.estimator.limits(groups), strict=True))
@@ -196,9 +197,11 @@ class Summation(Runner):
             return limits
         if self.bounds is None:
             self.bounds = LipschitzBounds.of(self.model, self.loss, self._sample(x), 1)
+        self.bounds.require_current(self.loss)
         rules = [(group, rule_of(self.estimator, group)) for group in groups]
         bounded = [(g, rule) for g, rule in rules if isinstance(rule, Lipschitz)]
         limits.update(self.bounds.limits(bounded, self._unmeasured, self.improvements))
+        self.slacks = self.bounds.slacks([group for group, _ in bounded], self.views)
         return limits
 
     # -- sums ---------------------------------------------------------------------------
@@ -456,7 +459,8 @@ class Summation(Runner):
                 if total is None:
                     total = torch.zeros_like(parameter, dtype=kind)
                 gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
-            sensitivity = sensitivity_of(limits[spec.name])
-            groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size))
+            slack = self.slacks.get(spec.name, SLACK)
+            sensitivity = sensitivity_of(limits[spec.name], slack)
+            groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size, slack))
         kind = sum_type(next(iter(self.parameters.values())).dtype, 0)
         return BoundedSum(tuple(groups), records, found.nonfinite, found.norms(kind))

@@ -16,21 +16,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from noisewise.gradients.contractions.rounding import SLACK
+
 __all__ = ["FLOOR", "SLACK", "BoundedSum", "Group", "sensitivity_of", "sum_type"]
 
-#: Relative allowance for floating-point rounding on every sensitivity
-#: (docs/proofs/contract.md#numbers); that it is enough
-#: is derived in docs/proofs/rounding.md#budget.
-SLACK = 1e-3
 #: What numbers too small for float32 may add to a sum: docs/proofs/rounding.md#floor.
 FLOOR = 1e-19
 #: Largest number of records whose sum is rounded to float32: docs/proofs/rounding.md#result.
 FEW = 1024
 
 
-def sensitivity_of(limit: float) -> float:
+def sensitivity_of(limit: float, slack: float = SLACK) -> float:
     """How far one record moves a computed sum, if its exact one is moved by `limit` at most."""
-    return limit * (1 + SLACK) + FLOOR if limit else 0.0
+    return limit * (1 + slack) + FLOOR if limit else 0.0
 
 
 def sum_type(parameter: torch.dtype, records: int) -> torch.dtype:
@@ -54,6 +52,8 @@ class Group:
         together. Includes the slack for rounding.
     size : int
         Number of entries.
+    slack : float
+        That of `sensitivity`, relative to the exact sum's.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Group:
     gradients: dict[str, Tensor]
     sensitivity: float
     size: int
+    slack: float = SLACK
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class BoundedSum:
                 {n: joined(a.gradients[n], b.gradients[n]) for n in a.names},
                 a.sensitivity,
                 a.size,
+                a.slack,
             )
             for a, b in zip(self.groups, other.groups, strict=True)
         )

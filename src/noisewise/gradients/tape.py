@@ -77,6 +77,8 @@ class Tape:
         records are bounded by themselves; whether to add all up, for a unit that is bounded later.
     factors : mapping of str to callable
         From the measures of records to their factors, for every group.
+    slacks : mapping of str to float
+        What rounding may take of the sensitivities of groups, where it is not the usual.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Tape:
         weights: Tensor | None = None,
         gathers: bool = False,
         factors: Factors | None = None,
+        slacks: Mapping[str, float] | None = None,
     ) -> None:
         self.factors: Factors = {} if factors is None else factors
+        self.slacks: Mapping[str, float] = {} if slacks is None else slacks
         self.each, self.weights, self.gathers = each, weights, gathers
         self.wiring, self.watch, self.valid = wiring, watch, valid
         self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
@@ -359,10 +363,11 @@ class Tape:
         elif measures == "nothing" or (
             measures == "input" and not self.unmeasured.isdisjoint(self.members[group])
         ):
-            part.alone = True  # every use has a bound of its own
+            # Every use has a bound of its own.
+            part.alone, part.slack = True, self.slacks.get(group)
             add_to(self.sums, part.sums(self.weights, None))
         elif measures == "input":
-            part.alone = True
+            part.alone, part.slack = True, self.slacks.get(group)
             norm = part.input_squares().double().sqrt()
             keep = needed(norm)
             # The limit is that of a cotangent, so a factor may undo the Jacobian and no more.

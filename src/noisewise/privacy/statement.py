@@ -149,7 +149,7 @@ class Statement:
                 "ask for a larger delta, or add more noise"
             )
         sampler = sampler_of(events, unit) if sampler is None else sampler
-        for problem in (sampler_problem(sampler, events), rows_problem(unit, events)):
+        for problem in (sampler_problem(sampler, events, unit), rows_problem(unit, events)):
             if problem is not None:
                 raise ValueError(problem)
         for text in (unit, mechanism, sampler, randomness, *sentences):
@@ -326,7 +326,7 @@ class Statement:
             if is_unsound(sentence):
                 raise StatementError(f"no epsilon can be stated: {shorten(sentence)}")
         for problem in (
-            sampler_problem(self.sampler, self.history),
+            sampler_problem(self.sampler, self.history, self.unit),
             rows_problem(self.unit, self.history, self.assumptions),
         ):
             if problem is not None:

@@ -18,6 +18,9 @@ __all__ = ["SCHEMA_VERSION", "check_shape", "digest", "parse", "shorten", "state
 #: cannot be told whether its assumptions were emptied.
 SCHEMA_VERSION = 2
 
+#: What derives the numbers; `versions` names all of it.
+SOFTWARE = ("noisewise", "dp-accounting", "python")
+
 #: The one field that not every statement has: one for rows of units, and no other.
 _OPTIONAL = "unit_rows"
 
@@ -134,6 +137,11 @@ def check_shape(fields: Any) -> None:
         raise StatementError(f"fields of the wrong type: {wrong}")
     for name in (*texts, "versions", "assumptions"):
         _check_said(name, fields[name])
+    if left_out := [name for name in SOFTWARE if name not in fields["versions"]]:
+        raise StatementError(
+            f"versions does not say which {', '.join(left_out)} derived the numbers; ask the "
+            "author of the statement to derive it again."
+        )
 
 
 def _all_texts(values: Iterable[Any]) -> bool:

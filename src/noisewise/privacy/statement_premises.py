@@ -106,25 +106,32 @@ def rows_problem(unit: str, history: History, texts: Iterable[str] = ()) -> str 
     )
 
 
-def sampler_problem(sampler: str, history: History) -> str | None:
+def sampler_problem(sampler: str, history: History, unit: str) -> str | None:
     """Return why a text about sampling does not follow from the history, if so.
 
     It is not searched for contradictions: it must be a text that the library writes, for exactly
-    the rates of the history. Statements that were composed have several, with a semicolon between.
+    the rates of the history, and of rows where they are rows. Statements that were composed have
+    several, with a semicolon between.
     """
     named: set[str] = set()
+    drawn: set[str] = set()
     everybody = False
-    for part in sampler.split("; "):
+    parts = sampler.split("; ")
+    if len(set(parts)) < len(parts):
+        return f"sampler says {sampler[:100]!r}, some of it twice"
+    for part in parts:
         text = part.removeprefix(_CALLER)
-        numbers = text
-        for words in POISSON.values():
-            numbers = numbers.removeprefix(words)
+        kind = next((kind for kind, words in POISSON.items() if text.startswith(words)), None)
+        numbers = text.removeprefix(POISSON[kind]) if kind else ""
         if text in _ALL:
             everybody = True
-        elif text != numbers and _NUMBERS.fullmatch(numbers):
+        elif kind and _NUMBERS.fullmatch(numbers):
             named.update(numbers.split(", "))
+            drawn.add(kind)
         else:
             return f"sampler says {part[:100]!r}, which no analysis of the history is about"
+    if problem := _drawn_problem(drawn, history, unit):
+        return f"sampler says {sampler[:100]!r}, but {problem}"
     rates = set(_rates(history))
     others = any(not event.secret_rates for event in history)
     # If nothing was released yet, whatever the plan says of sampling is true.
@@ -133,6 +140,17 @@ def sampler_problem(sampler: str, history: History) -> str | None:
             f"sampler says {sampler[:100]!r}, but the history has the sample rates "
             f"{', '.join(sorted(rates)) or 'none'}"
         )
+    return None
+
+
+def _drawn_problem(drawn: set[str], history: History, unit: str) -> str | None:
+    """Return why what is drawn is not what the history is about, if so."""
+    if unit == "one record" and drawn - {"record"}:
+        return "the unit is 'one record'"
+    parts = [part for event in history for part in event.parts if part.secret_rates]
+    rows = {bool(getattr(part, "rows", None)) for part in parts}
+    if history and rows != {kind == "row" for kind in drawn}:
+        return "the history has another kind of sampling"
     return None
 
 

@@ -6,6 +6,7 @@ import _thread
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
 from multiprocessing import pool
@@ -16,6 +17,12 @@ from torch.utils import dlpack
 
 __all__ = ["noticing_threads"]
 
+#: What starts a thread in the end, by version of Python.
+_JOINABLE = [n for n in ("_start_new_thread", "_start_joinable_thread") if hasattr(threading, n)]
+_STARTS = {"start_new_thread", *_JOINABLE}
+#: Seconds in which threads begin that are being started when starts begin to be noted, once.
+_SETTLED = 0.01
+
 _DOORS: tuple[tuple[Any, str], ...] = (
     (threading.Thread, "start"),
     (futures.ThreadPoolExecutor, "submit"),
@@ -23,7 +30,7 @@ _DOORS: tuple[tuple[Any, str], ...] = (
     (queue.Queue, "put"),
     (pool.Pool, "_check_running"),  # asked by everything that hands work to a pool
     (_thread, "start_new_thread"),
-    (threading, "_start_new_thread"),
+    *((threading, name) for name in _JOINABLE),
     (dlpack, "to_dlpack"),  # another library may read the memory from now on
     (torch._C, "_to_dlpack"),
     (torch._tensor_str, "_str"),
@@ -49,18 +56,47 @@ class _Door:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if not caller.startswith(_TRUSTED):
                 own = threading.get_ident()
-                for notice in [told for thread, told in _TOLD if thread == own][-1:]:
+                told = [notice for thread, notice in _TOLD if thread == own][-1:]
+                for notice in told:
                     notice(f"{self.kind.__name__}.{self.name}")
+                if not told and self.name in _STARTS:
+                    args = (_Elsewhere.starting(args[0]), *args[1:])
             return self.original(*args, **kwargs)
 
         return watched
 
     def watch(self) -> None:
-        self.original = vars(self.kind).get(self.name)
-        setattr(self.kind, self.name, self._watched)
+        if vars(self.kind).get(self.name) is not self._watched:
+            self.original = vars(self.kind).get(self.name)
+            setattr(self.kind, self.name, self._watched)
+            if self.name in _STARTS:
+                time.sleep(_SETTLED)
 
     def leave(self) -> None:
-        setattr(self.kind, self.name, self.original)
+        if self.name not in _STARTS:  # or starts that are under way would be missed the next time
+            setattr(self.kind, self.name, self.original)
+
+
+class _Elsewhere:
+    """Threads that were started by threads that nobody follows: not by the program.
+
+    So many were asked for, and so many of them run by now.
+    """
+
+    asked = running = 0
+
+    @classmethod
+    def starting(cls, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Note that a thread is asked for, and return what it has to do, after it was noted."""
+        with _LOCK:
+            cls.asked += 1
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            with _LOCK:
+                cls.running += 1
+            return function(*args, **kwargs)
+
+        return noted
 
 
 _ALL = tuple(_Door(kind, name) for kind, name in _DOORS)
@@ -82,14 +118,16 @@ class noticing_threads:  # noqa: N801 - a context, entered at every step: no gen
                 for door in _ALL:
                     door.watch()
             _TOLD.append(self._caller)
-        self._before = torch.initial_seed(), _thread._count()
+        # Never less than those of all others, whoever is about to start now.
+        running = _Elsewhere.running
+        self._before = torch.initial_seed(), _thread._count() - running
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         seed, count = self._before
         try:
             if kind is None and torch.initial_seed() != seed:
                 self._notice("a seed of torch's generator")
-            if kind is None and _thread._count() > count:
+            if kind is None and _thread._count() - _Elsewhere.asked > count:
                 self._notice("a thread that was started")
         finally:
             with _LOCK:

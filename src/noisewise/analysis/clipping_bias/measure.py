@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.gradients import SLACK, BoundedSum, GradientEngine, Group, GroupSpec
+from noisewise.gradients import BoundedSum, GradientEngine, Group, GroupSpec
 from noisewise.gradients.combinations import propagating, rule_of
 from noisewise.gradients.losses import record_losses
 from noisewise.privacy import _validate
@@ -272,7 +272,7 @@ def _shortened(group: Group, bounded: BoundedSum, engine: GradientEngine, steep:
     if measured is None:
         return steep
     rule = rule_of(engine.estimator, GroupSpec(group.name, group.names, group.size))
-    factor = rule.scale(measured, group.sensitivity / (1 + SLACK))
+    factor = rule.scale(measured, group.sensitivity / (1 + group.slack))
     return (factor < 1 - SAME) | ~torch.isfinite(measured)
 
 

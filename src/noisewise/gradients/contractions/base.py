@@ -117,8 +117,10 @@ class Contraction(ABC):
     """One use of one or more parameters by an operation, for a batch of records."""
 
     records: int
-    #: Whether no other use shares its bound (docs/proofs/rounding.md#alone).
+    #: Whether no other use shares its bound, and the slack for rounding that its sensitivity has
+    #: then; None: the usual one (docs/proofs/rounding.md#alone).
     alone: bool = False
+    slack: float | None = None
 
     @property
     @abstractmethod

@@ -40,6 +40,7 @@ from noisewise.gradients.contractions.rounding import (
     POSITIONS,
     RECORDS,
     RUN,
+    SLACK,
     Totals,
     alike,
     gamma,
@@ -142,7 +143,8 @@ class PairContraction(Contraction):
     @property
     def shared(self) -> int:
         """How many records share a kernel of the contraction; one: none does."""
-        return kernel_records(self.sizes[2], self._ratio, self.kernel_type, self.alone)
+        slack = SLACK if self.slack is None else self.slack
+        return kernel_records(self.sizes[2], self._ratio, self.kernel_type, self.alone, slack)
 
     def spread(self) -> float:
         """Let products of a record be so many times longer than its bound, and return how many."""

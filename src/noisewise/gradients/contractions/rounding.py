@@ -3,7 +3,7 @@
 Everything here is derived in docs/proofs/rounding.md; each constant names its section there.
 One record, added or removed, moves a computed sum by its own contribution and by the change
 of rounding in the kernels that it touches. Kernels are cut so short, and norms are taken so
-carefully, that the second part stays below `noisewise.gradients.SLACK` whatever the records.
+carefully, that the second part stays below the slack of the sensitivity whatever the records.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ __all__ = [
     "BLOCK",
     "RECORDS",
     "RUN",
+    "SLACK",
     "Totals",
     "adds_whole",
     "alike",
     "gamma",
     "kernel_records",
+    "propagated_slack",
     "row_norms",
     "spread",
     "unit",
 ]
 
+#: Relative allowance for rounding on a sensitivity (docs/proofs/contract.md#numbers). That it is
+#: enough is derived in docs/proofs/rounding.md#budget.
+SLACK = 1e-3
+#: The largest one, where only a propagated bound is known of a record: #propagated.
+WIDEST = 5e-3
 #: Records whose contributions one float32 kernel adds, where each contributes one product to
 #: every entry: docs/proofs/rounding.md#kernels.
 RECORDS = 64
@@ -38,12 +45,15 @@ RECORDS = 64
 RUN = 4
 #: Share of the slack for kernels that add several products of a record to an entry: #kernels.
 SHARED = 2.45e-4
-#: The same where no other layer has the same bound: #alone.
+#: What is left for them where no other layer has the same bound, and what all else takes: #alone.
 ALONE = 8e-4
+_REST = SLACK - ALONE
 #: Largest number of records in such a kernel, a power of two so that kernels nest: #layers.
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
+#: Numbers of records for which a larger slack is worth while.
+_FAST = (16, 8, 4)
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
 POSITIONS = 1024
 PIECES = 16
@@ -69,7 +79,27 @@ def spread(positions: int) -> float:
     return 4.0 * math.sqrt(positions)
 
 
-def kernel_records(positions: int, ratio: float, dtype: torch.dtype, alone: bool = False) -> int:
+def _alone(records: int, positions: int, ratio: float, dtype: torch.dtype) -> float:
+    """Error of a layer's sums, in bounds: of three full kernels, of one that lacks a record."""
+    kernels = unit(dtype) * positions * ratio * (3 * records**2 + (records - 1) ** 2)
+    return kernels + _REST
+
+
+def propagated_slack(positions: int, dtype: torch.dtype) -> float:
+    """Return the slack of a layer of which only a propagated bound is known.
+
+    The usual one, unless kernels of more records pay for a larger one. Kernels are cut by
+    `kernel_records` to whatever slack the sensitivity has, so it cannot be too small for them.
+    """
+    if positions == 1:
+        return SLACK
+    found = (_alone(records, positions, 1.0, dtype) for records in _FAST)
+    return max(SLACK, next((slack for slack in found if slack <= WIDEST), SLACK))
+
+
+def kernel_records(
+    positions: int, ratio: float, dtype: torch.dtype, alone: bool = False, slack: float = SLACK
+) -> int:
     """Return how many records may share a float32 kernel; one: each is computed by itself.
 
     Parameters
@@ -82,16 +112,17 @@ def kernel_records(positions: int, ratio: float, dtype: torch.dtype, alone: bool
         Of the kernel.
     alone : bool
         Whether the bound is that of this layer only.
+    slack : float
+        Of the sensitivity that is stated of a layer alone: what its kernels may take.
     """
     if positions == 1:
         return RECORDS
     limit = RECORDS if dtype == torch.float64 else _MOST
-    each = unit(dtype) * positions * ratio
     if alone:
-        fits = (c for c in range(limit, 0, -1) if each * (3 * c**2 + (c - 1) ** 2) <= ALONE)
+        fits = (c for c in range(limit, 0, -1) if _alone(c, positions, ratio, dtype) <= slack)
         shared = next(fits, 1)
     else:
-        most = math.isqrt(int(SHARED / (4 * each)))
+        most = math.isqrt(int(SHARED / (4 * unit(dtype) * positions * ratio)))
         shared = min(limit, 1 << max(0, most.bit_length() - 1))
     return shared if shared >= _LEAST else 1
 
