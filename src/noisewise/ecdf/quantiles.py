@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +30,8 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
 from noisewise.ecdf.registry import curve
+from noisewise.ecdf.search import Search
+from noisewise.ecdf.sources.tables import rows_in_memory, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import tightest
 from noisewise.privacy.events import Event, Pure, ZeroConcentrated
@@ -39,6 +42,7 @@ from noisewise.release import (
     ONE_ROW,
     Aggregator,
     Contribution,
+    Envelope,
     LedgerOrPath,
     PerUnit,
     Query,
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dp_median", "dp_quantile", "plan_quantiles"]
 
-MECHANISMS = ("auto", "exponential", "curve")
+MECHANISMS = ("auto", "exponential", "search", "curve")
 #: The part of the budget for limits, if there are any.
 LIMIT_SHARE = 0.5
 # What is missed on average, on public shapes (normal, lognormal, uniform; rounded, and with 60 %
@@ -82,7 +86,7 @@ def dp_quantile(
     relation: Relation | str = "add-remove",
     units: Any = None,
     max_per_unit: int = 1,
-    mechanism: Literal["auto", "exponential", "curve"] = "auto",
+    mechanism: Literal["auto", "exponential", "search", "curve"] = "auto",
     interval: float | None = None,
     bins: int = 2**15,
     aggregator: Aggregator | None = None,
@@ -145,26 +149,54 @@ def dp_quantile(
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
-    elsewhere = aggregator is not None or data is not None
-    if mechanism == "exponential" and elsewhere:
+    if data is not None:
+        without_others(aggregator)
+        x, units, data = rows_in_memory(data, x, units)
+    here = aggregator is None and data is None
+    if mechanism == "exponential" and not here:
         raise ValueError(
-            "mechanism='exponential' looks at all records at once, which no aggregator and no "
-            "grouped query of a table can: leave it out, and the quantiles come from a curve"
+            "mechanism='exponential' ranks all records at once, which no aggregator and no grouped "
+            "query of a table can: leave it out, and the quantiles are searched for by few counts"
         )
-    choice = plan_quantiles(
-        Decimals(grid.lower, grid.upper), different, relation, budget, most, level
-    )
-    if (
-        elsewhere
-        or mechanism == "curve"
-        or (mechanism == "auto" and _curve_is_better(choice, relation, budget, bins))
-    ):
+    domain = Decimals(grid.lower, grid.upper)
+    choice = plan_quantiles(domain, different, relation, budget, most, level)
+    if mechanism == "auto":
+        mechanism = _best(choice, relation, budget, bins, here=here)
+    options: dict[str, Any] = {
+        "bounds": (grid.lower, grid.upper), "relation": relation, "units": units,
+        "max_per_unit": max_per_unit, "aggregator": aggregator, "data": data,
+    }  # fmt: skip
+    if mechanism == "curve":
         curve = dp_ecdf(
-            x, bounds=(grid.lower, grid.upper), epsilon=epsilon, delta=delta, bins=bins,
-            relation=relation, units=units, max_per_unit=max_per_unit, aggregator=aggregator,
-            ledger=ledger, seed=source, rho=rho, data=data,
+            x, epsilon=epsilon, delta=delta, bins=bins, ledger=ledger, seed=source, rho=rho,
+            **options,
         )  # fmt: skip
         return _from_curve(curve, wanted)
+    if mechanism == "search":
+        search = Search(domain, different)
+        spent = _for_looks(search, budget, relation, gaussian=aggregator is None)
+        whole = most.told(Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho))
+        with open_account(
+            ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
+            accountant=tightest((whole,)),
+        ) as account:  # fmt: skip
+            envelope = Envelope(account, whole, source)
+
+            def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
+                return dp_ecdf(
+                    x, epsilon=part.epsilon if part.rho is None else None, rho=part.rho,
+                    thresholds=thresholds, ledger=envelope, seed=envelope.rng, **options,
+                )  # fmt: skip
+
+            seen = search.run(look, spent)
+        said = f"{_named(different)}, searched for in {seen.looks} looks at counts; the last one: "
+        promise = replace(
+            seen.curve.promise,
+            delta=stated_delta(budget),
+            mechanism=said + seen.curve.mechanism.description,
+        )
+        value = dict(zip(different, seen.values, strict=True))
+        return _from_curve(replace(seen.curve, promise=promise), wanted, value)
     found = _released(x, choice, units, bounded, relation, budget, ledger, source)
     numbers = found.value
     value = dict(zip(different, numbers, strict=False))
@@ -177,8 +209,7 @@ def dp_quantile(
         low, high = np.array(pairs, np.float64).reshape(-1, 2).T
         return low.reshape(wanted.shape), high.reshape(wanted.shape)
 
-    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
-    return _result(values.reshape(wanted.shape), found.promise.state, between, choice.description)
+    return _result(_of(value, wanted), found.promise.state, between, choice.description)
 
 
 @curve(answers="The value in the middle.", proof="proofs/curves.md#quantiles")
@@ -271,15 +302,24 @@ def _rates(
     return event, Fraction(rate) * less, Fraction(of_limit) * less
 
 
-def _curve_is_better(choice: RankChoice, relation: Relation, budget: Budget, bins: int) -> bool:
-    """Whether a model says that quantiles of a curve have less error, from public numbers alone."""
-    later = 1 if len(choice.rates) > 1 else 0
-    spread = float(choice.spread(Fraction(1, 2), later)) / choice.planned.value
-    chosen = MISSED_BY_CHOICE * spread / float(choice.rates[0])
-    if chosen < 1:  # of a record: the bins of a curve are worse, whatever its noise is
-        return False
-    read = MISSED_BY_CURVE * math.sqrt(plan(bins, relation, budget).mean_variance)
-    return read < BY_FAR * chosen
+def _best(
+    choice: RankChoice, relation: Relation, budget: Budget, bins: int, *, here: bool
+) -> Literal["exponential", "search", "curve"]:
+    if here:
+        return "exponential"
+    return "search" if len(choice.quantiles) <= 256 else "curve"
+
+
+def _for_looks(search: Search, budget: Budget, relation: Relation, *, gaussian: bool) -> Budget:
+    """Return what looks divide among them: epsilon, or rho if that leaves less noise."""
+    if budget.rho is not None:
+        return budget
+    pure = Budget(budget.epsilon)
+    if budget.kind == "pure" or not gaussian:
+        return pure
+    rho = Budget.concentrated(concentrated_rho(budget.epsilon, budget.delta))
+    cells = search.cells * len(search.quantiles)
+    return min(pure, rho, key=lambda one: plan(cells, relation, one).mean_variance)
 
 
 def _released(
@@ -309,12 +349,10 @@ def _released(
         values = np.ascontiguousarray(rows[:, 0])
         return Ranked(values, bounded.steps(rows[:, 1].astype(np.int64), values))
 
-    names = ", ".join(f"{float(one):g}" for one in choice.quantiles)
     query = Query.of(
         measure,
         Sensitivity(float(most.steps), "linf", relation),
-        f"{'quantile' if len(choice.quantiles) == 1 else 'quantiles'} {names}"
-        + (" with limits" if choice.limits else ""),
+        _named(choice.quantiles) + (" with limits" if choice.limits else ""),
         unit=most.unit,
         assumptions=(PUBLIC_GRID, *most.sentences),
         unit_rows=most.unit_rows,
@@ -327,6 +365,16 @@ def _released(
         accountant=tightest((choice.event,)),
     ) as account:
         return release(query, choice, parties, account, delta=stated_delta(budget), rng=source)
+
+
+def _named(quantiles: tuple[Fraction, ...]) -> str:
+    names = ", ".join(f"{float(one):g}" for one in quantiles)
+    return f"{'quantile' if len(quantiles) == 1 else 'quantiles'} {names}"
+
+
+def _of(value: dict[Fraction, float], wanted: FloatArray) -> FloatArray:
+    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
+    return values.reshape(wanted.shape)
 
 
 def _wanted(q: Any) -> FloatArray:
@@ -342,7 +390,9 @@ def _pairs(numbers: list[float]) -> list[tuple[float, float]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _from_curve(curve: PrivateECDF, wanted: FloatArray) -> PrivateQuantile | PrivateQuantiles:
+def _from_curve(
+    curve: PrivateECDF, wanted: FloatArray, value: dict[Fraction, float] | None = None
+) -> PrivateQuantile | PrivateQuantiles:
     def between(level: float) -> tuple[FloatArray, FloatArray]:
         """The least and the largest threshold at which a curve inside the band reaches q."""
         band = curve.confidence_band(level)
@@ -352,8 +402,9 @@ def _from_curve(curve: PrivateECDF, wanted: FloatArray) -> PrivateQuantile | Pri
         # Where it reaches q at a threshold, the quantile is in the bin that ends there.
         return curve.grid.edges[first], points[np.minimum(last, points.size - 1)]
 
-    values = curve.quantile(wanted, method="linear")
-    return _result(np.asarray(values), curve.promise.state, between, curve.mechanism.description)
+    values = curve.quantile(wanted, method="linear") if value is None else _of(value, wanted)
+    how = curve.mechanism.description if value is None else curve.promise.mechanism
+    return _result(np.asarray(values), curve.promise.state, between, how)
 
 
 def _result(
