@@ -4,13 +4,15 @@ The exponential mechanism chooses a number by how far its rank is from the one t
 (:mod:`noisewise.release.rank_choice`). Its error is a few records divided by epsilon, whatever the
 bounds are: they enter by the logarithm of how likely the right numbers were before. Several
 quantiles are chosen by recursive splitting, so that epsilon is divided by the logarithm of their
-number. From some number on a private curve is better, of which all quantiles are read.
+number. Where records cannot be ranked, they are searched for by few counts
+(:mod:`noisewise.ecdf.search`); very many are read from a private curve.
 
-Proof: docs/proofs/curves.md#quantiles.
+Proof: docs/proofs/curves.md#quantiles and docs/proofs/curves.md#looks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,9 +30,10 @@ from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
+from noisewise.ecdf.quantile_model import Way, best, needs_size
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.search import Search
+from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
 from noisewise.ecdf.sources.tables import rows_in_memory, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import tightest
@@ -64,11 +67,8 @@ __all__ = ["dp_median", "dp_quantile", "plan_quantiles"]
 MECHANISMS = ("auto", "exponential", "search", "curve")
 #: The part of the budget for limits, if there are any.
 LIMIT_SHARE = 0.5
-# What is missed on average, on public shapes (normal, lognormal, uniform; rounded, and with 60 %
-# zeros), by a choice: records over (epsilon of a level / spread); by a curve: deviations of a
-# count. A curve has an error of its bins besides, of which nothing is known: it has to be better
-# by far.
-MISSED_BY_CHOICE, MISSED_BY_CURVE, BY_FAR = 1.7, 0.8, 0.7
+#: The part of the budget for the number of records, where that is private and decides.
+SIZE_SHARE = Fraction(1, 64)
 
 
 @curve(
@@ -110,22 +110,24 @@ def dp_quantile(
     relation, units, max_per_unit
         See :func:`noisewise.ecdf.dp_ecdf`. With units, quantiles are those of the weighted rows.
     mechanism : {"auto", "exponential", "curve"}
-        "exponential" chooses each quantile by its rank; "curve" reads them from a private curve on
-        `bins` thresholds, which is better for very many of them. "auto" takes what a model says,
-        in which only their number, the budget and `bins` enter.
+        "exponential" ranks the records, which must be in this process, and chooses each quantile
+        by its rank. "search" looks at few counts, up to ten times, each time closer: for tables of
+        engines and for parties. "curve" reads them from one private curve on `bins` thresholds,
+        for hundreds of them. "auto" takes what misses least on public shapes for this many
+        quantiles, records times epsilon, and `bins`; where the number of records is private and
+        decides, a 64th of the budget is spent on it.
     interval : float, optional
         Level of :meth:`confidence_interval` that is to be paid for: half of the budget goes to
-        limits. A curve has intervals of any level for nothing.
+        limits. A search and a curve have intervals of any level for nothing.
     bins : int
         Thresholds of a curve.
     aggregator : Aggregator, optional
-        Who adds up the records of several parties; then quantiles come from a curve, and are no
-        finer than its bins: give bounds that are not far too wide.
+        Who adds up the records of several parties, which are asked up to ten times.
     ledger, seed, rho
         See :func:`noisewise.ecdf.dp_ecdf`.
     data : table, optional
         Where the records are, `x` being the name of a column (see :func:`noisewise.ecdf.dp_ecdf`).
-        Quantiles then come from a curve, which is one grouped count in the table's own engine.
+        An engine is sent up to ten grouped counts; a data frame in memory is ranked.
 
     Returns
     -------
@@ -160,45 +162,68 @@ def dp_quantile(
         )
     domain = Decimals(grid.lower, grid.upper)
     choice = plan_quantiles(domain, different, relation, budget, most, level)
-    if mechanism == "auto":
-        mechanism = _best(choice, relation, budget, bins, here=here)
     options: dict[str, Any] = {
         "bounds": (grid.lower, grid.upper), "relation": relation, "units": units,
         "max_per_unit": max_per_unit, "aggregator": aggregator, "data": data,
     }  # fmt: skip
-    if mechanism == "curve":
-        curve = dp_ecdf(
-            x, epsilon=epsilon, delta=delta, bins=bins, ledger=ledger, seed=source, rho=rho,
-            **options,
+
+    def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
+        return dp_ecdf(
+            x, epsilon=part.epsilon if part.rho is None else None, rho=part.rho,
+            thresholds=thresholds, ledger=account, seed=noise, **options,
         )  # fmt: skip
-        return _from_curve(curve, wanted)
-    if mechanism == "search":
-        search = Search(domain, different)
-        spent = _for_looks(search, budget, relation, gaussian=aggregator is None)
-        whole = most.told(Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho))
-        with open_account(
-            ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
-            accountant=tightest((whole,)),
-        ) as account:  # fmt: skip
-            envelope = Envelope(account, whole, source)
 
-            def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
-                return dp_ecdf(
-                    x, epsilon=part.epsilon if part.rho is None else None, rho=part.rho,
-                    thresholds=thresholds, ledger=envelope, seed=envelope.rng, **options,
+    with contextlib.ExitStack() as stack:
+        account, noise, rest = ledger, source, budget
+
+        def set_aside() -> Budget:
+            """Charge the whole at the first of several looks, and return what they divide."""
+            nonlocal account, noise
+            spent = _for_looks(len(different), budget, relation, gaussian=aggregator is None)
+            whole = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
+            opened = stack.enter_context(
+                open_account(
+                    ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
+                    accountant=tightest((whole,)),
                 )  # fmt: skip
+            )
+            account = envelope = Envelope(opened, most.told(whole), source)
+            noise = envelope.rng
+            return spent
 
-            seen = search.run(look, spent)
-        said = f"{_named(different)}, searched for in {seen.looks} looks at counts; the last one: "
-        promise = replace(
-            seen.curve.promise,
-            delta=stated_delta(budget),
-            mechanism=said + seen.curve.mechanism.description,
-        )
-        value = dict(zip(different, seen.values, strict=True))
-        return _from_curve(replace(seen.curve, promise=promise), wanted, value)
-    found = _released(x, choice, units, bounded, relation, budget, ledger, source)
-    numbers = found.value
+        if mechanism == "auto":
+            among = _among(len(different), here)
+            size = 0.0
+            if needs_size(len(different), among, bins):
+                number = public_total(ThisProcess(as_records(x)), relation, bounded)
+                if number is None:
+                    spent = set_aside()
+                    rest = part_of(spent, 1 - SIZE_SHARE)
+                    middle = (grid.lower + grid.upper) / 2
+                    seen = look(np.array([middle, grid.upper]), part_of(spent, SIZE_SHARE))
+                    number = max(float(seen.noisy_counts[-1]), 1.0)
+                    choice = plan_quantiles(domain, different, relation, rest, most, level)
+                size = number * _strength(choice)
+            mechanism = best(len(different), size, among, bins)
+        if mechanism == "curve":
+            curve = dp_ecdf(
+                x, epsilon=rest.epsilon if rest.rho is None else None, delta=rest.delta, bins=bins,
+                ledger=account, seed=noise, rho=rest.rho, **options,
+            )  # fmt: skip
+            return _from_curve(curve, wanted)
+        if mechanism == "search":
+            spent = rest if rest is not budget else set_aside()
+            found = Search(domain, different).run(look, spent)
+            said = f"{_named(different)}, searched for in {found.looks} looks at counts; the last: "
+            promise = replace(
+                found.curve.promise,
+                delta=stated_delta(budget),
+                mechanism=said + found.curve.mechanism.description,
+            )
+            value = dict(zip(different, found.values, strict=True))
+            return _from_curve(replace(found.curve, promise=promise), wanted, value)
+        chosen = _released(x, choice, units, bounded, relation, budget, account, noise)
+    numbers = chosen.value
     value = dict(zip(different, numbers, strict=False))
     limits = dict(zip(different, _pairs(numbers[len(different) :]), strict=False))
     ends = (grid.lower, grid.upper)
@@ -209,7 +234,7 @@ def dp_quantile(
         low, high = np.array(pairs, np.float64).reshape(-1, 2).T
         return low.reshape(wanted.shape), high.reshape(wanted.shape)
 
-    return _result(_of(value, wanted), found.promise.state, between, choice.description)
+    return _result(_of(value, wanted), chosen.promise.state, between, choice.description)
 
 
 @curve(answers="The value in the middle.", proof="proofs/curves.md#quantiles")
@@ -302,15 +327,19 @@ def _rates(
     return event, Fraction(rate) * less, Fraction(of_limit) * less
 
 
-def _best(
-    choice: RankChoice, relation: Relation, budget: Budget, bins: int, *, here: bool
-) -> Literal["exponential", "search", "curve"]:
-    if here:
-        return "exponential"
-    return "search" if len(choice.quantiles) <= 256 else "curve"
+def _among(many: int, here: bool) -> tuple[Way, ...]:
+    """Return what quantiles can be had by; first what "auto" takes unless others are better."""
+    ways: tuple[Way, ...] = ("exponential",) if here else ()
+    return (*ways, *(("search",) if many <= MOST_QUANTILES else ()), "curve")
 
 
-def _for_looks(search: Search, budget: Budget, relation: Relation, *, gaussian: bool) -> Budget:
+def _strength(choice: RankChoice) -> float:
+    """Return the epsilon of one quantile under add-remove that a record is hidden by as well."""
+    spread = choice.spread(Fraction(1, 2), 1 if len(choice.rates) > 1 else 0)
+    return float(sum(choice.rates) / spread) * choice.planned.value
+
+
+def _for_looks(many: int, budget: Budget, relation: Relation, *, gaussian: bool) -> Budget:
     """Return what looks divide among them: epsilon, or rho if that leaves less noise."""
     if budget.rho is not None:
         return budget
@@ -318,8 +347,7 @@ def _for_looks(search: Search, budget: Budget, relation: Relation, *, gaussian: 
     if budget.kind == "pure" or not gaussian:
         return pure
     rho = Budget.concentrated(concentrated_rho(budget.epsilon, budget.delta))
-    cells = search.cells * len(search.quantiles)
-    return min(pure, rho, key=lambda one: plan(cells, relation, one).mean_variance)
+    return min(pure, rho, key=lambda one: plan(cells_for(many), relation, one).mean_variance)
 
 
 def _released(

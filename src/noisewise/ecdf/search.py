@@ -30,7 +30,7 @@ from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.release.decimals import Decimals
 
-__all__ = ["MOST_LOOKS", "MOST_QUANTILES", "Found", "Search"]
+__all__ = ["MOST_LOOKS", "MOST_QUANTILES", "Found", "Search", "cells_for", "part_of"]
 
 #: Cells for each quantile, and all of them together: an engine compares with each threshold.
 CELLS, MOST_CELLS = 64, 2048
@@ -112,11 +112,6 @@ class Search:
                 f"{len(self.quantiles)}: use mechanism='curve', of which all are read"
             )
 
-    @property
-    def cells(self) -> int:
-        """Cells for each quantile."""
-        return min(CELLS, MOST_CELLS // len(self.quantiles))
-
     def run(self, look: Look, budget: Budget) -> Found:
         """Look until the quantiles are found."""
         lowest, highest = self.domain.ends[0] - 1, self.domain.ends[1]
@@ -126,7 +121,7 @@ class Search:
         while True:
             ends = self._ends(windows)
             part = self._next(windows, noise, left, taken, budget)
-            curve = look(self._points(ends), _part(budget, part))
+            curve = look(self._points(ends), part_of(budget, part))
             taken[part] += 1
             if part == left:
                 return Found(self._read(curve, [lowest, *ends]), curve, taken.total())
@@ -158,7 +153,7 @@ class Search:
     def _window(
         self, low: int, high: int, quantiles: int, records: float, heaviest: float
     ) -> _Window:
-        ends = self.domain.cuts(low, high, self.cells * quantiles)
+        ends = self.domain.cuts(low, high, _each(len(self.quantiles)) * quantiles)
         return _Window(low, high, quantiles, records, heaviest, tuple(ends))
 
     def _ends(self, windows: list[_Window]) -> list[int]:
@@ -209,12 +204,28 @@ class Search:
         return tuple(self.domain.number(self.domain.simplest(*cells[place])) for place in places)
 
 
+def _each(many: int) -> int:
+    """Return how many cells each of so many quantiles has."""
+    return min(CELLS, MOST_CELLS // many)
+
+
+def cells_for(many: int) -> int:
+    """Return how many cells a look for so many quantiles has, about.
+
+    Examples
+    --------
+    >>> cells_for(1), cells_for(9), cells_for(200)
+    (64, 576, 2000)
+    """
+    return max(_each(many), 1) * many
+
+
 def _power(budget: Budget, part: Fraction) -> float:
     """Return by how much noise is smaller for the whole budget than for a part of it."""
     return float(part) if budget.rho is None else math.sqrt(part)
 
 
-def _part(budget: Budget, part: Fraction) -> Budget:
+def part_of(budget: Budget, part: Fraction) -> Budget:
     """Return a part of a budget, rounded down."""
     if budget.rho is not None:
         return Budget.concentrated(_below(Fraction(budget.rho) * part * WHOLE))
