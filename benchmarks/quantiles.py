@@ -16,7 +16,8 @@ The error of a quantile is by how much its rank is wrong, as a part of n: the di
 the ranks that the answer has among the records, averaged over quantiles and runs. Peers run in
 a Python of their own (``--peers /path/to/python``), which needs diffprivlib, opendp and
 python-dp; what is not installed there is left out, and ``--only diffprivlib`` leaves others out.
-``--cases Cauchy,lognormal --epsilons 0.05`` are some cases and budgets, for more runs.
+``--cases Cauchy,lognormal --epsilons 0.05 --numbers 1`` are some cases, budgets and numbers of
+quantiles, for more runs.
 Single runs say little: at epsilon 0.05 errors of one method differ by as much as their mean. So it
 is also counted in how many rows a method is better than ours by more than chance: by four standard
 errors of the difference of the two means.
@@ -96,6 +97,13 @@ def better_than_chance(errors: list[float], ours: list[float]) -> bool:
     return bool(np.mean(ours) - np.mean(errors) > CHANCE * deviation)
 
 
+def difference(errors: list[float], ours: list[float]) -> tuple[float, float]:
+    """Return limits (99 %) of by how much their mean error is larger than ours."""
+    deviation = np.sqrt(np.var(errors, ddof=1) / len(errors) + np.var(ours, ddof=1) / len(ours))
+    middle = float(np.mean(errors) - np.mean(ours))
+    return middle - 2.576 * float(deviation), middle + 2.576 * float(deviation)
+
+
 def evenly(number: int) -> np.ndarray:
     """Return so many quantiles."""
     return np.arange(1, number + 1) / (number + 1)
@@ -164,7 +172,9 @@ def with_google() -> Ask:
 PEERS = {"diffprivlib": with_diffprivlib, "OpenDP": with_opendp, "Google": with_google}
 
 
-def serve(path: Path, runs: int, only: str | None, epsilons: list[float]) -> None:
+def serve(
+    path: Path, runs: int, only: str | None, epsilons: list[float], numbers: list[int]
+) -> None:
     """Answer for the peers that are installed here; run by their own Python."""
     with np.load(path) as held:
         data = {name: held[name] for name in held.files}
@@ -179,7 +189,7 @@ def serve(path: Path, runs: int, only: str | None, epsilons: list[float]) -> Non
             continue
         answers[name] = {}
         for number, (_, _, _, bounds) in enumerate(CASES):
-            for epsilon, many in settings(epsilons) if str(number) in data else ():
+            for epsilon, many in settings(epsilons, numbers) if str(number) in data else ():
                 key = f"{number} {epsilon} {many}"
                 try:
                     answers[name][key] = [
@@ -191,10 +201,10 @@ def serve(path: Path, runs: int, only: str | None, epsilons: list[float]) -> Non
     print(json.dumps(answers))
 
 
-def settings(epsilons: Sequence[float]) -> Iterator[tuple[float, int]]:
+def settings(epsilons: Sequence[float], numbers: Sequence[int]) -> Iterator[tuple[float, int]]:
     """Yield every epsilon with every number of quantiles."""
     for epsilon in epsilons:
-        for number in NUMBERS:
+        for number in numbers:
             yield epsilon, number
 
 
@@ -224,10 +234,12 @@ def main() -> None:
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--cases", default="", help="parts of their names, with commas")
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--numbers", default=",".join(map(str, NUMBERS)))
     options, _ = parser.parse_known_args()
     epsilons = [float(text) for text in options.epsilons.split(",")]
+    numbers = [int(text) for text in options.numbers.split(",")]
     if options.serve is not None:
-        serve(options.serve, options.runs, options.only, epsilons)
+        serve(options.serve, options.runs, options.only, epsilons, numbers)
         return
     words = options.cases.split(",")
     data = {
@@ -242,13 +254,14 @@ def main() -> None:
             np.savez(path, **{str(number): x for number, x in data.items()})
             command = [options.peers, "-m", "benchmarks.quantiles", "--serve", str(path)]
             command += ["--runs", str(options.runs), "--epsilons", options.epsilons]
+            command += ["--numbers", options.numbers]
             command += ["--only", options.only] if options.only else []
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
             answers = json.loads(done.stdout)
     rows, worse, beyond = [], 0, []
     for number, x in data.items():
         (name, _, _, bounds), ordered = CASES[number], np.sort(x)
-        for epsilon, many in settings(epsilons):
+        for epsilon, many in settings(epsilons, numbers):
             q = evenly(many)
             found = {
                 method: [ask(x, q, bounds, epsilon) for _ in range(options.runs)]
@@ -271,11 +284,15 @@ def main() -> None:
             ]
             rows.append([name, epsilon, many, *(means.get(m, float("nan")) for m in METHODS)])
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            for method, each in errors.items():
+                if method != "noisewise" and len(each) > 1:
+                    low, high = difference(each, errors["noisewise"])
+                    print(f"  {method} less noisewise: {low:.3g} to {high:.3g}", file=sys.stderr)
     cells = [tuple(f"{v:.2g}" if isinstance(v, float) else str(v) for v in row) for row in rows]
     table("ranks missed, as a part of n", ("case", "epsilon", "quantiles", *METHODS), cells)
     print(f"noisewise has not the least mean in {worse} of {len(rows)} rows")
     print(f"by more than {CHANCE:g} standard errors: {len(beyond)}", *beyond, sep="\n  ")
-    for epsilon, many in settings(epsilons):
+    for epsilon, many in settings(epsilons, numbers):
         chosen = [row[3:] for row in rows if row[1:3] == [epsilon, many]]
         held = {m: [row[i] for row in chosen if row[i] == row[i]] for i, m in enumerate(METHODS)}
         means = {m: np.mean(errors) for m, errors in held.items() if errors}

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import noisewise as nw
+from noisewise.ecdf.search import CELLS, MOST_LOOKS
 
 duckdb = pytest.importorskip("duckdb")
 ibis = pytest.importorskip("ibis")
@@ -18,7 +19,10 @@ ROWS, BINS = 20_000, 64
 RELEASES = {
     "ecdf": (lambda **o: nw.ecdf.dp_ecdf("p", bounds=(0, 1), bins=BINS, **o), 1, 2 * BINS),
     "histogram": (lambda **o: nw.ecdf.dp_histogram("p", BINS, (0, 1), **o), 1, 2 * BINS),
-    "median": (lambda **o: nw.ecdf.dp_median("p", bounds=(0, 1), bins=BINS, **o), 1, 2 * BINS),
+    "median of a curve": (
+        lambda **o: nw.ecdf.dp_median("p", bounds=(0, 1), mechanism="curve", bins=BINS, **o),
+        1, 2 * BINS,
+    ),
     "roc": (lambda **o: nw.ecdf.dp_roc_curve("y", "p", bins=BINS, **o), 1, 2 * BINS),
     "calibration": (lambda **o: nw.ecdf.dp_calibration_curve("y", "p", **o), 1, 2 * BINS),
     "hosmer-lemeshow": (
@@ -80,3 +84,16 @@ def test_a_database_reads_its_table_as_often_as_there_are_queries(release, table
     read = [text for text in statements if "from" in text.lower() and '"records"' in text]
     assert len(read) == queries
     assert all("group by" in text.lower() for text in read)
+
+
+def test_a_search_for_quantiles_asks_few_times_whatever_the_bounds_are(table, fetched):
+    """As often as it says, and with no more cells than its thresholds make."""
+    for power in (0, 9):
+        for data in (duckdb.connect().from_arrow(table), pl.from_arrow(table).lazy()):
+            fetched.clear()
+            found = nw.ecdf.dp_median(
+                "p", data=data, bounds=(-(10.0**power), 10.0**power), epsilon=1.0, seed=1
+            )
+            assert f"in {len(fetched)} looks" in found.mechanism
+            assert 1 < len(fetched) <= MOST_LOOKS and max(fetched) <= 2 * CELLS < ROWS / 100
+            assert abs(found - 0.5) < 0.02

@@ -294,8 +294,8 @@ def test_everything_that_takes_a_table_takes_its_units(name):
     columns = {"y": y, "p": p}
     arguments, options = EVERY[name]
     release, common = getattr(nw.ecdf, name), {**SCORES, **options, "max_per_unit": 2}
-    # Quantiles of a table come from a curve.
-    more = {"mechanism": "curve"} if name in ("dp_quantile", "dp_median") else {}
+    # What "auto" takes for a table.
+    more = {"mechanism": "search"} if name in ("dp_quantile", "dp_median") else {}
     given = [columns.get(a, a) if isinstance(a, str) else a for a in arguments]
     with ignored():
         here = release(*given, units=whose, **common, **more)

@@ -159,7 +159,7 @@ def account_of(
     relation: Relation,
     budget: Budget,
     contribution: Contribution = ONE_ROW,
-) -> AbstractContextManager[MemoryAccount | LedgerAccount | Prepaid]:
+) -> AbstractContextManager[Opened]:
     """Return the account of a curve with this budget."""
     return open_account(
         ledger,

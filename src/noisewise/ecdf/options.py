@@ -59,7 +59,7 @@ class QuantileOptions(_Common, _OfTables, _OfUnits, total=False):
     """Of :func:`noisewise.ecdf.dp_quantile`."""
 
     epsilon: float | None
-    mechanism: Literal["auto", "exponential", "curve"]
+    mechanism: Literal["auto", "exponential", "search", "curve"]
     interval: float | None
     bins: int
     aggregator: Aggregator | None

@@ -4,15 +4,18 @@ The exponential mechanism chooses a number by how far its rank is from the one t
 (:mod:`noisewise.release.rank_choice`). Its error is a few records divided by epsilon, whatever the
 bounds are: they enter by the logarithm of how likely the right numbers were before. Several
 quantiles are chosen by recursive splitting, so that epsilon is divided by the logarithm of their
-number. From some number on a private curve is better, of which all quantiles are read.
+number. Where records cannot be ranked, they are searched for by few counts
+(:mod:`noisewise.ecdf.search`); very many are read from a private curve.
 
-Proof: docs/proofs/curves.md#quantiles.
+Proof: docs/proofs/curves.md#quantiles and docs/proofs/curves.md#looks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,8 +30,11 @@ from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
+from noisewise.ecdf.quantile_model import Way, best, needs_size
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
 from noisewise.ecdf.registry import curve
+from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
+from noisewise.ecdf.sources.tables import rows_in_memory, without_others
 from noisewise.privacy import _validate
 from noisewise.privacy.accounting import tightest
 from noisewise.privacy.events import Event, Pure, ZeroConcentrated
@@ -39,6 +45,7 @@ from noisewise.release import (
     ONE_ROW,
     Aggregator,
     Contribution,
+    Envelope,
     LedgerOrPath,
     PerUnit,
     Query,
@@ -57,14 +64,11 @@ if TYPE_CHECKING:
 
 __all__ = ["dp_median", "dp_quantile", "plan_quantiles"]
 
-MECHANISMS = ("auto", "exponential", "curve")
+MECHANISMS = ("auto", "exponential", "search", "curve")
 #: The part of the budget for limits, if there are any.
 LIMIT_SHARE = 0.5
-# What is missed on average, on public shapes (normal, lognormal, uniform; rounded, and with 60 %
-# zeros), by a choice: records over (epsilon of a level / spread); by a curve: deviations of a
-# count. A curve has an error of its bins besides, of which nothing is known: it has to be better
-# by far.
-MISSED_BY_CHOICE, MISSED_BY_CURVE, BY_FAR = 1.7, 0.8, 0.7
+#: The part of the budget for the number of records, where that is private and decides.
+SIZE_SHARE = Fraction(1, 64)
 
 
 @curve(
@@ -82,7 +86,7 @@ def dp_quantile(
     relation: Relation | str = "add-remove",
     units: Any = None,
     max_per_unit: int = 1,
-    mechanism: Literal["auto", "exponential", "curve"] = "auto",
+    mechanism: Literal["auto", "exponential", "search", "curve"] = "auto",
     interval: float | None = None,
     bins: int = 2**15,
     aggregator: Aggregator | None = None,
@@ -106,22 +110,24 @@ def dp_quantile(
     relation, units, max_per_unit
         See :func:`noisewise.ecdf.dp_ecdf`. With units, quantiles are those of the weighted rows.
     mechanism : {"auto", "exponential", "curve"}
-        "exponential" chooses each quantile by its rank; "curve" reads them from a private curve on
-        `bins` thresholds, which is better for very many of them. "auto" takes what a model says,
-        in which only their number, the budget and `bins` enter.
+        "exponential" ranks the records, which must be in this process, and chooses each quantile
+        by its rank. "search" looks at few counts, up to ten times, each time closer: for tables of
+        engines and for parties. "curve" reads them from one private curve on `bins` thresholds,
+        for hundreds of them. "auto" takes what misses least on public shapes for this many
+        quantiles, records times epsilon, and `bins`; where the number of records is private and
+        decides, a 64th of the budget is spent on it.
     interval : float, optional
         Level of :meth:`confidence_interval` that is to be paid for: half of the budget goes to
-        limits. A curve has intervals of any level for nothing.
+        limits. A search and a curve have intervals of any level for nothing.
     bins : int
         Thresholds of a curve.
     aggregator : Aggregator, optional
-        Who adds up the records of several parties; then quantiles come from a curve, and are no
-        finer than its bins: give bounds that are not far too wide.
+        Who adds up the records of several parties, which are asked up to ten times.
     ledger, seed, rho
         See :func:`noisewise.ecdf.dp_ecdf`.
     data : table, optional
         Where the records are, `x` being the name of a column (see :func:`noisewise.ecdf.dp_ecdf`).
-        Quantiles then come from a curve, which is one grouped count in the table's own engine.
+        An engine is sent up to ten grouped counts; a data frame in memory is ranked.
 
     Returns
     -------
@@ -145,28 +151,79 @@ def dp_quantile(
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
-    elsewhere = aggregator is not None or data is not None
-    if mechanism == "exponential" and elsewhere:
+    if data is not None:
+        without_others(aggregator)
+        x, units, data = rows_in_memory(data, x, units)
+    here = aggregator is None and data is None
+    if mechanism == "exponential" and not here:
         raise ValueError(
-            "mechanism='exponential' looks at all records at once, which no aggregator and no "
-            "grouped query of a table can: leave it out, and the quantiles come from a curve"
+            "mechanism='exponential' ranks all records at once, which no aggregator and no grouped "
+            "query of a table can: leave it out, and the quantiles are searched for by few counts"
         )
-    choice = plan_quantiles(
-        Decimals(grid.lower, grid.upper), different, relation, budget, most, level
-    )
-    if (
-        elsewhere
-        or mechanism == "curve"
-        or (mechanism == "auto" and _curve_is_better(choice, relation, budget, bins))
-    ):
-        curve = dp_ecdf(
-            x, bounds=(grid.lower, grid.upper), epsilon=epsilon, delta=delta, bins=bins,
-            relation=relation, units=units, max_per_unit=max_per_unit, aggregator=aggregator,
-            ledger=ledger, seed=source, rho=rho, data=data,
+    domain = Decimals(grid.lower, grid.upper)
+    choice = plan_quantiles(domain, different, relation, budget, most, level)
+    options: dict[str, Any] = {
+        "bounds": (grid.lower, grid.upper), "relation": relation, "units": units,
+        "max_per_unit": max_per_unit, "aggregator": aggregator, "data": data,
+    }  # fmt: skip
+
+    def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
+        return dp_ecdf(
+            x, epsilon=part.epsilon if part.rho is None else None, rho=part.rho,
+            thresholds=thresholds, ledger=account, seed=noise, **options,
         )  # fmt: skip
-        return _from_curve(curve, wanted)
-    found = _released(x, choice, units, bounded, relation, budget, ledger, source)
-    numbers = found.value
+
+    with contextlib.ExitStack() as stack:
+        account, noise, rest = ledger, source, budget
+
+        def set_aside() -> Budget:
+            """Charge the whole at the first of several looks, and return what they divide."""
+            nonlocal account, noise
+            spent = _for_looks(len(different), budget, relation, gaussian=aggregator is None)
+            whole = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
+            opened = stack.enter_context(
+                open_account(
+                    ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
+                    accountant=tightest((whole,)),
+                )  # fmt: skip
+            )
+            account = envelope = Envelope(opened, most.told(whole), source)
+            noise = envelope.rng
+            return spent
+
+        if mechanism == "auto":
+            among = _among(len(different), here)
+            size = 0.0
+            if needs_size(len(different), among, bins):
+                number = public_total(ThisProcess(as_records(x)), relation, bounded)
+                if number is None:
+                    spent = set_aside()
+                    rest = part_of(spent, 1 - SIZE_SHARE)
+                    middle = (grid.lower + grid.upper) / 2
+                    seen = look(np.array([middle, grid.upper]), part_of(spent, SIZE_SHARE))
+                    number = max(float(seen.noisy_counts[-1]), 1.0)
+                    choice = plan_quantiles(domain, different, relation, rest, most, level)
+                size = number * _strength(choice)
+            mechanism = best(len(different), size, among, bins)
+        if mechanism == "curve":
+            curve = dp_ecdf(
+                x, epsilon=rest.epsilon if rest.rho is None else None, delta=rest.delta, bins=bins,
+                ledger=account, seed=noise, rho=rest.rho, **options,
+            )  # fmt: skip
+            return _from_curve(curve, wanted)
+        if mechanism == "search":
+            spent = rest if rest is not budget else set_aside()
+            found = Search(domain, different).run(look, spent)
+            said = f"{_named(different)}, searched for in {found.looks} looks at counts; the last: "
+            promise = replace(
+                found.curve.promise,
+                delta=stated_delta(budget),
+                mechanism=said + found.curve.mechanism.description,
+            )
+            value = dict(zip(different, found.values, strict=True))
+            return _from_curve(replace(found.curve, promise=promise), wanted, value)
+        chosen = _released(x, choice, units, bounded, relation, budget, account, noise)
+    numbers = chosen.value
     value = dict(zip(different, numbers, strict=False))
     limits = dict(zip(different, _pairs(numbers[len(different) :]), strict=False))
     ends = (grid.lower, grid.upper)
@@ -177,8 +234,7 @@ def dp_quantile(
         low, high = np.array(pairs, np.float64).reshape(-1, 2).T
         return low.reshape(wanted.shape), high.reshape(wanted.shape)
 
-    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
-    return _result(values.reshape(wanted.shape), found.promise.state, between, choice.description)
+    return _result(_of(value, wanted), chosen.promise.state, between, choice.description)
 
 
 @curve(answers="The value in the middle.", proof="proofs/curves.md#quantiles")
@@ -271,15 +327,27 @@ def _rates(
     return event, Fraction(rate) * less, Fraction(of_limit) * less
 
 
-def _curve_is_better(choice: RankChoice, relation: Relation, budget: Budget, bins: int) -> bool:
-    """Whether a model says that quantiles of a curve have less error, from public numbers alone."""
-    later = 1 if len(choice.rates) > 1 else 0
-    spread = float(choice.spread(Fraction(1, 2), later)) / choice.planned.value
-    chosen = MISSED_BY_CHOICE * spread / float(choice.rates[0])
-    if chosen < 1:  # of a record: the bins of a curve are worse, whatever its noise is
-        return False
-    read = MISSED_BY_CURVE * math.sqrt(plan(bins, relation, budget).mean_variance)
-    return read < BY_FAR * chosen
+def _among(many: int, here: bool) -> tuple[Way, ...]:
+    """Return what quantiles can be had by; first what "auto" takes unless others are better."""
+    ways: tuple[Way, ...] = ("exponential",) if here else ()
+    return (*ways, *(("search",) if many <= MOST_QUANTILES else ()), "curve")
+
+
+def _strength(choice: RankChoice) -> float:
+    """Return the epsilon of one quantile under add-remove that a record is hidden by as well."""
+    spread = choice.spread(Fraction(1, 2), 1 if len(choice.rates) > 1 else 0)
+    return float(sum(choice.rates) / spread) * choice.planned.value
+
+
+def _for_looks(many: int, budget: Budget, relation: Relation, *, gaussian: bool) -> Budget:
+    """Return what looks divide among them: epsilon, or rho if that leaves less noise."""
+    if budget.rho is not None:
+        return budget
+    pure = Budget(budget.epsilon)
+    if budget.kind == "pure" or not gaussian:
+        return pure
+    rho = Budget.concentrated(concentrated_rho(budget.epsilon, budget.delta))
+    return min(pure, rho, key=lambda one: plan(cells_for(many), relation, one).mean_variance)
 
 
 def _released(
@@ -309,12 +377,10 @@ def _released(
         values = np.ascontiguousarray(rows[:, 0])
         return Ranked(values, bounded.steps(rows[:, 1].astype(np.int64), values))
 
-    names = ", ".join(f"{float(one):g}" for one in choice.quantiles)
     query = Query.of(
         measure,
         Sensitivity(float(most.steps), "linf", relation),
-        f"{'quantile' if len(choice.quantiles) == 1 else 'quantiles'} {names}"
-        + (" with limits" if choice.limits else ""),
+        _named(choice.quantiles) + (" with limits" if choice.limits else ""),
         unit=most.unit,
         assumptions=(PUBLIC_GRID, *most.sentences),
         unit_rows=most.unit_rows,
@@ -327,6 +393,16 @@ def _released(
         accountant=tightest((choice.event,)),
     ) as account:
         return release(query, choice, parties, account, delta=stated_delta(budget), rng=source)
+
+
+def _named(quantiles: tuple[Fraction, ...]) -> str:
+    names = ", ".join(f"{float(one):g}" for one in quantiles)
+    return f"{'quantile' if len(quantiles) == 1 else 'quantiles'} {names}"
+
+
+def _of(value: dict[Fraction, float], wanted: FloatArray) -> FloatArray:
+    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
+    return values.reshape(wanted.shape)
 
 
 def _wanted(q: Any) -> FloatArray:
@@ -342,7 +418,9 @@ def _pairs(numbers: list[float]) -> list[tuple[float, float]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _from_curve(curve: PrivateECDF, wanted: FloatArray) -> PrivateQuantile | PrivateQuantiles:
+def _from_curve(
+    curve: PrivateECDF, wanted: FloatArray, value: dict[Fraction, float] | None = None
+) -> PrivateQuantile | PrivateQuantiles:
     def between(level: float) -> tuple[FloatArray, FloatArray]:
         """The least and the largest threshold at which a curve inside the band reaches q."""
         band = curve.confidence_band(level)
@@ -352,8 +430,9 @@ def _from_curve(curve: PrivateECDF, wanted: FloatArray) -> PrivateQuantile | Pri
         # Where it reaches q at a threshold, the quantile is in the bin that ends there.
         return curve.grid.edges[first], points[np.minimum(last, points.size - 1)]
 
-    values = curve.quantile(wanted, method="linear")
-    return _result(np.asarray(values), curve.promise.state, between, curve.mechanism.description)
+    values = curve.quantile(wanted, method="linear") if value is None else _of(value, wanted)
+    how = curve.mechanism.description if value is None else curve.promise.mechanism
+    return _result(np.asarray(values), curve.promise.state, between, how)
 
 
 def _result(

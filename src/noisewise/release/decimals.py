@@ -36,6 +36,10 @@ _POWERS = np.array([float(f"1e{power}") for power in range(_FIRST, _LAST + 1)])
 # Digits of round numbers, and how many powers of ten finer than the bounds.
 _ROUND = (1, 2, 3, 4, 6, DIGITS)
 _FINER = (0, 1, 2, 3, 5, DIGITS)
+#: Codes below that of 10^-270 are not told from zero where numbers are thresholds.
+_TINY = (-270 - _FIRST) * _CODES + 1
+#: Steps between round numbers, in units of the last digit.
+_ROUNDER = [10**power // part for power in range(DIGITS - 1, 0, -1) for part in (1, 2, 5)] + [1]
 #: All of the measure, up to rounding.
 _TOTAL = 1 << 90
 
@@ -224,6 +228,70 @@ class Decimals:
     def number(self, code: int) -> float:
         """Return the number with this code."""
         return min(max(number_of(code), self.lower), self.upper)
+
+    def cuts(self, low: int, high: int, parts: int) -> list[int]:
+        """Divide the codes in (low, high] into about so many parts of about the same measure.
+
+        Returns
+        -------
+        list of int
+            Where parts end, increasing; the last is `high`.
+        """
+        codes = (
+            np.arange(low + 1, high, dtype=np.int64)
+            if high - low <= parts
+            else self._candidates(low, high, 4 * parts)
+        )
+        codes = codes[(np.abs(codes) >= _TINY) | (codes == 0)]
+        if codes.size < parts:
+            return [*codes.tolist(), high]
+        upto = self.upto(np.concatenate([[low], codes, [high]]))
+        measure = np.array([float(whole - upto[0]) for whole in upto[1:]])
+        ends = measure[-1] * np.arange(1, parts) / parts
+        places = np.unique(np.searchsorted(measure[:-1], ends, side="left"))
+        return [*codes[places[places < codes.size]].tolist(), high]
+
+    def _candidates(self, low: int, high: int, many: int) -> IntArray:
+        """Return codes between two: evenly spaced ones, numbers that are, and powers of ten."""
+        steps = [low + (high - low) * step // many for step in range(1, many)]
+        start, end = number_of(low), number_of(high)
+        even = np.linspace(start, end, many)
+        unit = 10.0 ** max(math.floor(math.log10((end - start) / many)), _FIRST)
+        near = (max(abs(low), abs(high)) - 1) // _CODES
+        powers = np.arange(max(near - 600, 0), near + 1, dtype=np.int64) * _CODES + 1
+        found = np.unique(
+            np.concatenate(
+                [np.array(steps, np.int64), code_of(even), code_of(np.rint(even / unit) * unit),
+                 powers, -powers, [0]]
+            )  # fmt: skip
+        )
+        return found[(found > low) & (found < high)]
+
+    def simplest(self, low: int, high: int) -> int:
+        """Return the code in (low, high] whose number is the roundest: of fewest digits.
+
+        Halves and fifths of a digit are rounder than tenths.
+
+        Examples
+        --------
+        >>> domain = Decimals(-10.0, 10.0)
+        >>> low, high = code_of([2.96, 3.12]).tolist()
+        >>> number_of(domain.simplest(low, high))
+        3.0
+        """
+        if low < 0 <= high:
+            return 0
+        if high < 0:
+            return -self.simplest(-high - 1, -low - 1)
+        (first, start), (last, end) = divmod(low, _CODES), divmod(high - 1, _CODES)
+        if first < last:  # between powers of ten
+            return (first + last + 1) // 2 * _CODES + 1
+        start, end = start + _LEAST, end + _LEAST
+        for step in _ROUNDER:
+            least, most = -(-start // step), end // step
+            if least <= most:
+                break
+        return first * _CODES + (least + most) // 2 * step - _LEAST + 1
 
 
 @dataclass(frozen=True)

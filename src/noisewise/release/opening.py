@@ -12,14 +12,12 @@ from noisewise.errors import LedgerError
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.relation import Relation
 from noisewise.release.account import LedgerAccount, MemoryAccount
-from noisewise.release.several import Prepaid
+from noisewise.release.several import Envelope, Opened, Prepaid
 
 __all__ = ["LedgerOrPath", "open_account", "open_ledger"]
 
 #: What `ledger=` may be: a ledger, its file, nothing, or an account that is open already.
-LedgerOrPath: TypeAlias = (
-    Ledger | str | os.PathLike[str] | MemoryAccount | LedgerAccount | Prepaid | None
-)
+LedgerOrPath: TypeAlias = Ledger | str | os.PathLike[str] | Opened | None
 
 
 @contextlib.contextmanager
@@ -30,12 +28,12 @@ def open_account(
     delta: float = 0.0,
     unit: str = "one record",
     accountant: str = "pld",
-) -> Iterator[MemoryAccount | LedgerAccount | Prepaid]:
+) -> Iterator[Opened]:
     """Give the account in which releases are charged: in memory, or in that ledger.
 
     A path that never existed becomes a ledger without a budget, which adds up.
     """
-    if ledger is None or isinstance(ledger, (MemoryAccount, LedgerAccount, Prepaid)):
+    if ledger is None or isinstance(ledger, (MemoryAccount, LedgerAccount, Prepaid, Envelope)):
         account = MemoryAccount() if ledger is None else ledger
         account.require_same(relation, unit)
         yield account

@@ -5,29 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from noisewise.errors import BudgetExceededError
-from noisewise.privacy.events import Event, History, Pure
+from noisewise.privacy.events import Event, History, Pure, ZeroConcentrated, as_history
 from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import Relation
 from noisewise.release.account import LedgerAccount, MemoryAccount
 
-__all__ = ["Envelope", "Once", "Prepaid", "together"]
+__all__ = ["Envelope", "Once", "Opened", "Prepaid", "together"]
 
 
 class Envelope:
-    """A part of a pure budget, charged as a whole before the first of several looks.
+    """A part of a budget, charged as a whole before the first of several looks.
 
-    What is looked at next may depend on what was seen before, so only the whole is a guarantee,
-    whichever way was taken. Inside, charges that sum to more are refused.
+    What is looked at next, and how closely, may depend on what was seen before, so only the whole
+    is a guarantee, whichever way was taken. Inside, charges that sum to more are refused.
+
+    Proof: docs/proofs/curves.md#looks.
 
     Parameters
     ----------
     account : MemoryAccount, LedgerAccount or Prepaid
         Charged once.
-    epsilon : float
-        Of everything inside.
+    whole : float or Event
+        Of everything inside: an epsilon, or a pure or zero-concentrated event.
     rng : Randomness
         What comes of seeded noise is not compared, so a ledger takes it once.
 
@@ -35,22 +37,34 @@ class Envelope:
     ----------
     rng : Randomness
         Of everything inside, and of nothing else.
+    left : Fraction
+        What may still be spent.
     """
 
     def compares(self, rng: Randomness) -> bool:
         """Nothing is compared."""
         return False
 
-    def __init__(
-        self, account: MemoryAccount | LedgerAccount | Prepaid, epsilon: float, rng: Randomness
-    ) -> None:
+    def __init__(self, account: Opened, whole: float | Event, rng: Randomness) -> None:
         self._account = account
         self.rng = rng.for_release()
         self._key = None if rng.is_secure else f"noise of {self.rng.place}"
-        self._whole = Pure(epsilon)
-        self._left = Fraction(epsilon)
+        self._whole = whole if isinstance(whole, Event) else Pure(whole)
+        self.left = Fraction(self._cost(self._whole))
         self._opened = False
         self._seen: list[str] = []
+
+    def _cost(self, event: Event) -> float:
+        """What an event takes of the whole: epsilon, or rho if that is what it was cut from."""
+        if not isinstance(self._whole, ZeroConcentrated):
+            return event.pure_epsilon()
+        if isinstance(event, ZeroConcentrated):
+            return event.whole * event.count
+        return math.inf
+
+    def require_same(self, relation: Relation, unit: str) -> None:
+        """Raise unless the account speaks of these neighbours and this unit."""
+        self._account.require_same(relation, unit)
 
     def stated(self, event: Event, what: str) -> tuple[History, str]:
         """The whole, once something was looked at."""
@@ -58,10 +72,10 @@ class Envelope:
             return (event,), what
         return (self._whole,), f"{', '.join(self._seen)}; then {what}"
 
-    def charge(self, event: Event, note: str) -> None:
+    def charge(self, event: Event | History, note: str, key: str | None = None) -> None:
         """Take a part of the envelope, which is charged at the first one."""
-        cost = event.pure_epsilon()
-        if not math.isfinite(cost) or Fraction(cost) > self._left:
+        costs = [self._cost(one) for one in as_history(event)]
+        if not all(map(math.isfinite, costs)) or sum(map(Fraction, costs)) > self.left:
             raise BudgetExceededError(
                 f"{note} does not fit into the {self._whole} that was set aside for it and for "
                 "what was looked at before. This is a mistake in noisewise; it released nothing."
@@ -69,7 +83,7 @@ class Envelope:
         if not self._opened:
             self._account.charge(self._whole, note, self._key)
             self._opened = True
-        self._left -= Fraction(cost)
+        self.left -= sum(map(Fraction, costs))
         self._seen.append(note)
 
     def require_room(self, event: Event, key: str) -> None:
@@ -95,7 +109,7 @@ class Prepaid:
         """Nothing is compared."""
         return False
 
-    def __init__(self, account: MemoryAccount | LedgerAccount, events: Iterable[Event]) -> None:
+    def __init__(self, account: MemoryAccount | LedgerAccount | Envelope, events: Iterable[Event]) -> None:
         self._account = account
         self._left = list(events)
         self._charged = False
@@ -130,8 +144,8 @@ class Prepaid:
 
 
 def together(
-    account: MemoryAccount | LedgerAccount | Prepaid, events: Iterable[Event], rng: Randomness
-) -> MemoryAccount | LedgerAccount | Prepaid:
+    account: Opened, events: Iterable[Event], rng: Randomness
+) -> Opened:
     """Return an account in which all these releases are charged, or none of them.
 
     Seeded releases in a ledger are compared one by one with what they were before.
@@ -158,7 +172,7 @@ class Once:
         Of this release, and of nothing else.
     """
 
-    def __init__(self, account: MemoryAccount | LedgerAccount | Prepaid, rng: Randomness) -> None:
+    def __init__(self, account: Opened, rng: Randomness) -> None:
         self._account = account
         self.rng = rng.for_release()
         self._key = None if rng.is_secure else f"noise of {self.rng.place}"
@@ -182,3 +196,7 @@ class Once:
         """Charge the whole."""
         self.charge(event, note)
         return True
+
+
+#: An account that is open: what releases of one process are charged in.
+Opened: TypeAlias = MemoryAccount | LedgerAccount | Prepaid | Envelope

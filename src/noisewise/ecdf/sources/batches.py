@@ -33,13 +33,19 @@ class Batches:
         Of the columns that can be used.
     batches : callable
         From names of columns to an iterator over record batches; may be called again.
+    in_memory : bool
+        Whether the table is in this process's memory anyhow.
     """
 
     def __init__(
-        self, schema: pa.Schema, batches: Callable[[list[str]], Iterator[pa.RecordBatch]]
+        self,
+        schema: pa.Schema,
+        batches: Callable[[list[str]], Iterator[pa.RecordBatch]],
+        in_memory: bool = False,
     ) -> None:
         self.schema = schema
         self.batches = batches
+        self.in_memory = in_memory
 
     @classmethod
     def of_frame(cls, frame: Any) -> Batches:
@@ -51,7 +57,7 @@ class Batches:
                 yield from part[start : start + ROWS].to_arrow().to_batches()
 
         # No rows are needed to know the types, except where pandas holds Python objects.
-        return cls(quietly("describe the table", lambda: _schema_of(frame)), slices)
+        return cls(quietly("describe the table", lambda: _schema_of(frame)), slices, True)
 
     @classmethod
     def of_dataset(cls, dataset: Any) -> Batches:

@@ -43,6 +43,8 @@ class PushedDown:
     frame : narwhals.LazyFrame
     """
 
+    in_memory = False
+
     def __init__(self, frame: Any) -> None:
         import narwhals
 

@@ -23,7 +23,7 @@ from noisewise.privacy.units import MISSING, unit_codes
 from noisewise.release import PerUnit
 from noisewise.release.units import as_units
 
-__all__ = ["Column", "Source", "column_of", "open_source", "rows_at_hand", "without_others"]
+__all__ = ["Column", "Source", "column_of", "open_source", "rows_at_hand", "rows_in_memory", "without_others"]
 
 FORMS = (
     "a pandas, Polars or PyArrow table, a PyArrow dataset, a DuckDB relation, a PySpark data "
@@ -47,6 +47,11 @@ class Source(Protocol):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What is taken for granted about how the rows were made."""
+        ...
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all rows are in this process's memory anyhow."""
         ...
 
     def is_numeric(self, column: str) -> bool:
@@ -309,6 +314,20 @@ def column_of(
     whose = None if unit is None or bounded is None else Whose(unit, bounded)
     rule = None if label is None else _rule(source, label, pos_label)
     return Column(source, value, rule, whose)
+
+
+def rows_in_memory(data: Any, value: Any, units: Any) -> tuple[Any, Any, Any]:
+    """Return values, whose rows they are, and no table, if it is in memory; else what was given.
+
+    What looks at all records at once can then look at them, as at those of an array.
+    """
+    source = open_source(data)
+    if not source.in_memory:
+        return value, units, source
+    given = None if units is None else as_units(units)
+    column = column_of(source, value, units=given)
+    values, _, codes = column.arrays(None if given is None else given.identifiers)
+    return values, given if given is None else replace(given, identifiers=codes), None
 
 
 def rows_at_hand(
