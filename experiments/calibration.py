@@ -53,7 +53,7 @@ def measure(name: str, share: float, seed: int, epsilon: float) -> tuple[float, 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=list(TABLES))
     parser.add_argument("--epsilon", type=float, default=1.0)
     options = parser.parse_args()

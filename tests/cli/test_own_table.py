@@ -93,7 +93,7 @@ def test_from_a_csv_to_a_model_and_a_second_analysis_with_the_command_alone(fold
     checked = run(folder, "schema", "check", "patients.toml", "patients.csv")
     assert checked.exit_code == 0, checked.output
     assert "rows are not people" in checked.output
-    assert "no readable target" in checked.output
+    assert "without a readable target" in checked.output
     run(folder, "ledger", "create", "hospital.ledger", "--epsilon", 4, "--delta", "1e-6")
     trained = run(
         folder, "train", "patients.csv", "--schema", "patients.toml", "--epsilon", 2,

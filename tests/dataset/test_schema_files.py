@@ -292,6 +292,7 @@ def test_a_file_of_two_encodings_and_repeated_names_is_read_cell_by_cell(tmp_pat
         (["1 234,50", "12,5", "7"], ",", " "),
         (["1,234", "2,5", "7"], ",", None),
         (["1234.5 €", "12.5", "7 %"], ".", None),
+        (["1.234,50 EUR", "CHF 12,5", "7 kr"], ",", "."),
     ],
 )
 def test_a_draft_finds_how_numbers_are_written(tmp_path, cells, decimal, thousands):

@@ -262,7 +262,7 @@ def test_noise_of_the_residuals_has_its_stated_variance_and_the_interval_covers(
     for seed in range(400):
         found = private_calibration(y, p, epsilon=1.0, rng=seed, relation="replace-one")
         squares.append((found.residuals - truth) ** 2)
-        low, high = found.ece_interval(0.9, draws=200, seed=seed)
+        low, high = found.ece_interval(0.9)
         hits += low <= ece <= high
     scale = found.sums.scales["residual"]
     assert abs(np.mean(squares) / (2 * scale**2) - 1) < 0.25

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from noisewise._version import __version__
@@ -57,6 +58,11 @@ def _stopped() -> None:
     sys.exit(130)
 
 
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning without the place in the library that gave it."""
+    print(f"Warning: {message}", file=sys.stderr)
+
+
 def _run() -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -64,6 +70,7 @@ def _run() -> None:
     from noisewise.cli.commands import app
     from noisewise.errors import NoisewiseError
 
+    warnings.showwarning = _warn
     try:
         app()
     except (NoisewiseError, ValueError) as error:

@@ -69,7 +69,7 @@ def show(
         about = f"{ledger.relation}, {ledger.unit}"
         if most is not None:
             where = "" if len(bounds) == len(rows) else " in releases that say so"
-            about += f", of which at most {most} rows count{where}"
+            about += f", of which at most {most} row{'s' if most > 1 else ''} count{where}"
     if as_json:
         content = {
             "spent": spent, "delta": delta, "budget": None if budget is None else budget[0],

@@ -179,7 +179,8 @@ def train(
             _stopped(kept)
             raise typer.Exit(130) from None
     statement = model.statement_
-    rows = [Comparison(f"private, {gradients}", statement.epsilon, trained.score, trained.seconds)]
+    name = "private" if gradients == "auto" else f"private, {gradients}"
+    rows = [Comparison(name, statement.epsilon, trained.score, trained.seconds)]
     if compare:
         if gradients not in ("auto", "clipped"):
             flat, _ = train_private(records, {**settings, "gradients": "clipped"})
@@ -212,7 +213,7 @@ def train(
         console.print(
             "Each record's gradient was clipped as a whole (--gradients clipped): the simplest "
             "and fastest choice, and on Adult none of the others is more than 0.2 points better "
-            "(see docs/estimators.md, Defaults)."
+            "(documentation: scikit-learn estimators, Defaults)."
         )
     if compare and seed is None and len(rows) > 2:
         console.print(

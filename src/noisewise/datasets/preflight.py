@@ -142,7 +142,8 @@ def look_at(path: str | Path, schema: Schema) -> Look:
     frame = read_table(path, schema)
     if schema.target is not None and len(frame) < len(raw):
         found.warnings.append(
-            f"{len(raw) - len(frame):,} rows have no readable target and are left out"
+            "rows without a readable target are left out: "
+            f"{len(raw) - len(frame):,} of {len(raw):,}"
         )
     found += look_at_rows(frame, schema) + look_at_columns(frame, schema)
     found += _look_at_cells(read_table(path, schema, keep_unlabelled=True), raw, schema)
@@ -208,7 +209,7 @@ def look_at_rows(frame: pd.DataFrame, schema: Schema | None, of_units: bool = Fa
     except TypeError:
         copies = 0
     if copies:
-        found.facts.append(f"{copies:,} rows are copies of another one ({copies / len(frame):.1%})")
+        found.facts.append(f"copies of another row: {copies:,} ({copies / len(frame):.1%})")
     return found
 
 

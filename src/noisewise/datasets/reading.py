@@ -28,8 +28,13 @@ __all__ = ["SIGNS", "column_names", "find_form", "read_cells", "read_table", "te
 
 #: Bytes in which a line with the names of the columns is looked for.
 _FIRST_LINE = 1 << 20
+_CODES = (
+    "AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|NOK|NZD|PLN|RON|SEK|SGD|"
+    "THB|TRY|TWD|USD|ZAR"
+)
+_CURRENCY = rf"(?:[€$£¥₹]|(?:{_CODES}|kr\.?|Fr\.|zł)(?![a-zA-Z]))"
 #: Currency and percent, before or after a number.
-SIGNS = r"^[€$£¥]\s*|\s*[€$£¥%]$"
+SIGNS = rf"^{_CURRENCY}\s*|(?<=[\d.,\s])\s*(?:{_CURRENCY}|%)$"
 
 
 def _as_windows(error: UnicodeError) -> tuple[str, int]:

@@ -120,6 +120,8 @@ class Schema:
                 f"the target {self.target!r} is also among the columns; a model would learn to "
                 "copy it, so remove it there"
             )
+        if not isinstance(self.target_range, (Numeric, type(None))):
+            raise SchemaError(f"target_range must be Numeric(low, high), got {self.target_range!r}")
         if self.target_range is not None and self.target_range.missing != "zero":
             raise SchemaError("a target cannot have an indicator of missingness")
         if self.target_rule is not None and (

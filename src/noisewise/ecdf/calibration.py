@@ -21,6 +21,7 @@ from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import curve_mechanism, dp_ecdf
 from noisewise.ecdf.group_sums import (
+    ROUNDED,
     UNIT,
     Family,
     GroupSums,
@@ -157,32 +158,20 @@ class PrivateCalibration:
         """
         return min(1.0, float(np.abs(self.residuals).sum() / self.total))
 
-    def ece_interval(
-        self, level: float = 0.95, *, draws: int = 10_000, seed: int = 0
-    ) -> tuple[float, float]:
+    def ece_interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return limits for the records' own ECE over these groups.
 
         The error of the sum of absolute residuals is at most the sum of the absolute noises,
-        whose quantile is simulated. With a private number of records its own noise is
-        allowed for too, each with half of the error probability.
+        whose law is known. With a private number of records its own noise is allowed for too,
+        each with half of the error probability.
         """
         level = _validate.fraction("level", level)
-        generator = np.random.default_rng(seed)
-        parts = 1 if self.records is not None else 2
-        rank = math.ceil((draws + 1) * (1 - (1 - level) / parts))
-        if rank > draws:
-            raise ValueError(f"level={level!r} needs more than {draws} draws")
-
-        def limit(column: str, total: bool) -> float:
-            noise = generator.laplace(0.0, self.sums.scales[column], (draws, self.sums.groups))
-            size = np.abs(noise.sum(1)) if total else np.abs(noise).sum(1)
-            return float(np.partition(size, rank - 1)[rank - 1])
-
-        slack = limit("residual", False)
+        part = level if self.records is not None else (1 + level) / 2
         most = least = self.total
         if self.records is None:
-            margin = limit("count", True)
+            margin = self.sums.noise_of_sum("count", self.sums.groups, part)
             most, least = self.total + margin, max(self.total - margin, 1.0)
+        slack = self.sums.noise_of_sizes("residual", self.sums.groups, part) + ROUNDED * most
         found = float(np.abs(self.residuals).sum())
         low, high = (found - slack) / most, (found + slack) / least
         return min(1.0, max(0.0, low)), min(1.0, high)

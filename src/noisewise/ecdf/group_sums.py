@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.counting import counting
 from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.laplace_reach import sizes_within, sum_within
 from noisewise.ecdf.mechanisms.calibrating import for_units
 from noisewise.ecdf.mechanisms.protocol import (
     Change,
@@ -58,6 +59,7 @@ from noisewise.release import (
 
 __all__ = [
     "PUBLIC_CUTS",
+    "ROUNDED",
     "UNIT",
     "Family",
     "GroupSums",
@@ -77,6 +79,8 @@ __all__ = [
 PUBLIC_CUTS = "cut points are public or come from the private curve"
 #: Grid points in one: contributions are multiples of 1/UNIT.
 UNIT = 1 << 20
+#: What rounding to the grid moves the contribution of one record by, at most.
+ROUNDED = 0.5 / UNIT
 _HUGE = 2.0**40
 _APART = 2.0**-40
 
@@ -269,6 +273,14 @@ class GroupSums:
                 columns[name] = part[:, index] / UNIT
                 scales[name] = float(block.scale) * grown / UNIT
         return cls(cuts, columns, scales, promise)
+
+    def noise_of_sum(self, name: str, terms: int, level: float) -> float:
+        """Within which the noise of a sum of so many numbers of a column lies, at `level`."""
+        return self.scales[name] * sum_within(terms, level) + terms / UNIT
+
+    def noise_of_sizes(self, name: str, terms: int, level: float) -> float:
+        """The same for the sum of their sizes."""
+        return self.scales[name] * sizes_within(terms, level) + terms / UNIT
 
     def statement(self) -> Statement:
         """Return the privacy statement of these sums alone."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.group_sums import (
+    ROUNDED,
     UNIT,
     Family,
     GroupSums,
@@ -31,6 +31,7 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
+from noisewise.privacy import _validate
 from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
@@ -50,17 +51,6 @@ __all__ = [
 #: Sums of a regression and their parts of epsilon.
 _SUMS = {"count": 0.2, "absolute": 0.3, "square": 0.2, "target": 0.15, "target_square": 0.15}
 _NO_CUTS: FloatArray = np.empty(0)
-#: Noise comes in steps of a grid and is simulated: what either could take away from a reach.
-_SLACK = 1.02
-
-
-@lru_cache
-def _reach(terms: int, level: float) -> float:
-    """Within which a sum of so many Laplace variables of scale 1 lies, with this probability."""
-    if terms == 1:
-        return -_SLACK * math.log1p(-level)
-    drawn = np.random.default_rng(0).laplace(size=(100_000, terms)).sum(axis=1)
-    return _SLACK * float(np.quantile(np.abs(drawn), level))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +94,12 @@ class PrivateConfusion:
 
         The counts of right and of wrong predictions have noise of their own.
         """
-        size, scale = len(self.classes), self.sums.scales["0,0"]
+        size, part = len(self.classes), math.sqrt(_validate.fraction("level", level))
         right = float(np.trace(self.counts))
         wrong = float(self.counts.sum()) - right
         ends = []
         for total, terms in ((right, size), (wrong, size * (size - 1))):
-            reach = scale * _reach(terms, math.sqrt(level)) if terms else 0.0
+            reach = self.sums.noise_of_sum("0,0", terms, part)
             ends.append((max(0.0, total - reach), max(0.0, total + reach)))
         (least, most), (fewest, many) = ends
         return least / max(least + many, 1.0), most / max(most + fewest, 1e-300)
@@ -251,8 +241,17 @@ class PrivateRegressionErrors:
 
     def _span(self, name: str, level: float) -> tuple[float, float]:
         """Return where a sum is without its noise; all of them are there together, at `level`."""
-        reach = self.sums.scales[name] * _reach(1, level ** (1 / len(_SUMS)))
+        part = _validate.fraction("level", level) ** (1 / len(_SUMS))
+        reach = self.sums.noise_of_sum(name, 1, part)
+        if name != "count":
+            reach += ROUNDED * self._span("count", level)[1]
         return max(0.0, self._sum(name) - reach), max(0.0, self._sum(name) + reach)
+
+    def _share(self, name: str, level: float) -> tuple[float, float]:
+        """Return where a mean over the records is without noise; it is at most 1."""
+        low, high = self._span("count", level)
+        least, most = self._span(name, level)
+        return least / max(high, 1.0), min(1.0, most / max(low, 1.0))
 
     def r2_interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return what the noise leaves open: R2 on these records is inside, at `level`."""
@@ -269,10 +268,13 @@ class PrivateRegressionErrors:
 
     def mean_absolute_error_interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return what the noise leaves open: the MAE on these records is inside, at `level`."""
-        low, high = self._span("count", level)
-        least, most = self._span("absolute", level)
-        shares = least / max(high, 1.0), min(1.0, most / max(low, 1.0))
-        return shares[0] * (self.high - self.low), shares[1] * (self.high - self.low)
+        low, high = self._share("absolute", level)
+        return low * (self.high - self.low), high * (self.high - self.low)
+
+    def root_mean_squared_error_interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return what the noise leaves open: the RMSE on these records is inside, at `level`."""
+        low, high = self._share("square", level)
+        return math.sqrt(low) * (self.high - self.low), math.sqrt(high) * (self.high - self.low)
 
     @property
     def standard_error(self) -> float:
@@ -290,6 +292,7 @@ class PrivateRegressionErrors:
             "mean_absolute_error_interval": list(self.mean_absolute_error_interval()),
             "mean_absolute_error_noise": self.standard_error,
             "root_mean_squared_error": self.root_mean_squared_error,
+            "root_mean_squared_error_interval": list(self.root_mean_squared_error_interval()),
             "mean_target": self.mean_target,
             "records": self.records,
         }

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from noisewise.ecdf.auc import area_under
-from noisewise.ecdf.mechanisms.protocol import FloatArray
+from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
 from noisewise.ecdf.two_class import TwoClassCounts
 
-__all__ = ["RateBand", "limits_at", "rate_band"]
+__all__ = ["RateBand", "limits_at", "rate_band", "spread_at"]
 
 # Numbers simulated at once.
 CHUNK = 1 << 22
@@ -77,44 +77,59 @@ def rate_band(release: TwoClassCounts, level: float, draws: int, seed: int = 0) 
     return RateBand(thresholds, fpr_low, fpr_high, tpr_low, tpr_high, level)
 
 
-def limits_at(
-    release: TwoClassCounts, place: int, level: float, draws: int = 1000, seed: int = 0
-) -> dict[str, tuple[float, float]]:
+@dataclass(frozen=True)
+class Spread:
+    """Deviations of a count's noise and of count less total, and how many of them are allowed."""
+
+    own: float
+    rest: float
+    factor: float
+
+
+def spread_at(
+    mechanism: Mechanism, place: int, level: float, draws: int = 1000, seed: int = 0
+) -> Spread:
+    """Return within how many deviations all noise at one threshold lies together, at `level`."""
+    variance = np.split(mechanism.variance, 2)[1]
+    covariance = float(np.split(mechanism.total_covariance, 2)[1][place])
+    own = math.sqrt(variance[place])
+    rest = math.sqrt(max(float(variance[place] - 2 * covariance + variance[-1]), 0.0))
+    draws = max(draws, math.ceil(level / (1 - level)))
+    generator = np.random.default_rng(seed)
+    worst = []
+    bins = mechanism.setting.bins // 2
+    step = max(1, CHUNK // (2 * bins))
+    for start in range(0, draws, step):
+        size = min(step, draws - start)
+        noise = mechanism.simulate(generator, size).reshape(size, 2, -1)
+        here, last = noise[:, :, place], noise[:, :, -1]
+        parts = [np.abs(here) / own if own else 0 * here]
+        parts.append(np.abs(here - last) / rest if rest else 0 * here)
+        worst.append(np.max(np.concatenate(parts, axis=1), axis=1))
+    rank = min(draws, math.ceil((draws + 1) * level))  # the two differ by rounding only
+    return Spread(own, rest, float(np.sort(np.concatenate(worst))[rank - 1]))
+
+
+def limits_at(release: TwoClassCounts, place: int, level: float) -> dict[str, tuple[float, float]]:
     """Return limits of recall, false-positive rate and precision at one threshold of the grid.
 
     All three hold together with probability at least `level`: the band above at one place, where
     the factor is smaller. Precision G = p / (p + f), with noise e of the positives p and d of the
     negatives f found, has ``(1 - G) p' - G f' = (1 - G) e - G d``, at most c s in size.
     """
-    nothing = (0.0, 1.0)
-    variance = float(release.variance[1][place])
-    total = float(release.variance[1][-1])
-    covariance = float(np.split(release.mechanism.total_covariance, 2)[1][place])
-    own, rest = math.sqrt(variance), math.sqrt(max(variance - 2 * covariance + total, 0.0))
-    generator = np.random.default_rng(seed)
-    worst = []
-    step = max(1, CHUNK // (2 * release.grid.bins))
-    for start in range(0, draws, step):
-        size = min(step, draws - start)
-        noise = release.mechanism.simulate(generator, size).reshape(size, 2, -1)
-        here, last = noise[:, :, place], noise[:, :, -1]
-        parts = [np.abs(here) / own if own else 0 * here]
-        parts.append(np.abs(here - last) / rest if rest else 0 * here)
-        worst.append(np.max(np.concatenate(parts, axis=1), axis=1))
-    rank = min(draws, math.ceil((draws + 1) * level)) - 1
-    factor = float(np.sort(np.concatenate(worst))[rank])
+    spread = spread_at(release.mechanism, place, level)
+    width, excess = spread.factor * spread.own, spread.factor * (spread.rest - spread.own)
     found = {}
     for row, name in enumerate(("false_positive_rate", "recall")):
         count, whole = float(release.noisy[row][place]), float(release.noisy[row][-1])
-        excess = factor * (rest - own)
-        low = (count - factor * own) / (whole + excess) if whole + excess > 0 else 0.0
-        high = (count + factor * own) / (whole - excess) if whole - excess > 0 else 1.0
+        low = (count - width) / (whole + excess) if whole + excess > 0 else 0.0
+        high = (count + width) / (whole - excess) if whole - excess > 0 else 1.0
         found[name] = (min(1.0, max(0.0, low)), min(1.0, max(0.0, high)))
     right, wrong = float(release.noisy[1][place]), float(release.noisy[0][place])
     both = right + wrong
-    found["precision"] = nothing
+    found["precision"] = (0.0, 1.0)
     if both > 0:
-        ends = ((right - factor * own) / both, (right + factor * own) / both)
+        ends = ((right - width) / both, (right + width) / both)
         found["precision"] = (min(1.0, max(0.0, ends[0])), min(1.0, max(0.0, ends[1])))
     return found
 
