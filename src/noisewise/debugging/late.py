@@ -229,6 +229,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     base = float(np.mean(first**2))
     if base == 0.0 or unit == 0.0:
         return [], memory, noisy
+
     def look_at(step: int) -> Look:
         now = loudness(step)
         noise = math.sqrt(float(np.mean(now**2)) / base)
@@ -277,9 +278,7 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
                 break
         else:
             reliable = not (bench.known.random or bench.known.unbounded)
-            found, p_values = parts_of_late_steps(
-                bench, noisy, silent if reliable else [], seen
-            )
+            found, p_values = parts_of_late_steps(bench, noisy, silent if reliable else [], seen)
             case.findings += found
             case.p_values += p_values
     return looks, memory, noisy

@@ -8,6 +8,8 @@ run; and a dataset of many copies of a few records shows its batches as well as 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from scipy import stats
 
@@ -175,11 +177,9 @@ def late_batches(bench: Bench, case: Case, memory: Memory, data: Data, batch_siz
     lengths = np.linalg.norm(rows, axis=1)
     basis = np.vstack([rows, bench.weights / bench.size * float(np.median(lengths))])
     ends = [_FIRST + k * _STRETCH for k in range(_COUNT + 1)]
-    walks = [
-        silent_walk(bench, data, batch_size, seed, move=2e-5) for seed in range(7100, 7104)
-    ]
+    walks = [silent_walk(bench, data, batch_size, seed, move=2e-5) for seed in range(7100, 7104)]
     tables = []
-    for start, end in zip(ends[:-1], ends[1:], strict=True):
+    for start, end in itertools.pairwise(ends):
         moved = np.stack([walk.place(end) - walk.place(start) for walk in walks])
         found = np.linalg.lstsq(basis.T, moved.T, rcond=None)[0].T
         rest = np.linalg.norm(moved - found @ basis, axis=1) / np.linalg.norm(moved, axis=1)
@@ -197,7 +197,9 @@ def late_batches(bench: Bench, case: Case, memory: Memory, data: Data, batch_siz
     for i in range(_COUNT):
         for j in range(i):
             value = float(np.corrcoef(flat[i], flat[j])[0, 1])
-            p_value = float(stats.norm.sf(np.arctanh(min(value, 0.9999)) * (flat[i].size - 3) ** 0.5))
+            p_value = float(
+                stats.norm.sf(np.arctanh(min(value, 0.9999)) * (flat[i].size - 3) ** 0.5)
+            )
             case.p_values.append(p_value)
             if p_value < LEVEL:
                 case.findings.append(

@@ -205,4 +205,3 @@ def _too_far(bench: Bench, ratio: float, step: int, kind: str) -> Finding:
         "Runs at sigma = 0 tell: if they differ by as much, it is the bound.",
         {"moved_over_clip": ratio, "step": step},
     )
-

@@ -45,7 +45,7 @@ def structure(
 def _single_coordinates(
     bench: Bench, measured: Measurement, rows: Vector
 ) -> tuple[Finding | None, float]:
-    """Tell coordinates with less noise than the rest of their tensor, although records move them."""
+    """Tell coordinates with less noise than their tensor has, although records move them."""
     least = np.ones(rows.shape[1])
     for name, part in bench.box.slices.items():
         inside = measured.live[part]
@@ -53,7 +53,9 @@ def _single_coordinates(
             continue
         usual = float(np.median(np.mean(rows[:, part][:, inside] ** 2, axis=0)))
         least[part] = np.where(inside, np.mean(rows[:, part] ** 2, axis=0) / max(usual, 1e-300), 1)
-    p_each = np.minimum(1.0, int(measured.live.sum()) * stats.chi2.cdf(len(rows) * least, len(rows)))
+    p_each = np.minimum(
+        1.0, int(measured.live.sum()) * stats.chi2.cdf(len(rows) * least, len(rows))
+    )
     low = (p_each < LEVEL) & (least < 0.6)
     p_value = float(np.min(p_each))
     if not low.any():
@@ -144,15 +146,11 @@ def _directions(
     whole = [c.row for c in bench.known.canaries if c.own_weights and np.any(c.row)][:8]
     if whole and not measured.uneven and bench.dimension > 20 * len(whole):
         basis, _ = np.linalg.qr(np.stack([row / np.linalg.norm(row) for row in whole]).T)
-        judge(
-            (rows @ basis).ravel(), np.ones(1), "parts of noise along the gradients of records"
-        )
+        judge((rows @ basis).ravel(), np.ones(1), "parts of noise along the gradients of records")
     return results
 
 
-def _distances(
-    bench: Bench, measured: Measurement, rows: Vector
-) -> tuple[Finding | None, float]:
+def _distances(bench: Bench, measured: Measurement, rows: Vector) -> tuple[Finding | None, float]:
     """Correlate noise with itself at every distance within a tensor, and over all of them."""
     best, where, count, place = 0.0, 0, 1, ""
     for name, part in [*bench.box.slices.items(), ("all tensors", slice(0, rows.shape[1]))]:
