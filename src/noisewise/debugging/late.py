@@ -294,12 +294,19 @@ def _steps(bench: Bench, noisy: Walk, silent: Walk) -> Iterator[int]:
     if not far:
         return
 
-    def grown(walk: Walk) -> float:
-        first = float(np.linalg.norm(walk.fresh(1)))
-        return float(np.linalg.norm(walk.fresh(far))) / max(first, 1e-300)
+    last = bench.effort.late_steps[-1]
+
+    def grown(walk: Walk, power: float) -> float:
+        """Return what a step on the way to the far one adds, over what the first did."""
+        first = max(float(np.linalg.norm(walk.fresh(1))), 1e-300)
+        if bench.adam or bench.box.observe is not None or walk.memory != Memory():
+            return float(np.linalg.norm(walk.fresh(far))) / first
+        # All steps in between at the price of one run: independent noise grows like the root.
+        between = float(np.linalg.norm(walk.place(far) - walk.place(last)))
+        return between / (far - last) ** power / first
 
     reliable = not (bench.known.random or bench.known.unbounded)
-    noise, signal = grown(noisy), grown(silent) if reliable else 1.0
+    noise, signal = grown(noisy, 0.5), grown(silent, 1.0) if reliable else 1.0
     if noise < (1 - _SCALE) * signal * promised_at(bench, far):
         yield far
 

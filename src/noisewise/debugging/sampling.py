@@ -70,6 +70,9 @@ def batches(bench: Bench) -> TestResult:
         )
         return _result(case)
     counts, unit = whole_counts(solved)
+    if _in_parts(solved, counts):
+        case.findings.append(_by_company("a broken number of times what another one weighs"))
+        return _result(case)
     multiplicity(case, counts)
     if not case.findings:
         sizes_and_chances(case, bench.sampling, counts, batch_size / total)
@@ -178,6 +181,16 @@ def _divisor(
     broken = np.abs(ratio - np.round(ratio)).max(1) > 0.15
     if float(broken.mean()) > 0.3:
         case.findings.append(_by_company("more than another record of its batch"))
+
+
+def _in_parts(solved: Vector, counts: Vector) -> bool:
+    """Whether batches whose records weigh unlike hold no whole multiples of one weight."""
+    unlike = counts.max(1) >= 1.5
+    if not unlike.any():
+        return False
+    rows = solved[unlike]
+    least = np.where(counts[unlike] >= 0.5, rows, np.inf).min(1, keepdims=True)
+    return bool(np.mean(np.abs(rows / least - np.round(rows / least)).max(1) > 0.15) > 0.5)
 
 
 def _by_company(how: str) -> Finding:
