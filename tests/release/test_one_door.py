@@ -35,10 +35,8 @@ KERNEL = "release/"
 NO_NOISE = ("debugging/",)
 
 EXCEPTIONS = {
-    "ecdf/streaming.py": {"Promise"},
     "estimators/base.py": {".charge"},
     "estimators/fits.py": {".charge"},
-    "training/promise.py": {"Promise"},
 }
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import History, Relation, Statement
+from noisewise.privacy import Relation, Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.privacy.statement_premises import POISSON
-from noisewise.release import Promise
 from noisewise.release.noise import FLOATING_POINT
+from noisewise.release.steps import Steps, promise_of
 from noisewise.release.units import ONE_ROW
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
@@ -57,7 +57,7 @@ class Circumstances:
 
 def state(
     resolved: ResolvedPlan,
-    history: History,
+    account: Steps,
     circumstances: Circumstances,
     *,
     randomness: str,
@@ -69,14 +69,14 @@ def state(
     require_sound(estimator)
     if preprocessing is not None:
         preprocessing.require_sound()
-    return Promise(
-        history=history,
+    return promise_of(
+        account,
         delta=resolved.delta,
         mechanism=_mechanism(resolved),
         relation=Relation.of(resolved.plan.relation),
         accountant=resolved.plan.accountant,
         unit=resolved.plan.unit,
-        sampler=_sampler(resolved, circumstances) if history else None,
+        sampler=_sampler(resolved, circumstances),
         randomness=randomness,
         assumptions=assumptions(resolved, circumstances, records, preprocessing),
     ).state()
