@@ -1,4 +1,4 @@
-"""Through how many modules one training step and one private curve go: ``python -m benchmarks.walk``.
+"""How many modules a training step and a private curve go through: ``python -m benchmarks.walk``.
 
 A profiler notes every function of noisewise that is entered, in the order of the first entry. The
 first step and the first curve are left out: what they plan and prove is remembered.
