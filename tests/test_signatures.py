@@ -32,7 +32,8 @@ PACKAGES = (
 #: Names that somebody else decides about: the caller, the fields of a class, a drawing library.
 OPEN = {
     "Plan.with_", "RenewedNet.recommended_plan", "PrivateRun.save", "PrivateRun.resume",
-    "AttackResult.plot", "PrivateCalibration.plot", "PrivateECDF.plot", "PrivateHistogram.plot", "PrivateROC.plot",
+    "AttackResult.plot", "PrivateCalibration.plot", "PrivateECDF.plot", "PrivateHistogram.plot",
+    "PrivateROC.plot",
 }  # fmt: skip
 
 
