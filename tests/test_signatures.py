@@ -8,6 +8,8 @@ import pytest
 
 import noisewise as nw
 from noisewise import auditing, debugging, ecdf
+from noisewise.analysis import calibration
+from noisewise.analysis.calibration.metrics import MeasureOptions
 from noisewise.auditing.auditor import ATTACKS, AttackOptions
 from noisewise.debugging.checking import CheckOptions
 from noisewise.ecdf import options as curves
@@ -17,7 +19,9 @@ from noisewise.nn.models.renewed import RenewedOptions
 from noisewise.training.options import RunOptions
 
 PACKAGES = (
-    "noisewise", "noisewise.accelerate", "noisewise.analysis", "noisewise.auditing",
+    "noisewise", "noisewise.accelerate", "noisewise.analysis.calibration",
+    "noisewise.analysis.clipping_bias", "noisewise.analysis.membership", "noisewise.analysis.ntk",
+    "noisewise.auditing",
     "noisewise.bounds", "noisewise.datasets", "noisewise.debugging", "noisewise.ecdf",
     "noisewise.estimators", "noisewise.federated", "noisewise.gradients", "noisewise.lightning",
     "noisewise.mechanisms", "noisewise.nn", "noisewise.nn.losses", "noisewise.nn.models",
@@ -28,7 +32,8 @@ PACKAGES = (
 #: Names that somebody else decides about: the caller, the fields of a class, a drawing library.
 OPEN = {
     "Plan.with_", "RenewedNet.recommended_plan", "PrivateRun.save", "PrivateRun.resume",
-    "PrivateCalibration.plot", "PrivateECDF.plot", "PrivateHistogram.plot", "PrivateROC.plot",
+    "AttackResult.plot", "PrivateCalibration.plot", "PrivateECDF.plot", "PrivateHistogram.plot",
+    "PrivateROC.plot",
 }  # fmt: skip
 
 
@@ -80,6 +85,7 @@ def keywords(function, *, without=()):
         (RunOptions, nw.make_private, {"resume"}),
         (CheckOptions, debugging.check, set()),
         (RenewedOptions, RenewedNet, set()),
+        (MeasureOptions, calibration.measure, set()),
         (curves.CalibrationOptions, ecdf.private_calibration, {"epsilon", "n_bins"}),
         (curves.HistogramOptions, ecdf.private_histogram, {"epsilon"}),
         (curves.QuantileOptions, ecdf.dp_quantile, {"bounds"}),

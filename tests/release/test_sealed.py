@@ -105,7 +105,9 @@ def test_a_paid_value_that_is_gone_is_an_error_and_never_drawn_again(folder, har
 
 
 def test_of_two_processes_with_one_run_one_is_paid_and_the_other_shows_nothing(folder, monkeypatch):
-    monkeypatch.setattr(SealedAccount, "recalled", lambda self, event: None)  # both came at once
+    monkeypatch.setattr(
+        SealedAccount, "recalled", lambda self, event, rng: None
+    )  # both came at once
     measure(folder)
     with pytest.raises(LedgerError, match="another process"):
         measure(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from noisewise.auditing.attacks import Train
 from noisewise.auditing.attacks.training import Data
 from noisewise.auditing.auditor import audit
+from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.result import AuditResult
+from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import PoissonGaussian
-from noisewise.privacy.statement import Statement
 
 __all__ = ["Screening", "mutant_columns", "screen"]
 
@@ -88,7 +90,7 @@ def screen(
         return _try(
             lambda: audit(
                 train,
-                claimed=_claim(_NOISE, steps),
+                **_claim(_NOISE, steps),
                 attack="two-worlds",
                 confidence=level,
                 init=init,
@@ -106,7 +108,7 @@ def screen(
     black_box = _try(
         lambda: audit(
             train,
-            claimed=_claim(_LARGE_NOISE, _LONG),
+            **_claim(_LARGE_NOISE, _LONG),
             attack="one-run",
             confidence=level,
             init=init,
@@ -147,9 +149,16 @@ def _try(run: Callable[[], AuditResult]) -> AuditResult | None:
         return None
 
 
-def _claim(noise: float, steps: int) -> Statement:
-    event = PoissonGaussian(noise, 1.0, steps)
-    return Statement.derive(event, delta=DELTA, mechanism="DP-SGD on all records")
+class _Claim(TypedDict):
+    claimed: float
+    delta: float
+    noise: NoiseModel
+
+
+def _claim(noise: float, steps: int) -> _Claim:
+    """Return the claim of somebody else's settings: to be refuted, and no promise of ours."""
+    epsilon = epsilon_of(PoissonGaussian(noise, 1.0, steps), delta=DELTA)
+    return {"claimed": epsilon, "delta": DELTA, "noise": NoiseModel(1.0, steps)}
 
 
 def _records(example: Data, count: int, scale: float = 1.0) -> Data:

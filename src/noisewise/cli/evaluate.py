@@ -6,8 +6,9 @@ import contextlib
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
@@ -15,6 +16,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from noisewise.ecdf.evaluation import Evaluation
+
+_Span: TypeAlias = "tuple[float | None, float | None]"
 
 __all__ = ["evaluate", "is_engine", "positive_of", "read_predictions", "read_table", "read_units"]
 
@@ -101,67 +104,39 @@ def evaluate(
 
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
-    from noisewise.cli.predictions import finite, look_at_predictions, of_model, read_columns
-    from noisewise.datasets.preflight import look_at_names, look_at_names_alone
     from noisewise.datasets.working import working
     from noisewise.ecdf.evaluation import private_evaluation
     from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
-    from noisewise.release import Units, name_of_unit
 
     for path in (report, statement):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
     if unit is not None and model is not None:
         raise ValueError("--model knows whose rows they are: leave --unit out")
-    table_of_engine: Any = None
-    units: Any = None
-    classes: list[Any] | None = None
+    given = lower, upper
     if is_engine(predictions, query, table):
         if show_true or model is not None or regression or schema is not None:
             raise ValueError(
                 "--show-true, --model, --regression and --schema need every record, and those of "
                 "a database or folder are not read: export them to a .parquet file"
             )
-        table_of_engine, y, values, positive = read_table(
-            predictions, query, table, label, score, pos_label, unit
-        )
-        if unit is not None:
-            units = Units(unit, name=name_of_unit(ledger, unit))
+        asked = _of_engine(predictions, query, table, label, score, pos_label, unit, ledger, given)
     elif model is not None:
         if label is not None or score is not None:
             raise ValueError("--model brings labels and scores: leave --label and --score out")
-        with working("reading the records and predicting"):
-            said = of_model(Path(predictions), model)
-        y, values, positive, units, classes = (
-            said.labels, said.scores, None, said.units, said.classes
-        )  # fmt: skip
-        regression = said.span is not None
-        lower, upper = (lower, upper) if said.span is None else said.span
+        asked = _of_model(Path(predictions), model, ledger, given)
     elif label is None or score is None:
         raise ValueError("give --label and --score, the columns of the file, or --model FOLDER")
     else:
-        with working("reading the predictions"):
-            y, values, positive = read_predictions(
-                Path(predictions), label, score, pos_label, schema, regression
-            )
-    if unit is not None and table_of_engine is None:
-        units = read_units(Path(predictions), unit, schema)
-    if units is not None and table_of_engine is None:
-        units = Units(units, name=name_of_unit(ledger, str(units.name)))
-    if regression and (lower is None or upper is None):
+        columns = Path(predictions), label, score, pos_label, schema
+        asked = _of_file(*columns, regression, unit, ledger, given)
+    lower, upper = asked.span
+    if asked.regression and (lower is None or upper is None):
         raise ValueError(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
-    if preflight and table_of_engine is None and classes is None and not regression:
-        look = look_at_predictions(y, values, positive, lower, upper, epsilon, units)
-        if units is None and model is None:
-            look += look_at_names(read_columns(Path(predictions), "", "", schema))
-        typer.echo(str(look), err=True)
-        look.require()
-    elif preflight and table_of_engine is not None and units is None:
-        look = look_at_names_alone(table_of_engine.columns)
-        if look.warnings:
-            typer.echo(str(look), err=True)
+    if preflight:
+        _look(asked, epsilon, None if model is not None else Path(predictions), schema)
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
     with (
         _account(ledger, f"evaluate {_title(predictions)}") as account,
@@ -173,52 +148,148 @@ def evaluate(
         common: dict[str, Any] = {
             "epsilon": epsilon,
             "relation": relation,
-            "units": units,
+            "units": asked.units,
             "max_per_unit": max_per_unit,
             "seed": seed,
             "ledger": account,
         }
-        if classes is not None:
-            measured: Any = private_confusion(y, values, classes=classes, **common)
-        elif regression:
-            measured = private_regression_errors(y, values, bounds=bounds, **common)
+        if asked.classes is not None:
+            measured: Any = private_confusion(
+                asked.labels, asked.scores, classes=asked.classes, **common
+            )
+        elif asked.regression:
+            measured = private_regression_errors(
+                asked.labels, asked.scores, bounds=bounds, **common
+            )
         else:
             found = private_evaluation(
-                y,
-                values,
+                asked.labels,
+                asked.scores,
                 delta=delta,
                 bounds=bounds,
                 bins=bins,
                 groups=groups,
-                pos_label=positive,
-                data=table_of_engine,
+                pos_label=asked.positive,
+                data=asked.engine,
                 **common,
             )
             summary = found.summary(threshold=threshold)
-    if classes is not None or regression:
+    if asked.classes is not None or asked.regression:
         _publish(measured, statement, as_json, report, _title(predictions))
         return
-    promise = found.statement()
     if show_true:
         Console(stderr=True, highlight=False).print(
             "[bold red]NOT PRIVATE:[/] --show-true draws the true curves. No epsilon holds for "
             "this report: do not share it."
         )
-    truth = (y, values, positive) if show_true else None
-    if report is not None:
-        from noisewise.cli.evaluation_report import write_report
+    truth = (asked.labels, asked.scores, asked.positive) if show_true else None
+    _publish_curves(found, summary, statement, as_json, report, _title(predictions), truth)
 
-        with working("writing the report"):
-            write_report(found, summary, report, source=_title(predictions), truth=truth)
-    if statement is not None:
-        statement.write_text(promise.to_json() + "\n", "utf-8")
-    if as_json:
-        typer.echo(json.dumps(finite({**summary, "statement": promise.to_dict()}), indent=2))
-        return
-    _show(summary, found)
-    for path in (report, statement):
-        if path is not None:
-            typer.echo(f"written: {path}")
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is measured.
+
+    Attributes
+    ----------
+    labels, scores : object
+        Columns, or their names in the table of an engine.
+    positive : object
+        The positive label.
+    span : (float or None, float or None)
+        Public range of scores or target.
+    units : Units, optional
+        Whose rows they are.
+    classes : list, optional
+        Of a model with several.
+    engine : object, optional
+        The table of a database or folder, which counts.
+    regression : bool
+    """
+
+    labels: Any
+    scores: Any
+    positive: Any
+    span: _Span
+    units: Any = None
+    classes: list[Any] | None = None
+    engine: Any = None
+    regression: bool = False
+
+
+def _of_engine(
+    where: str,
+    query: str | None,
+    table: str | None,
+    label: str | None,
+    score: str | None,
+    pos_label: str | None,
+    unit: str | None,
+    ledger: Path | None,
+    span: _Span,
+) -> _Asked:
+    from noisewise.release import Units, name_of_unit
+
+    source, y, values, positive = read_table(where, query, table, label, score, pos_label, unit)
+    units = None if unit is None else Units(unit, name=name_of_unit(ledger, unit))
+    return _Asked(y, values, positive, span, units, engine=source)
+
+
+def _of_model(path: Path, model: Path, ledger: Path | None, span: _Span) -> _Asked:
+    from noisewise.cli.predictions import of_model
+    from noisewise.datasets.working import working
+
+    with working("reading the records and predicting"):
+        said = of_model(path, model)
+    regression = said.span is not None
+    span = span if said.span is None else said.span
+    units = _named(said.units, ledger)
+    return _Asked(said.labels, said.scores, None, span, units, said.classes, None, regression)
+
+
+def _of_file(
+    path: Path,
+    label: str,
+    score: str,
+    pos_label: str | None,
+    schema: Path | None,
+    regression: bool,
+    unit: str | None,
+    ledger: Path | None,
+    span: _Span,
+) -> _Asked:
+    from noisewise.datasets.working import working
+
+    with working("reading the predictions"):
+        y, values, positive = read_predictions(path, label, score, pos_label, schema, regression)
+    units = None if unit is None else _named(read_units(path, unit, schema), ledger)
+    return _Asked(y, values, positive, span, units, regression=regression)
+
+
+def _named(units: Any, ledger: Path | None) -> Any:
+    """Return units as the ledger calls them."""
+    from noisewise.release import Units, name_of_unit
+
+    return None if units is None else Units(units, name=name_of_unit(ledger, str(units.name)))
+
+
+def _look(asked: _Asked, epsilon: float, file: Path | None, schema: Path | None) -> None:
+    """Look at the records before they cost anything; of an engine's, at the names alone."""
+    from noisewise.cli.predictions import look_at_predictions, read_columns
+    from noisewise.datasets.preflight import look_at_names, look_at_names_alone
+
+    if asked.engine is not None:
+        look = look_at_names_alone(asked.engine.columns) if asked.units is None else None
+        if look is not None and look.warnings:
+            typer.echo(str(look), err=True)
+    elif asked.classes is None and not asked.regression:
+        look = look_at_predictions(
+            asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units
+        )
+        if asked.units is None and file is not None:
+            look += look_at_names(read_columns(file, "", "", schema))
+        typer.echo(str(look), err=True)
+        look.require()
 
 
 def read_predictions(
@@ -376,6 +447,36 @@ def _publish(
     console.print(table)
     if unsure(summary):
         console.print(unsure(summary))
+    for path in (report, statement):
+        if path is not None:
+            typer.echo(f"written: {path}")
+
+
+def _publish_curves(
+    found: Evaluation,
+    summary: dict[str, Any],
+    statement: Path | None,
+    as_json: bool,
+    report: Path | None,
+    source: str,
+    truth: tuple[Any, Any, Any] | None,
+) -> None:
+    """Write and show measures with their curves."""
+    from noisewise.cli.predictions import finite
+    from noisewise.datasets.working import working
+
+    promise = found.statement()
+    if report is not None:
+        from noisewise.cli.evaluation_report import write_report
+
+        with working("writing the report"):
+            write_report(found, summary, report, source=source, truth=truth)
+    if statement is not None:
+        statement.write_text(promise.to_json() + "\n", "utf-8")
+    if as_json:
+        typer.echo(json.dumps(finite({**summary, "statement": promise.to_dict()}), indent=2))
+        return
+    _show(summary, found)
     for path in (report, statement):
         if path is not None:
             typer.echo(f"written: {path}")

@@ -27,8 +27,8 @@ from noisewise.auditing.attacks.training import two_worlds
 from noisewise.cli.opacus_tests import failed_tests
 from noisewise.debugging import check
 from noisewise.debugging.mutants import CORRECT, Case, Mutant, Training, cases
+from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import PoissonGaussian
-from noisewise.privacy.statement import Statement
 
 __all__ = [
     "TOOLS",
@@ -132,9 +132,7 @@ def _jax_privacy(bug: str) -> bool:
     auditing = importlib.import_module("jax_privacy.auditing")
     caught = False
     for steps in (1, 3):
-        claimed = Statement.derive(
-            PoissonGaussian(_NOISE, 1.0, steps), delta=_DELTA, mechanism="DP-SGD"
-        ).epsilon
+        claimed = epsilon_of(PoissonGaussian(_NOISE, 1.0, steps), delta=_DELTA)
         try:
             scores = _canary_scores(cases()["MLP"], bug, steps)
         except ValueError:

@@ -7,12 +7,19 @@ import json
 import shlex
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from noisewise.cli.training_job import Comparison
+    from noisewise.cli.training_run import Kept
+    from noisewise.privacy import Statement
+    from noisewise.release import SealedAccount
 
 __all__ = ["train"]
 
@@ -87,7 +94,7 @@ def train(
     Example: noisewise train adult --epsilon 1 --report run.html
     """
     from noisewise.cli.predictions import finite
-    from noisewise.cli.training_job import Comparison, read_data, train_plain, train_private
+    from noisewise.cli.training_job import Comparison, read_data, train_private
     from noisewise.cli.training_quality import (
         evaluation_events,
         local_measures,
@@ -98,16 +105,10 @@ def train(
     )
     from noisewise.cli.training_run import begin, finishing
     from noisewise.datasets.working import working
-    from noisewise.estimators import save_estimator
-    from noisewise.privacy.statement import round_up
     from noisewise.release import compose
 
-    for path in (report, out, ledger):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
-    for name, part in (("--test", test), ("--evaluate", evaluate), ("--threshold", threshold)):
-        if not 0 <= part < 1 or (name == "--test" and not part):
-            raise ValueError(f"{name} must lie between 0 and 1, got {part}")
+    _check_folders(report, out, ledger)
+    _check_parts(test, evaluate, threshold)
     if out is None and (ledger is not None or resume):
         raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
     console = Console(highlight=False, stderr=as_json)
@@ -131,9 +132,7 @@ def train(
         "verbose": True,
     }
     if evaluate and preflight:
-        look = look_at_measuring(records, evaluate * epsilon)
-        if look.warnings:
-            typer.echo("\n".join(f"Warning: {text}" for text in look.warnings), err=True)
+        _warn(look_at_measuring(records, evaluate * epsilon).warnings)
     kept = None
     if out is not None:
         said = {**settings, "data": records.name, "unit": unit, "evaluate": evaluate, "test": test}
@@ -167,14 +166,8 @@ def train(
                     numbers = summary_of(measured, threshold)
                 parts = [model.statement_, measured.statement()]
                 model.statement_ = compose(parts, model.statement_.delta)
-            if out is not None and kept is not None and account is not None:
-                # The model last: where it lies, all that belongs to it lies too.
-                (out / "statement.json").write_text(model.statement_.to_json() + "\n", "utf-8")
-                if numbers is not None:
-                    text = json.dumps(finite(numbers), indent=2)
-                    (out / "evaluation.json").write_text(text + "\n", "utf-8")
-                save_estimator(model, out)
-                kept.finished(account)
+            if kept is not None and account is not None:
+                _keep(model, numbers, kept, account)
         except KeyboardInterrupt:
             _stopped(kept)
             raise typer.Exit(130) from None
@@ -182,13 +175,7 @@ def train(
     name = "private" if gradients == "auto" else f"private, {gradients}"
     rows = [Comparison(name, statement.epsilon, trained.score, trained.seconds)]
     if compare:
-        if gradients not in ("auto", "clipped"):
-            flat, _ = train_private(records, {**settings, "gradients": "clipped"})
-            promise = flat.model.statement_.epsilon
-            rows.append(Comparison("private, flat clipping", promise, flat.score, flat.seconds))
-        with working("training without privacy, to compare"):
-            plain = train_plain(records, model)
-        rows.append(Comparison("not private", None, plain.score, plain.seconds))
+        rows += _others(records, model, settings)
     local = local_measures(records, model)
     if report is not None:
         from noisewise.cli.training_report import write_training_report
@@ -220,18 +207,76 @@ def train(
             "Two private models were trained on the same records. Publishing both costs the sum "
             "of their budgets."
         )
-    if out is None:
+    _say_what_is_written(console, statement, kept, report, numbers is not None, ledger is None)
+
+
+def _check_folders(*paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
+
+
+def _check_parts(test: float, evaluate: float, threshold: float) -> None:
+    for name, part in (("--test", test), ("--evaluate", evaluate), ("--threshold", threshold)):
+        if not 0 <= part < 1 or (name == "--test" and not part):
+            raise ValueError(f"{name} must lie between 0 and 1, got {part}")
+
+
+def _warn(texts: Iterable[str]) -> None:
+    for text in texts:
+        typer.echo(f"Warning: {text}", err=True)
+
+
+def _others(records: Any, model: Any, settings: dict[str, Any]) -> list[Comparison]:
+    """Train what a private model is compared with: flat clipping, and no privacy."""
+    from noisewise.cli.training_job import Comparison, train_plain, train_private
+    from noisewise.datasets.working import working
+
+    rows = []
+    if settings["gradients"] not in ("auto", "clipped"):
+        flat, _ = train_private(records, {**settings, "gradients": "clipped"})
+        promise = flat.model.statement_.epsilon
+        rows.append(Comparison("private, flat clipping", promise, flat.score, flat.seconds))
+    with working("training without privacy, to compare"):
+        plain = train_plain(records, model)
+    return [*rows, Comparison("not private", None, plain.score, plain.seconds)]
+
+
+def _keep(model: Any, numbers: dict[str, Any] | None, kept: Kept, account: SealedAccount) -> None:
+    """Write down a finished run; the model last: where it lies, all that belongs to it lies too."""
+    from noisewise.cli.predictions import finite
+    from noisewise.estimators import save_estimator
+
+    out = kept.folder
+    (out / "statement.json").write_text(model.statement_.to_json() + "\n", "utf-8")
+    if numbers is not None:
+        text = json.dumps(finite(numbers), indent=2)
+        (out / "evaluation.json").write_text(text + "\n", "utf-8")
+    save_estimator(model, out)
+    kept.finished(account)
+
+
+def _say_what_is_written(
+    console: Console,
+    statement: Statement,
+    kept: Kept | None,
+    report: Path | None,
+    measured: bool,
+    own_ledger: bool,
+) -> None:
+    from noisewise.privacy.statement import round_up
+
+    if kept is None:
         console.print(str(statement))
     else:
+        out = kept.folder
         console.print(
             f"Privacy statement: epsilon {round_up(statement.epsilon)}, delta {statement.delta:g}, "
             f"protecting {statement.unit}. To read it in full, with its assumptions: noisewise "
             f"verify {out}/statement.json"
         )
-    if kept is not None:
         _show_ledger(console, kept.ledger, round_up)
-        parts = ["model", "statement"] + ["measures"] * (numbers is not None)
-        parts += ["ledger"] * (ledger is None)
+        parts = ["model", "statement", *["measures"] * measured, *["ledger"] * own_ledger]
         console.print(f"written: {out}/ ({', '.join(parts)})")
     if report is not None:
         console.print(f"written: {report}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -219,13 +220,33 @@ def contribution(bench: Bench) -> TestResult:
     return TestResult("contribution", title, status, summary, (), tuple(findings))
 
 
+@dataclass
+class _Worst:
+    """The largest of several differences, and where it was seen."""
+
+    difference: float = 0.0
+    where: str = ""
+
+    def see(self, difference: float, where: str) -> None:
+        """Keep it if it is larger."""
+        if difference > self.difference:
+            self.difference, self.where = difference, where
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        if not self.where:
+            return "no difference"
+        return f"relative difference {self.difference:.1e} ({self.where})"
+
+
 def additivity(bench: Bench) -> TestResult:
     """`separation`: the update of a batch is the sum of the contributions of its records."""
     title = "a batch is the sum of its records"
     clips = [bench.usable_clip]
     if not bench.adam:
         clips.append(1.3 * bench.norm)
-    worst, where = 0.0, ""
+    worst = _Worst()
     divisors: dict[int, float] = {}
     if bench.known.incomplete:
         return TestResult("separation", title, "skipped", "the sampler leaves records out at q = 1")
@@ -245,27 +266,23 @@ def additivity(bench: Bench) -> TestResult:
                 second = bench.update(others, clip=clip, lr=lr)
                 other_total = rows[4:8].sum(0)
                 other = float(second @ other_total) / float(other_total @ other_total)
-                if abs(other / share - 1) > worst:
-                    worst, where = abs(other / share - 1), f"two batches of 4, C = {clip:.3g}"
+                worst.see(abs(other / share - 1), f"two batches of 4, C = {clip:.3g}")
             scale = max(float(np.linalg.norm(update)), float(np.linalg.norm(total)) / size)
             rest = float(np.linalg.norm(update - share * total)) / scale
             divisors.setdefault(size, share)
-            if rest > worst:
-                worst, where = rest, f"B = {size}, C = {clip:.3g}"
+            worst.see(rest, f"B = {size}, C = {clip:.3g}")
         for label, company in _unusual(bench).items():
             total = bench.contributions(company, clip).sum(0)
-            if worst > _COARSE or np.linalg.norm(total) == 0:
+            if worst.difference > _COARSE or np.linalg.norm(total) == 0:
                 continue
             lr = bench.rate(float(np.linalg.norm(total)) / len(company[0]))
             update = bench.update(company, clip=clip, lr=lr)
             share = divisors.get(len(company[0]), 1 / len(company[0]))
             rest = float(np.linalg.norm(update / share - total) / np.linalg.norm(total))
-            if rest > worst:
-                worst, where = rest, f"{label}, C = {clip:.3g}"
-    if worst <= _COARSE and divisors and not bench.adam:
+            worst.see(rest, f"{label}, C = {clip:.3g}")
+    if worst.difference <= _COARSE and divisors and not bench.adam:
         rest, size = _large_batch(bench, clips[0], divisors)
-        if rest > worst:
-            worst, where = rest, f"B = {size}, C = {clips[0]:.3g}"
+        worst.see(rest, f"B = {size}, C = {clips[0]:.3g}")
     divisors[1] = 1.0
     bench.known.divisors = divisors
     if len(divisors) == 1:
@@ -273,12 +290,16 @@ def additivity(bench: Bench) -> TestResult:
             "separation", title, "skipped", "records contribute nothing at any C tried"
         )
     allowed = 0.03 if bench.adam else _COARSE
-    if _FINE < worst <= allowed and not bench.adam and _order_is_nothing(bench, clips[-1]):
+    if (
+        _FINE < worst.difference <= allowed
+        and not bench.adam
+        and _order_is_nothing(bench, clips[-1])
+    ):
         allowed = _FINE
-    seen = f"relative difference {worst:.1e} ({where})" if where else "no difference"
+    seen = worst.words
     shares = ", ".join(f"1/{1 / divisors[s]:.3g} at B = {s}" for s in _SIZES if divisors.get(s))
     findings: tuple[Finding, ...] = ()
-    if worst > allowed:
+    if worst.difference > allowed:
         bench.known.unbounded = True
         findings = (
             Finding(
@@ -290,7 +311,7 @@ def additivity(bench: Bench) -> TestResult:
                 f"batch statistic, a data-dependent threshold, sampling) mixes the records, or "
                 f"some are left out (beyond the last whole micro-batch, as outliers, as copies). "
                 f"A batch of two ordinary records tells: nobody is left out there.",
-                {"difference": worst},
+                {"difference": worst.difference},
             ),
         )
     else:

@@ -42,9 +42,8 @@ from noisewise.privacy import _validate
 from noisewise.privacy.events import Event, Pure, event_from_dict
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import REPLACE_ONE
 from noisewise.privacy.statement import Statement
-from noisewise.release import Promise, Query, ThisProcess, release
+from noisewise.release import Query, ThisProcess, release
 from noisewise.release.slots import NoiseSlots
 from noisewise.release.stream import SegmentAccount, StreamAccount
 from noisewise.release.words import one_vocabulary
@@ -144,19 +143,18 @@ class StreamingCounter:
         self._segments = 0
         self._inside = 0
         self._segment: _Segment | None = None
-        self._paying = SegmentAccount(self._pay)
+        self._account = SegmentAccount(
+            self._price, lambda: None if self._state is None else self._state.digest
+        )
         self._description = ""
-        self._event: Event | None = None
         self._name = secrets.token_hex(16)
-        self._paid: Event | None = None
         self._state: StreamState | None = None
-        self._account: StreamAccount | None = None
         try:
             if path is not None:
                 self._first.require_no_file()
                 self._state = StreamState.begin(path)
             if ledger is not None:
-                self._account = StreamAccount(
+                self._account.ledger = StreamAccount(
                     ledger, self._name, self.budget, self._first.unit, self._noise
                 )
             self._save()
@@ -232,7 +230,7 @@ class StreamingCounter:
             unit_rows=self._first.limit,
         )
         found = release(
-            query, noise, ThisProcess(items), self._paying, delta=None, rng=self._source
+            query, noise, ThisProcess(items), self._account, delta=None, rng=self._source
         )
         return segment.read(items, start, found.value)
 
@@ -273,7 +271,7 @@ class StreamingCounter:
         return min(FIRST * growth, limit)
 
     def _start(self, length: int) -> _Segment:
-        self._paying = SegmentAccount(self._pay)
+        self._account.begin_segment()
         self._source = self._noise_of_segment()
         segment: _Segment
         if self.mechanism == "sqrt":
@@ -299,21 +297,18 @@ class StreamingCounter:
         """What is spent; what one of several items costs is rounded up, so a hair less then."""
         return self.budget.epsilon * (1 - 2.0**-48 if self._first.times > 1 else 1)
 
-    def _pay(self, event: Event) -> None:
-        """Pay for a segment; keep the dearest one's event: an item pays for one segment only."""
-        price = event.with_room()
-        if self.mechanism != "sqrt":
-            price = self._first.told(Pure(max(event.pure_epsilon(), self._epsilon)))
-        self._event = event if self._event is None else self._event.worse(event)
-        if self._account is not None:
-            digest = None if self._state is None else self._state.digest
-            self._paid = self._account.pay(event, price, digest, self._paid)
+    def _price(self, event: Event) -> Event:
+        """Return what is charged for a segment, so that later ones are covered."""
+        if self.mechanism == "sqrt":
+            return event.with_room()
+        return self._first.told(Pure(max(event.pure_epsilon(), self._epsilon)))
 
     # ---------------------------------------------------------------------- saving
 
     def _save(self) -> None:
         if self._state is None:
             return
+        account = self._account
         self._state.save(
             {
                 "epsilon": self.budget.epsilon,
@@ -325,10 +320,10 @@ class StreamingCounter:
                 "segments": self._segments,
                 "value": self._value,
                 "variance": self._variance,
-                "event": None if self._event is None else self._event.to_dict(),
+                "event": None if account.dearest is None else account.dearest.to_dict(),
                 "name": self._name,
-                "ledger": self._account is not None,
-                "paid": None if self._paid is None else self._paid.to_dict(),
+                "ledger": account.ledger is not None,
+                "paid": None if account.paid is None else account.paid.to_dict(),
             }
         )
 
@@ -349,7 +344,7 @@ class StreamingCounter:
             if ledger is None and state.get("ledger"):
                 raise LedgerError("this stream is paid for by a ledger: give ledger=")
             if ledger is not None:
-                counter._account = StreamAccount(
+                counter._account.ledger = StreamAccount(
                     ledger, counter._name, counter.budget, noise=counter._noise
                 )
         except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
@@ -378,10 +373,12 @@ class StreamingCounter:
         counter._segments = _validate.integer("segments", state["segments"], minimum=0)
         counter._value = _validate.finite("value", state["value"])
         counter._variance = _validate.positive("variance", state["variance"], zero=True)
-        counter._event = None if state["event"] is None else event_from_dict(state["event"])
+        if state["event"] is not None:
+            counter._account.dearest = event_from_dict(state["event"])
         if state.get("name") is not None:  # states of version 0.1 have none
             counter._name = str(state["name"])
-        counter._paid = None if state.get("paid") is None else event_from_dict(state["paid"])
+        if state.get("paid") is not None:
+            counter._account.paid = event_from_dict(state["paid"])
         return counter
 
     def close(self) -> None:
@@ -396,9 +393,9 @@ class StreamingCounter:
             whole = whole and not self._closed
             self._closed, self._segment = True, None
             try:
-                if self._account is not None:
+                if self._account.ledger is not None:
                     kept = self._state.digest if whole and self._state is not None else None
-                    self._account.close(kept)
+                    self._account.ledger.close(kept)
             finally:
                 if self._state is not None:
                     self._state.close()
@@ -416,12 +413,11 @@ class StreamingCounter:
 
     def statement(self) -> Statement:
         """Return what is promised for all releases, past and future."""
-        events, description = self._promise()
-        return Promise(
-            events,
-            self.budget.delta,
-            mechanism=f"running count of a stream: {description}",
-            relation=REPLACE_ONE,
+        planned = self._planned()
+        return self._account.promise(
+            planned,
+            delta=self.budget.delta,
+            mechanism=f"running count of a stream: {self._description}",
             randomness=self._rng.description,
             unit=self._first.unit,
             assumptions=(
@@ -433,18 +429,17 @@ class StreamingCounter:
         ).state()
 
     def _premise(self) -> tuple[str, ...]:
-        if self._state is None or self._account is not None:
+        if self._state is None or self._account.ledger is not None:
             return ()
         return (
             "the file of the stream and what remembers it were never both put back from an older "
             "copy, nor continued twice in two places (a ledger= would count that)",
         )
 
-    def _promise(self) -> tuple[tuple[Event, ...], str]:
-        event, paid = self._event, () if self._account is None else self._account.history
-        if event is None or not self._description:
-            self._check_mine()
-            with self._mutex:
-                planned = self._current().slots.event
-            event = planned if event is None else event.worse(planned)
-        return paid or (event,), self._description
+    def _planned(self) -> Event | None:
+        """Return the cost of a segment to come, if nothing was measured yet."""
+        if self._account.dearest is not None and self._description:
+            return None
+        self._check_mine()
+        with self._mutex:
+            return self._current().slots.event

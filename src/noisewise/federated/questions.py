@@ -39,7 +39,7 @@ from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.results import Sums
 from noisewise.privacy import _validate
 from noisewise.privacy.relation import ADD_REMOVE, Relation
-from noisewise.release import Promise, Query
+from noisewise.release import Promise, Query, received
 
 __all__ = [
     "EcdfQuestion",
@@ -167,19 +167,12 @@ class Question(ABC):
 
     def _promise(self, sums: Sums) -> Promise:
         """Return what is promised: what was asked, its noise, and the protocol."""
-        return Promise(
-            history=(sums.mechanism.event,),
+        return received(
+            self.query,
+            sums.mechanism,
             delta=self.delta,
-            mechanism=f"{self.what}: {sums.mechanism.description}",
-            relation=self.relation,
-            unit=self.protects.name,
             randomness=sums.randomness,
-            assumptions=(
-                self.public,
-                *self.protects.contribution.sentences,
-                *sums.mechanism.assumptions,
-                *sums.threat.sentences,
-            ),
+            assumptions=sums.threat.sentences,
         )
 
     def _expected(self, sums: Sums) -> Mechanism:

@@ -13,7 +13,7 @@ from noisewise.release.account import (
 )
 from noisewise.release.best import BestOf, Outcome
 from noisewise.release.choice import ExponentialChoice, PermuteAndFlip
-from noisewise.release.kernel import Release, release
+from noisewise.release.kernel import Release, received, release
 from noisewise.release.noise import Additive, Block, GaussianNoise, GridNoise, IntegerNoise, Noise
 from noisewise.release.opening import LedgerOrPath, open_account, open_ledger
 from noisewise.release.parties import (
@@ -86,6 +86,7 @@ __all__ = [
     "other_ledger",
     "parties_of",
     "per_unit",
+    "received",
     "release",
     "together",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,7 @@ __all__ = [
     "LedgerAccount",
     "MemoryAccount",
     "NamedAccount",
+    "Remembering",
     "digest_of",
     "other_ledger",
     "same_noise",
@@ -57,6 +58,15 @@ class Account(Protocol):
 
     def approve(self, event: Event, note: str, key: str, value: Any) -> bool:
         """Charge for a value that nobody has seen; whether it may be released."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Account, Protocol):
+    """An account that kept values before a death, so that none is measured twice."""
+
+    def recalled(self, event: Event, rng: Randomness) -> Any:
+        """Return what was made before and is paid for now, or None."""
         ...
 
 
@@ -209,13 +219,23 @@ class NamedAccount:
         Under which it is charged.
     keep : callable
         Writes the value down where it is found again and nobody sees it, and returns its digest.
+    kept : object, optional
+        What was written down before a death: it is charged for now, unless it was then.
     """
 
-    def __init__(self, ledger: Ledger, key: str, note: str, keep: Callable[[Any], str]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        key: str,
+        note: str,
+        keep: Callable[[Any], str],
+        kept: Any = None,
+    ) -> None:
         self._ledger = ledger
         self._key = key
         self._note = note
         self._keep = keep
+        self._kept = kept
 
     def compares(self, rng: Randomness) -> bool:
         """Always: one charge stands for one noise."""
@@ -224,6 +244,12 @@ class NamedAccount:
     def stated(self, event: Event, what: str) -> tuple[History, str]:
         """What was charged for it."""
         return (event,), what
+
+    def recalled(self, event: Event, rng: Randomness) -> Any:
+        """Return what was kept, paid for."""
+        if self._kept is not None:
+            self.approve(event, "", "", self._kept)
+        return self._kept
 
     def charge(self, event: Event, note: str) -> None:
         """Refuse: what is charged has been kept."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from noisewise.privacy.events import History
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.statement import Statement
-from noisewise.release.account import Account
+from noisewise.release.account import Account, Remembering
 from noisewise.release.noise import Noise
 from noisewise.release.parties import Parties
 from noisewise.release.promise import Promise
 from noisewise.release.query import Query
-from noisewise.release.sealed import SealedAccount
 
-__all__ = ["Release", "release"]
+__all__ = ["Release", "received", "release"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,24 +108,16 @@ def release(
     query.require(noise)
     agreed = parties.agree(query, noise)
     event = agreed.noise.event
-    said = f"{query.what}: {agreed.noise.description}" if query.what else agreed.noise.description
+    said = _said(query, agreed.noise)
     history, words = account.stated(event, said)
-    query.require_rows(history)
-    promise = Promise(
-        history=history,
-        delta=delta or 0.0,
-        mechanism=words,
-        relation=query.relation,
-        randomness=source.description,
-        unit=query.unit,
-        assumptions=(*query.assumptions, *agreed.assumptions, *agreed.noise.assumptions),
-    )
+    assumed = (*agreed.assumptions, *agreed.noise.assumptions)
+    promise = _promise(query, history, words, delta or 0.0, source.description, assumed)
     if delta is not None:
         promise.state()  # what cannot be promised is refused before it costs anything
     note = query.what or agreed.noise.description
-    if isinstance(account, SealedAccount) and source.is_secure:
-        kept = account.recalled(event)
-        if kept is not None:  # paid for by this run before it was stopped
+    if isinstance(account, Remembering):
+        kept = account.recalled(event, source)
+        if kept is not None:  # made before a death, and paid for
             return Release(kept, promise, agreed.noise)
     if account.compares(source):
         key = "" if source.is_secure else f"noise of {source.place}"
@@ -140,3 +132,53 @@ def release(
         parties.first(lambda: account.charge(event, note))
         value = parties.noisy(query, agreed.noise, source)
     return Release(value, promise, agreed.noise)
+
+
+def received(
+    query: Query, noise: Noise, *, delta: float, randomness: str, assumptions: tuple[str, ...] = ()
+) -> Promise:
+    """Return what is promised of a release that other processes made, each by this kernel.
+
+    Whoever adds up what servers or parties sent charges nothing, draws nothing and sees no record;
+    what is said of the sum follows from the same query and noise as if it had been made here.
+
+    Parameters
+    ----------
+    query : Query
+        What was asked.
+    noise : Noise
+        All that survives in the sum.
+    delta : float
+        At which epsilon is stated.
+    randomness : str
+        Where the noise came from.
+    assumptions : tuple of str
+        Who must be trusted for what.
+    """
+    query.require(noise)
+    said = (*noise.assumptions, *assumptions)
+    return _promise(query, (noise.event,), _said(query, noise), delta, randomness, said)
+
+
+def _said(query: Query, noise: Noise) -> str:
+    return f"{query.what}: {noise.description}" if query.what else noise.description
+
+
+def _promise(
+    query: Query,
+    history: History,
+    mechanism: str,
+    delta: float,
+    randomness: str,
+    assumptions: tuple[str, ...],
+) -> Promise:
+    query.require_rows(history)
+    return Promise(
+        history=history,
+        delta=delta,
+        mechanism=mechanism,
+        relation=query.relation,
+        randomness=randomness,
+        unit=query.unit,
+        assumptions=(*query.assumptions, *assumptions),
+    )

@@ -60,15 +60,17 @@ class SealedAccount(LedgerAccount):
         """Always: a value is kept before it is charged."""
         return True
 
-    def recalled(self, event: Event) -> Any:
+    def recalled(self, event: Event, rng: Randomness) -> Any:
         """Return the next release of this run if it was paid for before it was stopped, or None.
+
+        Seeded noise is drawn again instead.
 
         Raises
         ------
         LedgerError
             If it was paid for and is not where it was kept.
         """
-        charge = self._ledger.find(self._key)
+        charge = self._ledger.find(self._key) if rng.is_secure else None
         if charge is None or charge.digest is None:
             return None
         place = self._place(charge.digest)

@@ -18,9 +18,11 @@ from noisewise.errors import ChargeConflictError, LedgerError
 from noisewise.privacy.events import Event, History, simplify, with_count
 from noisewise.privacy.ledger import Ledger, LedgerHead
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.relation import Relation
 from noisewise.release.account import digest_of
+from noisewise.release.promise import Promise
 
-__all__ = ["Allowance", "LedgerSteps", "MemorySteps", "Step", "Steps"]
+__all__ = ["Allowance", "LedgerSteps", "MemorySteps", "Step", "Steps", "promise_of"]
 
 
 class Allowance(Protocol):
@@ -265,3 +267,29 @@ class Step:
     def approve(self, event: Event, note: str, key: str, value: Any) -> bool:
         """Charge for a value that nobody has seen."""
         return self.pay(value)
+
+
+def promise_of(
+    steps: Steps,
+    *,
+    delta: float,
+    mechanism: str,
+    relation: Relation,
+    accountant: str,
+    unit: str,
+    sampler: str,
+    randomness: str,
+    assumptions: tuple[str, ...],
+) -> Promise:
+    """Return what is promised of all steps of a run, from what was charged for them."""
+    return Promise(
+        history=steps.history,
+        delta=delta,
+        mechanism=mechanism,
+        relation=relation,
+        accountant=accountant,
+        unit=unit,
+        sampler=sampler if steps.history else None,
+        randomness=randomness,
+        assumptions=assumptions,
+    )

@@ -23,6 +23,7 @@ from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.relation import REPLACE_ONE
 from noisewise.release.account import same_noise
 from noisewise.release.opening import open_ledger
+from noisewise.release.promise import Promise
 
 __all__ = ["UNIT", "SegmentAccount", "StreamAccount"]
 
@@ -139,15 +140,42 @@ class StreamAccount:
 
 
 class SegmentAccount:
-    """An item pays for the segment that it is in, which is paid for once."""
+    """An item pays for the segment that it is in, which is paid for once.
+
+    Parameters
+    ----------
+    price : callable
+        From what a segment costs to what is charged, so that it covers later segments too.
+    state : callable
+        Gives the digest of the state from which is measured, or None.
+
+    Attributes
+    ----------
+    ledger : StreamAccount or None
+        Where it is charged, if it is not in memory only.
+    dearest : Event or None
+        What the dearest segment cost: an item pays for one segment only.
+    paid : Event or None
+        What covers the next segment already.
+    """
+
+    def __init__(
+        self, price: Callable[[Event], Event], state: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._price = price
+        self._state = state
+        self._due = True
+        self.ledger: StreamAccount | None = None
+        self.dearest: Event | None = None
+        self.paid: Event | None = None
 
     def compares(self, rng: Randomness) -> bool:
         """Nothing is compared."""
         return False
 
-    def __init__(self, pay: Callable[[Event], None]) -> None:
-        self._pay = pay
-        self._paid = False
+    def begin_segment(self) -> None:
+        """Let the next item pay."""
+        self._due = True
 
     def stated(self, event: Event, what: str) -> tuple[History, str]:
         """What its segment costs."""
@@ -155,9 +183,12 @@ class SegmentAccount:
 
     def charge(self, event: Event, note: str) -> None:
         """Pay, at the segment's first item."""
-        if not self._paid:
-            self._pay(event)
-            self._paid = True
+        if not self._due:
+            return
+        self.dearest = self._with(event)
+        if self.ledger is not None:
+            self.paid = self.ledger.pay(event, self._price(event), self._state(), self.paid)
+        self._due = False
 
     def require_room(self, event: Event, key: str) -> None:
         """Nothing is compared."""
@@ -166,3 +197,37 @@ class SegmentAccount:
         """Pay, at the segment's first item."""
         self.charge(event, note)
         return True
+
+    def promise(
+        self,
+        planned: Event | None,
+        *,
+        delta: float,
+        mechanism: str,
+        randomness: str,
+        unit: str,
+        assumptions: tuple[str, ...],
+    ) -> Promise:
+        """Return what is promised of the whole stream, from what was charged.
+
+        `planned` is the cost of a segment to come, if nothing was measured yet.
+        """
+        return Promise(
+            history=self._history(planned),
+            delta=delta,
+            mechanism=mechanism,
+            relation=REPLACE_ONE,
+            randomness=randomness,
+            unit=unit,
+            assumptions=assumptions,
+        )
+
+    def _history(self, planned: Event | None) -> History:
+        charged = () if self.ledger is None else self.ledger.history
+        whole = self._with(planned)
+        return charged or (() if whole is None else (whole,))
+
+    def _with(self, event: Event | None) -> Event | None:
+        if self.dearest is None or event is None:
+            return event if self.dearest is None else self.dearest
+        return self.dearest.worse(event)

@@ -230,7 +230,7 @@ class PrivateRun:
         self.circumstances.skipped_batches |= self._loader is not None and self._loader.unused > 0
         return promise.state(
             self.resolved,
-            self.account.history,
+            self.account,
             self.circumstances,
             randomness=self.streams.description,
             records=self._records,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import History, Relation, Statement
+from noisewise.privacy import Relation, Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.privacy.statement_premises import POISSON
-from noisewise.release import Promise
 from noisewise.release.noise import FLOATING_POINT
+from noisewise.release.steps import Steps, promise_of
 from noisewise.release.units import ONE_ROW
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
@@ -57,7 +57,7 @@ class Circumstances:
 
 def state(
     resolved: ResolvedPlan,
-    history: History,
+    account: Steps,
     circumstances: Circumstances,
     *,
     randomness: str,
@@ -69,14 +69,14 @@ def state(
     require_sound(estimator)
     if preprocessing is not None:
         preprocessing.require_sound()
-    return Promise(
-        history=history,
+    return promise_of(
+        account,
         delta=resolved.delta,
         mechanism=_mechanism(resolved),
         relation=Relation.of(resolved.plan.relation),
         accountant=resolved.plan.accountant,
         unit=resolved.plan.unit,
-        sampler=_sampler(resolved, circumstances) if history else None,
+        sampler=_sampler(resolved, circumstances),
         randomness=randomness,
         assumptions=assumptions(resolved, circumstances, records, preprocessing),
     ).state()
@@ -176,26 +176,8 @@ def _assumptions(
         yield f"No units were given: each row is all that there is of {resolved.plan.unit}."
     if resolved.plan.delta is None:
         yield f"Delta was not given; it is 1/(10 n) rounded down to {resolved.delta:g}."
-    if resolved.sample_rate < 1.0 and circumstances.caller_batches:
-        yield (
-            f"The caller drew batches and promises that each {_drawn(resolved)} entered each of "
-            f"them independently with probability {resolved.sample_rate:.6g}."
-        )
-    elif circumstances.caller_batches:
-        yield (
-            f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
-            "twice, and that whether one was in it did not depend on who else was."
-        )
-    if circumstances.caller_batches and circumstances.workers > 1:
-        yield (
-            f"The caller promises that no {_drawn(resolved)} was drawn by two of the "
-            f"{circumstances.workers} workers in one step."
-        )
     if circumstances.caller_batches:
-        yield (
-            "The caller put the records of every batch into an order drawn at random, on which the "
-            "bound on rounding rests."
-        )
+        yield from _promised_by_the_caller(resolved, circumstances.workers)
     if circumstances.division:
         yield circumstances.division
     if circumstances.skipped_batches:
@@ -232,3 +214,26 @@ def _assumptions(
             f"{circumstances.unproven}. Halves of every batch were compared with the whole, which "
             "is evidence and no proof; if it is false, so is epsilon."
         )
+
+
+def _promised_by_the_caller(resolved: ResolvedPlan, workers: int) -> Iterator[str]:
+    """Return what whoever drew the batches must have done."""
+    if resolved.sample_rate < 1.0:
+        yield (
+            f"The caller drew batches and promises that each {_drawn(resolved)} entered each of "
+            f"them independently with probability {resolved.sample_rate:.6g}."
+        )
+    else:
+        yield (
+            f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
+            "twice, and that whether one was in it did not depend on who else was."
+        )
+    if workers > 1:
+        yield (
+            f"The caller promises that no {_drawn(resolved)} was drawn by two of the "
+            f"{workers} workers in one step."
+        )
+    yield (
+        "The caller put the records of every batch into an order drawn at random, on which the "
+        "bound on rounding rests."
+    )

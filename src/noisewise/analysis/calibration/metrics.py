@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -28,10 +28,12 @@ from noisewise.privacy import _validate
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from typing_extensions import Unpack
 
 __all__ = [
     "Bins",
     "Calibration",
+    "MeasureOptions",
     "Strategy",
     "brier_score",
     "classwise_calibration_error",
@@ -207,6 +209,14 @@ class Calibration:
         return f"{numbers} ({self.records} records, {kind})"
 
 
+class MeasureOptions(TypedDict, total=False):
+    """What may be asked of :func:`measure`, for functions that hand it on."""
+
+    logits: bool
+    bins: int
+    strategy: Strategy
+
+
 def measure(
     scores: Any, labels: Any, *, logits: bool = False, bins: int = 15, strategy: Strategy = "width"
 ) -> Calibration:
@@ -261,12 +271,14 @@ def brier_score(scores: Any, labels: Any, *, logits: bool = False) -> float:
     return _brier(np.exp(logs), truth)
 
 
-def expected_calibration_error(scores: Any, labels: Any, **options: Any) -> float:
+def expected_calibration_error(
+    scores: Any, labels: Any, **options: Unpack[MeasureOptions]
+) -> float:
     """Return the ECE; options as of :func:`measure`."""
     return measure(scores, labels, **options).ece
 
 
-def maximum_calibration_error(scores: Any, labels: Any, **options: Any) -> float:
+def maximum_calibration_error(scores: Any, labels: Any, **options: Unpack[MeasureOptions]) -> float:
     """Return the MCE over non-empty bins; options as of :func:`measure`.
 
     A bin with one record counts as much as one with thousands, so this number is unstable:
@@ -275,7 +287,9 @@ def maximum_calibration_error(scores: Any, labels: Any, **options: Any) -> float
     return measure(scores, labels, **options).mce
 
 
-def classwise_calibration_error(scores: Any, labels: Any, **options: Any) -> float:
+def classwise_calibration_error(
+    scores: Any, labels: Any, **options: Unpack[MeasureOptions]
+) -> float:
     """Return the mean over classes of the ECE of each class's probability."""
     return measure(scores, labels, **options).classwise_ece
 

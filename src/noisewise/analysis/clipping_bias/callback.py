@@ -7,8 +7,6 @@ run's statement says that numbers about private records were shown.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -50,14 +48,23 @@ class BiasCallback(Callback):
     [0, 5, 10, 15]
     """
 
-    def __init__(self, x: Tensor, target: Tensor, *, seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        target: Tensor,
+        *,
+        seed: int = 0,
+        every: int | None = None,
+        share: float = 0.1,
+        chunk: int = 64,
+    ) -> None:
         if len(x) != len(target) or len(x) == 0:
             raise ValueError(
                 f"x and target must hold as many records, at least one, got {len(x)} and "
                 f"{len(target)}"
             )
         self.x, self.target = x, target
-        self.series = BiasSeries(**options)
+        self.series = BiasSeries(every=every, share=share, chunk=chunk)
         self._generator = torch.Generator().manual_seed(seed)
 
     def on_start(self, run: PrivateRun) -> None:

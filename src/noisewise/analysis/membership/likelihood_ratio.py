@@ -98,11 +98,19 @@ class Shadows:
         ratio = norm.logpdf(values, in_mean, in_deviation)
         return np.asarray(ratio - norm.logpdf(values, out_mean, out_deviation))
 
-    def attack(self, **options: Any) -> AttackResult:
-        """Let each model be the target in turn; options as of :meth:`judge`."""
-        found = [self.judge(self.scores[t], leave_out=t, **options) for t in range(self.models)]
+    def attack(
+        self,
+        *,
+        form: Literal["online", "offline"] = "online",
+        variance: Literal["shared", "record"] = "shared",
+    ) -> AttackResult:
+        """Let each model be the target in turn; `form` and `variance` as of :meth:`judge`."""
+        found = [
+            self.judge(self.scores[t], form=form, variance=variance, leave_out=t)
+            for t in range(self.models)
+        ]
         labels = None if self.labels is None else np.tile(self.labels, self.models)
-        name = f"likelihood ratio ({options.get('form', 'online')}, {self.models} models)"
+        name = f"likelihood ratio ({form}, {self.models} models)"
         return AttackResult(np.concatenate(found), self.inside.reshape(-1), labels, name)
 
 

@@ -15,7 +15,7 @@ C_i is min(1, R/|g_i|) for "clip" (the paper's local clipping), 1 if |g_i| <= R 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -194,14 +194,22 @@ def analyse(
 
 
 def table_of_kernels(
-    model: nn.Module, loss: Any, x: Tensor, target: Tensor, *, clip: float = 1.0, **options: Any
+    model: nn.Module,
+    loss: Any,
+    x: Tensor,
+    target: Tensor,
+    *,
+    clip: float = 1.0,
+    contract: bool = False,
+    memory: int = 1 << 29,
 ) -> list[dict[str, Any]]:
     """Return the rows of Table 1 of Bu, Wang, Dai and Long (2021), measured on this batch.
 
     One row for each of: no clipping, local, global and automatic flat clipping, local and
-    global layerwise clipping.
+    global layerwise clipping. `contract` and `memory` as of :func:`analyse`.
     """
-    first = analyse(model, loss, x, target, clip=clip, rule="none", **options)
+    one = partial(analyse, model, loss, x, target, clip=clip, contract=contract, memory=memory)
+    first = one(rule="none")
     ways: list[tuple[Rule, Literal["model", "layer"]]] = [
         ("none", "model"),
         ("clip", "model"),
@@ -212,22 +220,20 @@ def table_of_kernels(
     ]
     rows = []
     for rule, per in ways:
-        one = analyse(
-            model, loss, x, target, clip=clip, rule=rule, per=per, found=first.kernels, **options
-        )
-        p = one.positivity
+        found = one(rule=rule, per=per, found=first.kernels)
+        p = found.positivity
         rows.append(
             {
                 "rule": rule,
                 "per": per,
-                "clipped": one.clipped_fraction,
+                "clipped": found.clipped_fraction,
                 "asymmetry": p.asymmetry,
                 "symmetric": p.symmetric,
                 "smallest_quadratic": p.smallest_quadratic,
                 "positive_in_quadratic_form": p.positive_in_quadratic_form,
                 "smallest_eigenvalue": p.smallest_eigenvalue,
                 "positive_in_eigenvalues": p.positive_in_eigenvalues,
-                "slope": one.slope,
+                "slope": found.slope,
             }
         )
     return rows

@@ -6,6 +6,7 @@ from noisewise.debugging.mutants import frozen_eighth as frozen_eighth
 from noisewise.debugging.mutants import frozen_seventh as frozen_seventh
 from noisewise.debugging.mutants import frozen_thrice as frozen_thrice
 from noisewise.debugging.mutants import habits as habits
+from noisewise.debugging.mutants import known as known
 from noisewise.debugging.mutants import reported as reported
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants

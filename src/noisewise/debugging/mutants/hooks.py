@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from noisewise.debugging.mutants.bounding import Gradients
 from noisewise.debugging.trainer import Data
 
-__all__ = ["HOOKS", "STAGES", "Situation", "mutated", "mutation"]
+__all__ = ["HOOKS", "PHYSICAL", "STAGES", "Situation", "mutated", "mutation"]
+
+#: Size of the pieces into which a batch is cut, unless told otherwise.
+PHYSICAL = 4
 
 #: Stage: what its function changes.
 STAGES = {
     "data": "the records, before training starts: (x, y)",
-    "batch": "numbers of the records of this step",
+    "batch": "numbers of the records of this step; None leaves the step out",
     "inputs": "the records of this batch: (x, y)",
     "records": "gradients of the records, stacked",
     "clip": "the clipping norm of this step",

@@ -21,13 +21,11 @@ from torch import Tensor, nn
 
 from noisewise.debugging.mutants.batches import batches
 from noisewise.debugging.mutants.bounding import Bounding, Gradients, per_record
-from noisewise.debugging.mutants.hooks import HOOKS, Situation, mutated
+from noisewise.debugging.mutants.hooks import HOOKS, PHYSICAL, Situation, mutated
 from noisewise.debugging.mutants.noising import draw_noise, misplaced
 from noisewise.debugging.trainer import Data, StateDict
 
 __all__ = ["Training"]
-
-PHYSICAL = 4
 
 
 def _constant(step: int) -> float:
@@ -136,18 +134,6 @@ class Training:
         """Train and return the weights."""
         x, y = data
         torch.default_generator.manual_seed(seed)
-        if self.bug == "standardise-with-private-data":
-            x = (x - x.mean(0)) / (x.std(0, unbiased=False) + 1e-6)
-        if self.bug == "hidden-validation-split" and len(x) >= 10:
-            x, y = x[: int(0.9 * len(x))], y[: int(0.9 * len(y))]
-        weight_of = torch.ones(len(x))
-        if not y.is_floating_point() and y.ndim == 1:
-            frequency = torch.bincount(y)[y]
-            if self.bug == "minority-oversampled":
-                repeats = torch.div(frequency.max(), frequency, rounding_mode="floor")
-                x, y = x.repeat_interleave(repeats, 0), y.repeat_interleave(repeats, 0)
-            if self.bug == "class-weights-from-labels":
-                weight_of = len(y) / (int((torch.bincount(y) > 0).sum()) * frequency)
         model = self.model_fn().train(self.training_mode)
         model.load_state_dict(init)
         # The weights are those of the model itself, so that a step is seen by the next gradient.
@@ -157,9 +143,6 @@ class Training:
         chance = torch.Generator().manual_seed(0 if self.bug == "constant-seed" else seed)
         apart = 0 if self.bug == "seed-shared-with-sampler" else 1_000_003
         draw = torch.Generator().manual_seed(seed + apart)
-        if self.bug == "bias-set-to-class-prior" and not y.is_floating_point():
-            last = weights[list(weights)[-1]]
-            last.add_(torch.bincount(y, minlength=len(last))[: len(last)] / len(y))
         situation = Situation(
             model,
             self.loss_fn,
@@ -175,47 +158,24 @@ class Training:
             draw,
         )
         x, y = situation.data = self._changed("data", (x, y), situation)
-        if len(weight_of) != len(x):
-            weight_of = torch.ones(len(x))
         smooth = {n: w.clone() for n, w in weights.items()}
         state: dict[str, Gradients] = {}
-        opposite: Gradients = {}
         released: Gradients = {}
-        stale = {n: torch.zeros_like(w) for n, w in weights.items()}
         for step, batch in enumerate(batches(self.bug, len(x), batch_size, steps, draw)):
             situation.step = step
-            batch = situation.batch = self._changed("batch", batch, situation)
-            if self.bug == "skip-empty-batch" and len(batch) == 0:
+            batch = self._changed("batch", batch, situation)
+            if batch is None:
                 continue
-            if self.bug == "reseed-each-step":
-                chance.manual_seed(seed)
-            if self.bug == "pad-by-repeating" and len(batch) > 0:
-                batch = torch.cat([batch, batch[:1].repeat(-len(batch) % PHYSICAL)])
+            situation.batch = batch
             inputs, targets = self._changed("inputs", (x[batch], y[batch]), situation)
             records = per_record(
                 self.bug, model, self.loss_fn, list(weights), inputs, targets, self.copies
             )
             records = situation.records = self._changed("records", records, situation)
-            if self.bug == "class-weights-from-labels":
-                own = weight_of[batch]
-                records = {n: torch.einsum("b,b...->b...", own, r) for n, r in records.items()}
-            grown = (
-                clip * 1.5**step if self.bug == "clip-grows" else self.clip_schedule(step) * clip
-            )
-            used = self._changed("clip", grown, situation)
+            used = self._changed("clip", self.clip_schedule(step) * clip, situation)
             add_up = self._changed("bounded", bounding.clip_and_sum, situation)
             total = add_up(records, used, micro_batch_size)
             total = self._changed("total", total, situation)
-            if self.bug == "class-balanced-after-clip" and not y.is_floating_point():
-                share = len(batch) / max(1, len(set(y[batch].tolist())))
-                total = {n: t * share / max(1, len(batch)) * 2 for n, t in total.items()}
-            if self.bug == "minority-counted-twice" and not y.is_floating_point():
-                again = {n: r[y[batch] == 0] for n, r in records.items()}
-                extra = bounding.clip_and_sum(again, clip, micro_batch_size)
-                total = {n: total[n] + extra[n] for n in total}
-            if self.bug == "stale-gradients":
-                total = {n: total[n] + stale[n] for n in total}
-                stale = total
             noise = draw_noise(
                 self.bug,
                 self.allocation,
@@ -227,11 +187,6 @@ class Training:
                 len(batch),
                 len(x),
             )
-            if self.bug == "noise-cancels-next-step":
-                noise = {n: -z for n, z in opposite.items()} if step % 2 else noise
-                opposite = noise
-            if self.bug == "noise-decays":
-                noise = {n: z / (step + 1) for n, z in noise.items()}
             noise = misplaced(self.bug, noise, step, len(batch), lr, micro_batch_size, world_size)
             noise = self._changed("noise", noise, situation)
             if self.bug == "half-precision":
@@ -242,11 +197,6 @@ class Training:
             update = {n: (total[n] + noise[n]) / divisor for n in weights}
             released = update
             update = _POST_PROCESSING[self.post](update, clip)
-            if self.bug == "private-gradient-overwritten" and len(batch) > 0:
-                overwritten = list(weights)[-1]
-                update[overwritten] = records[overwritten].mean(0)
-            if self.bug == "closure-recomputes":
-                update = {n: records[n].mean(0) for n in weights}
             rate = lr * min(1.0, (step + 1) / self.warmup) if self.warmup else lr
             rate = self._changed("lr", rate * self.lr_schedule(step), situation)
             update = self._changed("update", update, situation)
@@ -257,8 +207,6 @@ class Training:
                 length = torch.stack([w.norm() for w in weights.values()]).norm()
                 for w in weights.values():
                     w.mul_(min(1.0, self.project / float(length)))
-            if self.bug == "weights-clamped":
-                weights = {n: w.clamp_(-clip, clip) for n, w in weights.items()}
             for n in smooth:
                 smooth[n].lerp_(weights[n], 1 - self.average)
             if self._changed("after", None, situation):

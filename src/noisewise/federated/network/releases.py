@@ -43,15 +43,15 @@ from noisewise.federated.network.routes import Route
 from noisewise.federated.network.settings import Limits
 from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
+from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.sharing.field import PRIME
 from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import Event
 from noisewise.privacy.ledger import Ledger
 from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.release import NamedAccount
+from noisewise.release import NamedAccount, ThisProcess, release
 from noisewise.release.shares import with_share
 
-__all__ = ["Releases", "charge_once", "charged", "key_of"]
+__all__ = ["Releases", "charged", "key_of", "pay_for_kept"]
 
 _KEY = "release "
 
@@ -75,17 +75,19 @@ def charged(ledger: Ledger) -> dict[str, str | None]:
     return found
 
 
-def charge_once(ledger: Ledger, name: str, question: str, event: Event, digest: str) -> None:
-    """Charge for a release, unless it was charged for these very bits before.
+def pay_for_kept(
+    ledger: Ledger, name: str, asked: Measurement, mechanism: SharedMechanism, digest: str
+) -> None:
+    """Charge for a release that is kept already, unless it was charged for these very bits before.
 
     Parameters
     ----------
     ledger : Ledger
     name : str
         Of the release.
-    question : str
-        Digest of what was asked, for people who read the ledger.
-    event : Event
+    asked : Measurement
+    mechanism : SharedMechanism
+        The noise that is in it.
     digest : str
         SHA-256 of what is released.
 
@@ -94,13 +96,15 @@ def charge_once(ledger: Ledger, name: str, question: str, event: Event, digest: 
     RefusedError
         If the budget does not allow it, or something else was charged under this name.
     """
-    account = _account(ledger, name, question, lambda value: digest)
+    account = _account(ledger, name, asked.digest, lambda kept: kept, kept=digest)
     with _refusals():
-        account.approve(event, "", "", None)
+        release(asked.question.query_of_cells, mechanism, ThisProcess(), account, delta=None)
 
 
-def _account(ledger: Ledger, name: str, question: str, keep: Callable[[Any], str]) -> NamedAccount:
-    return NamedAccount(ledger, key_of(name), f"{_KEY}{name} {question}", keep)
+def _account(
+    ledger: Ledger, name: str, question: str, keep: Callable[[Any], str], kept: Any = None
+) -> NamedAccount:
+    return NamedAccount(ledger, key_of(name), f"{_KEY}{name} {question}", keep, kept)
 
 
 @contextlib.contextmanager
@@ -307,7 +311,7 @@ class Releases:
                 answer = self._make(asked, measurement)
             elif self._ledger is not None:
                 digest = hashlib.sha256(answer).hexdigest()
-                charge_once(self._ledger, name, measurement.digest, measurement.event, digest)
+                pay_for_kept(self._ledger, name, measurement, measurement.mechanism, digest)
         except BaseException:
             self._let_go(name)
             raise

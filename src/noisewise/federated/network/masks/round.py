@@ -27,7 +27,6 @@ from noisewise.federated.network.threat import rows_of
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.events import Event
 from noisewise.privacy.randomness import Randomness
 from noisewise.release.shares import with_share
 
@@ -112,9 +111,9 @@ class MaskedRound:
         return noise.apply(self.question.planned)
 
     @property
-    def event(self) -> Event:
-        """What the release costs: the noise of the honest among the fewest allowed parties."""
-        return self.mechanism(self.study.minimum_parties).event
+    def surviving(self) -> SharedMechanism:
+        """Noise of the honest among the fewest allowed parties, which is what is charged for."""
+        return self.mechanism(self.study.minimum_parties)
 
     def vector(self, records: Records, rng: Randomness) -> IntArray:
         """Return a party's sums with its share of the noise, and its number of records.
@@ -126,8 +125,7 @@ class MaskedRound:
         if self.study.noiseless_test:
             sums = self.question.statistic(records)
         else:
-            planned = self.mechanism(self.study.minimum_parties)
-            sums = with_share(self.question.query, planned, records, rng)
+            sums = with_share(self.question.query, self.surviving, records, rng)
         public = self.study.relation.count_is_public
         return np.append(sums, len(records) if public else 0)
 

@@ -42,7 +42,7 @@ from noisewise.federated.network.masks.stages import (
     Stages,
     Waiting,
 )
-from noisewise.federated.network.releases import charge_once, charged
+from noisewise.federated.network.releases import charged, pay_for_kept
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.state import ServerState
 from noisewise.federated.network.store import Connection
@@ -220,8 +220,8 @@ class MaskedService:
             digest = self._survivors_digest()
             if digest is None:
                 raise RefusedError("the list of survivors is not known yet", 409, "too-early")
-            question = self._round.measurement.digest
-            charge_once(self._ledger, RELEASE, question, self._round.event, digest)
+            asked, noise = self._round.measurement, self._round.surviving
+            pay_for_kept(self._ledger, RELEASE, asked, noise, digest)
             self._marks.start()
             self._charged = True
 
