@@ -22,7 +22,7 @@ from typing import Any
 
 from noisewise.cli.mutant_contest import TOOLS, Store, judge_correct
 from noisewise.debugging import check
-from noisewise.debugging.mutants import CORRECT, ROUNDS, Mutant, Training, cases, mutants
+from noisewise.debugging.mutants import CORRECT, ROUNDS, Mutant, mutants, with_bug
 
 PAGE = Path(__file__).parent.parent / "docs" / "debugging-mutants-table.md"
 #: Tests of Anonymous (2023), T1 to T4 in this order.
@@ -40,18 +40,31 @@ KEYS = {
 
 def first_findings(bug: str) -> dict[str, Any]:
     """Check a bug until something is found."""
-    case = cases()["MLP"]
-    train = Training(case.model, case.loss, bug=bug)
-    found = check(train, case.model, case.loss, example=case.example, fail_fast=True)
+    subject = with_bug(bug)
+    case = subject.case
+    found = check(
+        subject.train,
+        case.model,
+        case.loss,
+        example=case.example,
+        fail_fast=True,
+        **subject.declared,
+    )
     return {"verdict": found.verdict, "bugs": found.bugs}
 
 
 def paper(bug: str) -> list[bool]:
     """Return what T1 to T4, and T1 to T3, say by themselves."""
-    case = cases()["MLP"]
-    train = Training(case.model, case.loss, bug=bug)
-    tests = ("preflight", *PAPER)
-    found = check(train, case.model, case.loss, example=case.example, tests=tests)
+    subject = with_bug(bug)
+    case, tests = subject.case, ("preflight", *PAPER)
+    found = check(
+        subject.train,
+        case.model,
+        case.loss,
+        example=case.example,
+        tests=tests,
+        **subject.declared,
+    )
     failed = {result.test for result in found.results if result.status == "failed"}
     return [bool(failed & set(PAPER)), bool(failed & set(PAPER[:3]))]
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from noisewise.debugging import TESTS, Claim, PrivacyBugError, assert_private, check
-from noisewise.debugging.mutants import CORRECT, Training, cases, mutants
+from noisewise.debugging.mutants import CORRECT, Training, cases, mutants, with_variant
 from noisewise.privacy import epsilon
 
 EXAMPLE = (torch.zeros(3, 8), torch.tensor([0, 1, 3]))
@@ -77,10 +77,15 @@ QUICK = (
     ids=lambda v: v.name,
 )
 def test_correct_training_is_not_accused(variant):
-    case = cases()[variant.case or "MLP"]
-    train = Training(case.model, case.loss, **variant.settings)
+    subject = with_variant(variant)
+    case = subject.case
     findings = check(
-        train, case.model, case.loss, example=case.example, effort="quick", **variant.declared
+        subject.train,
+        case.model,
+        case.loss,
+        example=case.example,
+        effort="quick",
+        **subject.declared,
     )
     assert findings.bugs == [], str(findings)
     assert findings.verdict == ("private so far" if variant.judged else "not judged")

@@ -23,7 +23,7 @@ from noisewise.auditing.result import AuditResult
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import PoissonGaussian
 
-__all__ = ["Screening", "mutant_columns", "screen"]
+__all__ = ["Screening", "mutant_columns", "records_like", "screen"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -66,7 +66,8 @@ def screen(
     train, model_fn, loss_fn
         As for :func:`noisewise.debugging.check`.
     example : (inputs, targets)
-        Gives shapes and dtypes; inputs must be numbers, targets class numbers or numbers.
+        Gives shapes and dtypes; inputs are numbers or numbers of tokens, targets class numbers
+        or numbers.
     repeats : int
         Runs in each world of the canary audits: one step on all records, and three.
     canaries : int
@@ -78,9 +79,9 @@ def screen(
         torch.manual_seed(seed)
         model = model_fn()
         init = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        others = _records(example, 4)
-        canary = _records(example, 1, scale=12.0)
-        drawn = _records(example, canaries)
+        others = records_like(example, 4)
+        canary = records_like(example, 1, scale=12.0)
+        drawn = records_like(example, canaries)
     level = 1 - (1 - confidence) / 3
     norm = float(np.median([_gradient_norm(model, loss_fn, one) for one in _split(others)]))
     clip = 0.2 * norm
@@ -161,9 +162,13 @@ def _claim(noise: float, steps: int) -> _Claim:
     return {"claimed": epsilon, "delta": DELTA, "noise": NoiseModel(1.0, steps)}
 
 
-def _records(example: Data, count: int, scale: float = 1.0) -> Data:
+def records_like(example: Data, count: int, scale: float = 1.0) -> Data:
+    """Return random records of the form of an example; numbers of tokens have no scale."""
     x, y = example
-    inputs = scale * torch.randn((count, *x.shape[1:]), dtype=x.dtype)
+    if x.is_floating_point():
+        inputs = scale * torch.randn((count, *x.shape[1:]), dtype=x.dtype)
+    else:
+        inputs = torch.randint(int(x.max()) + 1, (count, *x.shape[1:]), dtype=x.dtype)
     if y.is_floating_point():
         return inputs, torch.randn((count, *y.shape[1:]), dtype=y.dtype)
     return inputs, torch.randint(int(y.max()) + 1, (count, *y.shape[1:]), dtype=y.dtype)

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from noisewise import debugging
-from noisewise.auditing import mutant_columns
-from noisewise.auditing.attacks.training import two_worlds
+from noisewise.auditing import Scores, Train, mutant_columns, two_worlds
+from noisewise.auditing.screening import records_like
 from noisewise.cli.opacus_tests import failed_tests
 from noisewise.debugging import check
-from noisewise.debugging.mutants import CORRECT, Case, Mutant, Training, cases
+from noisewise.debugging.mutants import CORRECT, PROGRAMS, Mutant, cases, with_bug, with_variant
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import PoissonGaussian
 
@@ -81,14 +81,15 @@ def version_of_the_code() -> str:
 
 
 def _check(bug: str, effort: str) -> dict[str, Any]:
-    case = cases()["MLP"]
+    subject = with_bug(bug)
     began = time.process_time()
     findings = check(
-        Training(case.model, case.loss, bug=bug),
-        case.model,
-        case.loss,
-        example=case.example,
+        subject.train,
+        subject.case.model,
+        subject.case.loss,
+        example=subject.case.example,
         effort=effort,
+        **subject.declared,
     )
     failed = [r.test for r in findings.results if r.status == "failed"]
     return {
@@ -100,22 +101,21 @@ def _check(bug: str, effort: str) -> dict[str, Any]:
 
 
 def _audits(bug: str) -> list[bool]:
-    case = cases()["MLP"]
-    train: Any = Training(case.model, case.loss, bug=bug)
+    subject = with_bug(bug)
+    case, train = subject.case, cast("Train", subject.train)
     return list(mutant_columns(train, case.model, case.loss, case.example))
 
 
-def _canary_scores(case: Case, bug: str, steps: int) -> Any:
+def _canary_scores(bug: str, steps: int) -> Scores:
+    subject = with_bug(bug)
     torch.manual_seed(0)
-    model = case.model()
+    model = subject.case.model()
     init = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    x = case.example[0]
-    others = (torch.randn((4, *x.shape[1:])), torch.randint(4, (4,)))
-    canary = (12 * torch.randn((1, *x.shape[1:])), torch.randint(4, (1,)))
+    others = records_like(subject.case.example, 4)
+    canary = records_like(subject.case.example, 1, scale=12)
     size = float(torch.stack([p.detach().norm() for p in model.parameters()]).norm())
-    train: Any = Training(case.model, case.loss, bug=bug)
     return two_worlds(
-        train,
+        cast("Train", subject.train),
         init=init,
         data=others,
         canary=canary,
@@ -134,7 +134,7 @@ def _jax_privacy(bug: str) -> bool:
     for steps in (1, 3):
         claimed = epsilon_of(PoissonGaussian(_NOISE, 1.0, steps), delta=_DELTA)
         try:
-            scores = _canary_scores(cases()["MLP"], bug, steps)
+            scores = _canary_scores(bug, steps)
         except ValueError:
             # Scores that are not finite, or a canary without effect.
             continue
@@ -148,8 +148,8 @@ def _jax_privacy(bug: str) -> bool:
 
 
 def _opacus_tests(bug: str) -> list[str]:
-    case = cases()["MLP"]
-    return failed_tests(case, Training(case.model, case.loss, bug=bug))
+    subject = with_bug(bug)
+    return failed_tests(subject.case, subject.train)
 
 
 @dataclass(frozen=True)
@@ -216,19 +216,19 @@ def judge_correct(store: Store, index: int, effort: str) -> dict[str, Any]:
         turn = index // len(CORRECT)
         # The larger models cost more; every fifth round takes one of them.
         name = variant.case or (names[4 + turn % 2] if turn % 5 == 4 else names[turn % 4])
-        case = cases()[name]
+        subject = with_variant(variant, name)
         findings = check(
-            Training(case.model, case.loss, **variant.settings),
-            case.model,
-            case.loss,
-            example=case.example,
+            subject.train,
+            subject.case.model,
+            subject.case.loss,
+            example=subject.case.example,
             effort=effort,
             seed=100 + index,
-            **variant.declared,
+            **subject.declared,
         )
         return {
             "variant": variant.name,
-            "model": name,
+            "model": "its own" if variant.name in PROGRAMS else name,
             "verdict": findings.verdict,
             "bugs": findings.bugs,
             "expected": "private so far" if variant.judged else "not judged",

@@ -13,8 +13,9 @@ __all__ = ["CORRECT", "Variant"]
 class Variant:
     """One correct training; `declared` are the arguments of `check` that describe it."""
 
+    #: Of a whole program (`programs`), which has a model and settings of its own, or free.
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, Any] = field(default_factory=dict)
     #: Whether enough of it can be seen; otherwise the right verdict is "not judged".
     judged: bool = True
@@ -137,4 +138,24 @@ CORRECT = (
     _habit("tensors take turns", judged=False),
     _habit("noisy matrices made orthogonal", judged=False),
     _habit("weights kept in a box"),
+    Variant("noise on the weights"),
+    Variant("layers share the bound"),
+    Variant("normalised gradients"),
+    Variant("augmentations averaged"),
+    Variant("by hand in numpy"),
+    Variant("two passes"),
+    Variant("micro batches padded with nothing"),
+    Variant("geometric gaps"),
+    Variant("heavy ball"),
+    Variant("adam with decay"),
+    Variant("batches of fixed size"),
+    Variant("declared noise schedule"),
+    Variant("public clip schedule"),
+    Variant("head learns faster"),
+    Variant("moving average returned"),
+    Variant("lookahead of five steps"),
+    Variant("warm up and cosine"),
+    Variant("tied weights one norm"),
+    Variant("dropout per record"),
+    Variant("constant loss scale"),
 )
