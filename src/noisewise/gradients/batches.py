@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from noisewise.separation import same_bits
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "Part",
@@ -23,6 +25,7 @@ __all__ = [
     "is_autocasting",
     "keeps_rows",
     "leading",
+    "require_plain",
     "same_bits",
     "signature",
 ]
@@ -32,6 +35,7 @@ def leading(values: Any) -> int:
     """Return the number of rows, which must be the same for all tensors."""
     if isinstance(values, Tensor) and values.dim():
         return values.shape[0]
+    require_plain(values)
     sizes = {t.shape[0] if t.dim() else -1 for t in pytree.tree_leaves(values) if _is_tensor(t)}
     if not sizes:
         raise TypeError(
@@ -44,6 +48,54 @@ def leading(values: Any) -> int:
             f"sizes {sorted(sizes)}"
         )
     return sizes.pop()
+
+
+def require_plain(values: Any) -> None:
+    """Refuse containers that run code of their own when they are taken apart or put together.
+
+    Batches are cut into pieces before anything is watched, so such code would see many records at
+    once, unseen itself.
+    """
+    if values is None or isinstance(values, Tensor):
+        return
+    kind = type(values)
+    if kind in _PLAIN or (kind in pytree.SUPPORTED_NODES and kind.__module__ in _TORCHS):
+        for part in values.values() if isinstance(values, dict) else values:
+            require_plain(part)
+    elif kind in pytree.SUPPORTED_NODES or (isinstance(values, tuple) and not _is_named(kind)):
+        raise RefusedError(
+            f"a batch in a {kind.__name__}, which is taken apart and put together by code of its "
+            "own, and that may look at all records at once",
+            "Give the tensors in tuples, lists, dicts or plain named tuples, and build a "
+            f"{kind.__name__} of them in the model's forward.",
+        )
+    elif isinstance(values, tuple):
+        for part in values:
+            require_plain(part)
+
+
+#: Containers of Python that only hold what is in them, and those in which torch returns tensors.
+_PLAIN = {tuple, list, dict, OrderedDict, defaultdict, deque}
+_TORCHS = {"torch", "torch.return_types"}
+
+
+def _is_named(kind: Any) -> bool:
+    """Whether a type is what `namedtuple` makes, without a constructor of its own."""
+    made = getattr(kind.__new__, "__code__", None)
+    return (
+        kind.__bases__ == (tuple,)
+        and made is not None
+        and made.co_code == _named_code(len(made.co_varnames) - 1)
+        and kind.__new__.__globals__.get("_tuple_new") is tuple.__new__
+        and not {"__init__", "__iter__"} & set(vars(kind))
+    )
+
+
+@lru_cache
+def _named_code(fields: int) -> bytes:
+    made: Any = namedtuple("_Alike", [f"field_{i}" for i in range(fields)])
+    code: bytes = made.__new__.__code__.co_code
+    return code
 
 
 def _is_tensor(value: Any) -> bool:
@@ -186,9 +238,10 @@ def is_autocasting(tensor: Tensor) -> bool:
 
 def augmented(augmentation: Callable[[Any], Any], views: int, x: Any) -> Any:
     """Change x, `views` times beside each other."""
-    if views == 1:
-        return augmentation(x)
     copies = [augmentation(x) for _ in range(views)]
+    require_plain(copies)
+    if views == 1:
+        return copies[0]
     return pytree.tree_map(
         lambda *parts: torch.stack(parts, 1) if isinstance(parts[0], Tensor) else parts[0],
         *copies,

@@ -23,7 +23,12 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import NoisewiseError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
-from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
+from noisewise.gradients.operations import (
+    HANDLERS,
+    UnsupportedUseError,
+    is_plain_recurrent,
+    run_recurrent,
+)
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
@@ -218,7 +223,7 @@ class Interception:
                     result = self._by_record(path, module, args, kwargs)
                     self._name(result)
                     return result
-                if isinstance(module, RECURRENT) and self._learns(module):
+                if is_plain_recurrent(module) and self._learns(module):
                     return self._recur(path, module, _positional(args, kwargs))
                 if entered:
                     with self.mode:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.bounds.layer import Signal
+from noisewise.bounds.registry import hooks_of
 from noisewise.errors import UnsupportedModelError
 
 __all__ = [
@@ -109,6 +110,11 @@ def loss_rule_for(loss: Any) -> tuple[LossRule[Any], Any]:
     rule = _RULES.get(type(loss))
     if type(loss) in _REFUSALS:
         raise UnsupportedModelError(_REFUSALS[type(loss)])
+    if isinstance(loss, nn.Module) and (hooks := hooks_of(loss)):
+        raise UnsupportedModelError(
+            f"the loss {type(loss).__name__} carries a hook ({hooks[0]!r}), which may change what "
+            "it computes, so its rule says nothing about it. Remove the hook."
+        )
     if rule is None or "forward" in vars(loss):
         name = getattr(loss, "__name__", type(loss).__name__)
         raise UnsupportedModelError(

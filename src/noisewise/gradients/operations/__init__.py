@@ -9,17 +9,17 @@ from noisewise.gradients.operations import (
     normalisation,
     summing,
 )
-from noisewise.gradients.operations.recurrent import RECURRENT, run_recurrent
+from noisewise.gradients.operations.recurrent import is_plain_recurrent, run_recurrent
 from noisewise.gradients.operations.registry import HANDLERS, UnsupportedUseError
 
 __all__ = [
     "HANDLERS",
-    "RECURRENT",
     "UnsupportedUseError",
     "attention",
     "convolution",
     "dense",
     "elementwise",
+    "is_plain_recurrent",
     "lookup",
     "normalisation",
     "run_recurrent",

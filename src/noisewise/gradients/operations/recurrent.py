@@ -26,9 +26,26 @@ from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
 from noisewise.separation.refusal import RefusedError
 
-__all__ = ["RECURRENT", "run_recurrent"]
+__all__ = ["is_plain_recurrent", "run_recurrent"]
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+#: What a type of one's own may define and still compute what torch's does.
+_HARMLESS = {"extra_repr", "reset_parameters"}
+_CALLS = {"__call__", "_call_impl", "__getattr__", "__getattribute__"}
+
+
+def is_plain_recurrent(module: nn.Module) -> bool:
+    """Whether a module computes just what torch's own recurrent layer does.
+
+    A subclass with a forward of its own, say, is run as it is written.
+    """
+    kinds = type(module).__mro__
+    base = next((kind for kind in kinds if kind in RECURRENT), None)
+    if base is None:
+        return False
+    own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}
+    theirs = {name for kind in (base, nn.RNNBase) for name in vars(kind) if name[:2] != "__"}
+    return not own & ((theirs | _CALLS) - _HARMLESS)
 
 
 class _States(torch.autograd.Function):
