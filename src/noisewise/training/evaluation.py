@@ -6,16 +6,33 @@ A metric on private records is a release without noise. :mod:`noisewise.ecdf` an
 
 from __future__ import annotations
 
+import copy
+import gc
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from noisewise.errors import UnsoundError
+from noisewise.gradients.interception import Following
+from noisewise.separation import Path
 from noisewise.training.records import Records, leaves, map_tensors, record_count
 from noisewise.training.withheld import withheld, zeros_like
 
-__all__ = ["Metric", "accuracy", "call_model", "evaluate", "mean_loss", "measure", "split_batch"]
+__all__ = [
+    "Metric",
+    "accuracy",
+    "apart",
+    "call_model",
+    "evaluate",
+    "mean_loss",
+    "measure",
+    "measure_apart",
+    "split_batch",
+]
+
+Kept = TypeVar("Kept")
 
 Metric = Callable[[Tensor, Tensor], float]
 
@@ -91,6 +108,55 @@ def measure(
     return found
 
 
+def apart(thing: Kept) -> Kept:
+    """Return a copy, so that what it keeps of records goes with it; itself if it has none."""
+    try:
+        return copy.deepcopy(thing)
+    except Exception:
+        return thing  # what it keeps then is noticed, and not undone
+
+
+def measure_apart(
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    x: Any,
+    y: Any,
+    metrics: Mapping[str, Metric],
+) -> dict[str, float]:
+    """As `measure`, of private records, of which nothing may be left in the model or elsewhere.
+
+    The model is released; what it keeps while it is measured has no noise. So a copy of it is
+    measured, on copies of the records, and tensors that are alive afterwards are an error.
+    """
+    path = Path(learning=True)
+    found = _followed(path, model, loss, x, y, metrics)
+    if path.alive():
+        gc.collect()
+        if path.alive():
+            raise UnsoundError(
+                "the model, the loss or a metric keeps tensors that it computed of records while "
+                "it was measured, where a copy of the model shares them: in a global list, a "
+                "cache or a closure. They would be released without noise. Keep nothing, or give "
+                "metrics=False and no validation="
+            )
+    return found
+
+
+def _followed(
+    path: Path,
+    model: nn.Module,
+    loss: Callable[[Any, Any], Tensor],
+    x: Any,
+    y: Any,
+    metrics: Mapping[str, Metric],
+) -> dict[str, float]:
+    x, y = (map_tensors(value, torch.clone) for value in (x, y))
+    for leaf in (*leaves(x), *leaves(y)):
+        path.name(leaf)
+    with Following(path):
+        return measure(apart(model), apart(loss), x, y, metrics)
+
+
 def _output_and_loss(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], x: Any, y: Any
 ) -> tuple[Any, Tensor]:
@@ -107,15 +173,20 @@ def evaluate(
     split: Callable[[Any], tuple[Any, Any]] = split_batch,
     batch_size: int = 1024,
     device: torch.device | None = None,
+    private: bool = False,
 ) -> dict[str, float]:
-    """Metrics over all records, each batch weighted by its size."""
+    """Metrics over all records, each batch weighted by its size.
+
+    `private` if nothing of the records may be left anywhere (`measure_apart`).
+    """
     totals: dict[str, float] = {}
     count = 0
     chunks = torch.split(torch.arange(len(records)), batch_size)
     for batch in records.batches(chunks):
         x, y = split(_to(batch, device))
         size = record_count(x)
-        for name, value in measure(model, loss, x, y, metrics or {}).items():
+        way = measure_apart if private else measure
+        for name, value in way(model, loss, x, y, metrics or {}).items():
             totals[name] = totals.get(name, 0.0) + size * value
         count += size
     return {name: value / count for name, value in totals.items()} if count else {}

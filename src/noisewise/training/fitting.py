@@ -19,7 +19,7 @@ from noisewise.errors import BudgetExceededError
 from noisewise.privacy import Statement, _validate
 from noisewise.training.callbacks import Callback, ProgressBar
 from noisewise.training.errors import CheckpointError, StepError
-from noisewise.training.evaluation import Metric, evaluate, measure, split_batch
+from noisewise.training.evaluation import Metric, evaluate, measure_apart, split_batch
 from noisewise.training.meter import EpsilonMeter
 from noisewise.training.options import RunOptions
 from noisewise.training.plan import Plan
@@ -267,7 +267,7 @@ class _Training:
         few, targets = map_tensors(x, first), map_tensors(y, first)
         run = self.run
         try:
-            self.latest = measure(run.plain_model, run.plain_loss, few, targets, self.metrics)
+            self.latest = measure_apart(run.plain_model, run.plain_loss, few, targets, self.metrics)
         except StepError:  # of a record: whether training goes on must not depend on it
             self.latest = {"loss": math.nan}
 
@@ -289,6 +289,7 @@ class _Training:
                 metrics=self.metrics,
                 split=self.split,
                 device=run.device,
+                private=True,
             )
             record.update({f"validation_{name}": value for name, value in found.items()})
         fitted.epochs.add(record, run.steps_taken)

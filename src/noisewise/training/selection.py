@@ -7,6 +7,7 @@ bounds are ours, docs/proofs/selection.md#cost.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.errors import UnsupportedModelError
+from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import Estimator, Schedule, bounded_sum
 from noisewise.privacy import Pure, Randomness, Statement, _validate
 from noisewise.privacy.events import History
@@ -37,7 +38,7 @@ from noisewise.release import (
 )
 from noisewise.training import promise
 from noisewise.training.distributed import default_team
-from noisewise.training.evaluation import call_model, split_batch
+from noisewise.training.evaluation import apart, call_model, split_batch
 from noisewise.training.fitting import OptimizerLike, fit
 from noisewise.training.plan import Plan
 from noisewise.training.private import make_private
@@ -46,9 +47,10 @@ from noisewise.training.proposals import Proposal, proposal_of
 from noisewise.training.records import (
     Records,
     first_record,
+    map_tensors,
     records_of,
 )
-from noisewise.training.selection_parts import Split, one_by_one, summed
+from noisewise.training.selection_parts import Built, Split, one_by_one, same_chance, summed
 from noisewise.training.selection_plans import Plans
 from noisewise.training.units import UnitTable
 
@@ -264,6 +266,7 @@ class _Job:
     public: Records | None
     preprocessing: Any
     split: Callable[[Any], tuple[Any, Any]]
+    built: Built = field(default_factory=Built)
 
     def candidate(self, setting: Any) -> tuple[Candidate, Plan]:
         made = self.build(setting)
@@ -274,6 +277,7 @@ class _Job:
                 "build must return a Candidate or a pair of model and optimizer, got "
                 f"{type(made).__name__}"
             )
+        self.built.require_new(made.model)
         name = made.plan if made.plan is not None else next(iter(self.plans.resolved))
         if name not in self.plans.resolved:
             raise ValueError(
@@ -292,13 +296,15 @@ class _Job:
             raise ValueError("there are no records to train on")
         batch = first_record(next(iter(records.batches([torch.zeros(1, dtype=torch.int64)]))))
         x, y = self.split(batch)
+        self._require_steady_build()
+        self._require_steady_build()
         said: list[str] = []
         for setting in self.proposal.listed:
             with torch.random.fork_rng():
                 torch.manual_seed(0)
                 made, plan = self.candidate(setting)
             bounded_sum(made.model, self.loss, x, y, plan.gradients)
-            self._scores(made.model, [batch])
+            self._require_steady_score(made.model, x, y)
             optimizer = made.optimizer
             if not isinstance(optimizer, torch.optim.Optimizer):
                 make = optimizer or torch.optim.Adam
@@ -328,6 +334,7 @@ class _Job:
 
     def trial(self, held: Split, rng: Randomness) -> Outcome:
         """Train on one setting, and score it."""
+        self._require_steady_build()
         setting = self.proposal.propose(rng)
         seed = None if rng.is_secure else int(rng.below(2**62))
         with torch.random.fork_rng():
@@ -387,14 +394,45 @@ class _Job:
     def _scores(self, model: nn.Module, batches: Any) -> Iterator[int]:
         """Score records one by one, so that none depends on another, in whole units."""
         model.eval()
+        for batch in batches:
+            try:
+                value = self._score(model, *self.split(batch))
+            except Exception:
+                # Made-up records can be scored, or the trials had not begun. That one of these
+                # cannot is told to nobody.
+                value = math.nan
+            yield 0 if math.isnan(value) else round(min(1.0, max(0.0, value)) * _UNITS)
+
+    def _score(self, model: nn.Module, x: Any, y: Any) -> float:
+        """Score one record by copies of model and score: what they keep goes with them."""
+        model, score = apart(model), apart(self.score)
         with torch.no_grad():
-            for batch in batches:
-                x, y = self.split(batch)
-                found = torch.as_tensor(self.score(call_model(model, x), y)).double().reshape(-1)
-                if found.numel() != 1:
-                    raise ValueError(
-                        "score must return one number for one record, got a tensor of "
-                        f"{found.numel()}"
-                    )
-                value = float(found)
-                yield 0 if math.isnan(value) else round(min(1.0, max(0.0, value)) * _UNITS)
+            found = torch.as_tensor(score(call_model(model, x), y)).double().reshape(-1)
+        if found.numel() != 1:
+            raise ValueError(
+                f"score must return one number for one record, got a tensor of {found.numel()}"
+            )
+        return float(found)
+
+    def _require_steady_score(self, model: nn.Module, x: Any, y: Any) -> None:
+        """Refuse a score that remembers other records where no copy of it is another one."""
+        other = map_tensors(x, lambda t: torch.rand_like(t) if t.is_floating_point() else t + 1)
+        model.eval()
+        first = self._score(model, x, y)
+        with contextlib.suppress(Exception):  # made up: there may be no such record
+            self._score(model, other, y)
+        second = self._score(model, x, y)
+        model.train()
+        if first != second and not (math.isnan(first) and math.isnan(second)):
+            raise UnsoundError(
+                f"score gave {first:.6g} for a made-up record, and {second:.6g} for the same one "
+                "after another: it remembers records, or draws, so one record would move the "
+                "scores of others. Let it depend on its arguments alone."
+            )
+
+    def _require_steady_build(self) -> None:
+        """Refuse a build that goes on from what an earlier trial has left."""
+        if self.proposal.listed:
+            with same_chance():
+                made, _ = self.candidate(self.proposal.listed[0])
+            self.built.require_same(made.model)

@@ -1,20 +1,30 @@
-"""Records and units of a choice among settings: who is trained on, who decides, by how much."""
+"""Records and units of a choice among settings: who is trained on, who decides, by how much.
+
+And that trials are draws of one kind: each begins with a model that no other has trained.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import random
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Subset
 
+from noisewise.errors import UnsoundError
+from noisewise.gradients.chance import Chance
 from noisewise.privacy import Randomness
 from noisewise.training.records import MapRecords, Records, TensorRecords, map_tensors
 from noisewise.training.units import UnitTable
 
-__all__ = ["Split", "one_by_one", "summed"]
+__all__ = ["Built", "Split", "one_by_one", "same_chance", "summed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +81,55 @@ def summed(scores: list[int], units: UnitTable | None) -> int:
 def one_by_one(records: Records) -> Iterator[Any]:
     """Read records in batches of one."""
     return records.batches(torch.tensor([i]) for i in range(len(records)))
+
+
+@contextlib.contextmanager
+def same_chance() -> Iterator[None]:
+    """Draw the same in here each time, and go on afterwards as if nothing had been drawn."""
+    before = Chance(torch.device("cpu"))
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002 - the one that other code draws from
+            yield
+    finally:
+        before.restore()
+
+
+class Built:
+    """The models that were built so far, of which no two may learn together."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, weakref.ref[Tensor]] = {}
+        self._first: bytes | None = None
+
+    def require_new(self, model: nn.Module) -> None:
+        """Refuse a model that shares what it learns with one that was built before."""
+        learnt = [p for p in model.parameters() if p.requires_grad]
+        for parameter in learnt:
+            known = self._seen.get(id(parameter))
+            if known is not None and known() is parameter:
+                raise UnsoundError(
+                    "build returned a model whose parameters belong to one that it returned "
+                    "before, so a trial would go on from what another has learnt of the records. "
+                    "Make the model inside build, or return copy.deepcopy(model)."
+                )
+        self._seen.update({id(p): weakref.ref(p) for p in learnt})
+
+    def require_same(self, model: nn.Module) -> None:
+        """Refuse a model for one setting and seed that is not the one of the first time."""
+        total = hashlib.blake2b(digest_size=32)
+        for name, tensor in model.state_dict().items():
+            if isinstance(tensor, Tensor):
+                held = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                total.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+                total.update(held.numpy().data)
+        if self._first is None:
+            self._first = total.digest()
+        if total.digest() != self._first:
+            raise UnsoundError(
+                "build returns other weights for one setting and seed than before: it hands on "
+                "what an earlier trial has learnt of the records, or draws from a generator of "
+                "its own. Let it begin anew each time, and draw with torch, random or numpy."
+            )
