@@ -112,14 +112,14 @@ def test_what_others_released_is_stated_as_if_it_had_been_made_here():
     assert trusted.assumptions == (*here.promise.assumptions, "a server")
 
 
-@pytest.mark.parametrize("planned", [Sensitivity(0.9, "l1"), Sensitivity(1.0, "l2")])
+@pytest.mark.parametrize("planned", [Sensitivity(0.9, "l1"), Sensitivity(0.5, "l1")])
 def test_nothing_is_stated_of_a_sum_whose_noise_was_planned_for_less(planned):
     with pytest.raises(UnsoundError, match="its noise was planned for"):
         received(people(), noise(planned=planned), delta=0.0, randomness="a server's own")
 
 
 def test_what_was_kept_before_a_death_is_paid_for_once_and_not_measured_again(tmp_path):
-    ledger = Ledger.create(tmp_path / "ledger.jsonl", budget=(0.7, 0.0))
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", epsilon=0.7, delta=0.0)
     seen, rng = [], Watched.secure()
 
     def again(kept):
