@@ -51,6 +51,14 @@ def test_paths_that_contributors_are_sent_to_exist() -> None:
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_places_on_the_page_about_how_it_is_built_exist() -> None:
+    table = text("docs/architecture.md").split("## Where do I add")[1]
+    named = re.findall(r"`((?:tests/)?[\w/]+(?:/|\.py))`", table)
+    assert len(named) > 15
+    homes = (ROOT, ROOT / "src" / "noisewise", ROOT / "tests" / "ecdf")
+    assert [name for name in named if not any((home / name).exists() for home in homes)] == []
+
+
 def test_the_page_on_installing_names_every_extra_that_users_may_want() -> None:
     extras = text("pyproject.toml").split("[project.optional-dependencies]")[1].split("\n[")[0]
     offered = set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from noisewise.errors import BudgetExceededError, LedgerError, RelationError, UnsoundError
+from noisewise.errors import (
+    BudgetExceededError,
+    ChargeConflictError,
+    LedgerError,
+    RelationError,
+    UnsoundError,
+)
 from noisewise.privacy import (
     Gaussian,
     Laplace,
@@ -29,11 +35,13 @@ from noisewise.release import (
     IntegerNoise,
     LedgerAccount,
     MemoryAccount,
+    NamedAccount,
     PermuteAndFlip,
     Query,
     StatedTuple,
     ThisProcess,
     open_account,
+    received,
     release,
 )
 
@@ -91,6 +99,38 @@ def test_noise_is_drawn_once_for_each_number():
     # Discrete Laplace of scale 1: variance 1.84; a false alarm has probability below 1e-6.
     assert abs(drawn.var() - 1.8413) < 0.09
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.02
+
+
+# ------------------------------------------------------ made elsewhere, or before a death
+
+
+def test_what_others_released_is_stated_as_if_it_had_been_made_here():
+    here = release(people(), noise(), ThisProcess("abc"), MemoryAccount(), rng=3)
+    words = here.promise.randomness
+    assert received(people(), noise(), delta=0.0, randomness=words) == here.promise
+    trusted = received(people(), noise(), delta=0.0, randomness=words, assumptions=("a server",))
+    assert trusted.assumptions == (*here.promise.assumptions, "a server")
+
+
+@pytest.mark.parametrize("planned", [Sensitivity(0.9, "l1"), Sensitivity(0.5, "l1")])
+def test_nothing_is_stated_of_a_sum_whose_noise_was_planned_for_less(planned):
+    with pytest.raises(UnsoundError, match="its noise was planned for"):
+        received(people(), noise(planned=planned), delta=0.0, randomness="a server's own")
+
+
+def test_what_was_kept_before_a_death_is_paid_for_once_and_not_measured_again(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", epsilon=0.7, delta=0.0)
+    seen, rng = [], Watched.secure()
+
+    def again(kept):
+        account = NamedAccount(ledger, "an answer", "note", lambda value: value, kept)
+        return release(people(seen=seen), noise(), ThisProcess("abc"), account, rng=rng).value
+
+    assert again("00ff") == again("00ff") == "00ff"
+    assert (seen, rng.drawn) == ([], 0)
+    assert [charge.event for charge in ledger.charges] == [Pure(0.5)]
+    with pytest.raises(ChargeConflictError):
+        again("ff00")
 
 
 # ------------------------------------------------------------------ refusals before a charge
