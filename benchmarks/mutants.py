@@ -8,7 +8,7 @@ contest with every test and every tool for every bug.
 
 A bug is checked at default effort until something is found. What other tools say is taken from the
 store where it is known; NOISEWISE_MUTANT_OTHERS=4 runs them, and nothing else, on every fourth bug
-of the catalogue.
+of the catalogue, and NOISEWISE_MUTANT_OTHERS="ninth freeze" on the bugs of a round.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def paper(bug: str) -> list[bool]:
     return [bool(failed & set(PAPER)), bool(failed & set(PAPER[:3]))]
 
 
-def run_others(store: Store, every: int, end: float) -> None:
-    """Run the other tools on every so manieth bug."""
+def run_others(store: Store, which: str, end: float) -> None:
+    """Run the other tools on every so manieth bug, or on a round."""
     audits = [tool for tool in TOOLS if tool.name in KEYS and KEYS[tool.name][0] != "paper"]
-    chosen = list(mutants()[::every])
+    chosen = list(mutants()[:: int(which)] if which.isdigit() else mutants(which))
     # In random order, so that a run which is cut is a sample of all rounds.
     random.Random(0).shuffle(chosen)
     for mutant in chosen:
@@ -115,6 +116,20 @@ def _versions(store: Store, bugs: list[dict[str, Any]]) -> list[str]:
     return [f"Rows by version of the code (fingerprints): {parts}."]
 
 
+def leaders(store: Store, chosen: Sequence[Mutant]) -> list[str]:
+    """Return the table of what each other tool said of these bugs, where it was run."""
+    known = [(mutant, judged(store, mutant)) for mutant in chosen]
+    finder = {mutant.bug for mutant, row in known if row is not None and row["verdict"] == "bug"}
+    lines = [row_of(["tool", "bugs caught", "of those it was run on", "of these noisewise debug"])]
+    lines += ["|---|---|---|---|"]
+    for tool in KEYS:
+        said = {m.bug: caught_by(store, tool, m.bug) for m in chosen}
+        run = [bug for bug, answer in said.items() if answer is not None]
+        ours = sum(bug in finder for bug in run)
+        lines.append(row_of([tool, sum(bool(said[bug]) for bug in run), len(run), ours]))
+    return lines
+
+
 def page(store: Store) -> str:
     """Return the tables, made of what the store holds."""
     known = [(mutant, judged(store, mutant)) for mutant in mutants()]
@@ -154,14 +169,7 @@ def page(store: Store) -> str:
         "length, seeds), asked of these trainings with their settings and tolerances.",
         "",
     ]
-    lines += [row_of(["tool", "bugs caught", "of those it was run on", "of these noisewise debug"])]
-    lines += ["|---|---|---|---|"]
-    finder = {mutant.bug for mutant in caught}
-    for tool in KEYS:
-        said = {m.bug: caught_by(store, tool, m.bug) for m, _ in known}
-        run = [bug for bug, answer in said.items() if answer is not None]
-        ours = sum(bug in finder for bug in run)
-        lines.append(row_of([tool, sum(bool(said[bug]) for bug in run), len(run), ours]))
+    lines += leaders(store, mutants())
     correct = [row for key, row in store.known.items() if key.startswith("correct ")]
     accused = [row for row in correct if row["verdict"] == "bug"]
     lines += [
@@ -196,9 +204,11 @@ def main() -> None:
     name = os.environ.get("NOISEWISE_MUTANT_STORE")
     store = Store(Path(name) if name else None)
     end = time.monotonic() + float(os.environ.get("NOISEWISE_MUTANT_SECONDS", "inf"))
-    every = os.environ.get("NOISEWISE_MUTANT_OTHERS")
-    if every:
-        run_others(store, int(every), end)
+    which = os.environ.get("NOISEWISE_MUTANT_OTHERS")
+    if which:
+        run_others(store, which, end)
+        for line in leaders(store, mutants(*([] if which.isdigit() else [which]))):
+            print(line)
         return
     for mutant in mutants():
         if time.monotonic() > end:
