@@ -71,7 +71,15 @@ def main() -> None:
             found = {}
             for mechanism in MECHANISMS:
                 errors = [
-                    error(shape, wide, round(size / options.epsilon), options.epsilon, many, mechanism, run)
+                    error(
+                        shape,
+                        wide,
+                        round(size / options.epsilon),
+                        options.epsilon,
+                        many,
+                        mechanism,
+                        run,
+                    )
                     for shape in SHAPES
                     for wide in (False, True)
                     for run in range(options.runs)

@@ -32,7 +32,9 @@ def missed(records: np.ndarray, q: Any, found: Any) -> np.ndarray:
     """By how many records ranks are wrong."""
     ordered, wanted = np.sort(records), np.asarray(q) * records.size
     below = np.searchsorted(ordered, found, "left") - wanted
-    return np.asarray(np.maximum(0, np.maximum(below, wanted - np.searchsorted(ordered, found, "right"))))
+    return np.asarray(
+        np.maximum(0, np.maximum(below, wanted - np.searchsorted(ordered, found, "right")))
+    )
 
 
 class Watched:
@@ -93,7 +95,9 @@ def test_all_looks_together_move_no_more_than_is_charged_whatever_was_seen(relat
                     moved = np.abs(
                         measure(grid.count(np.array(other))) - measure(grid.count(looks.records))
                     )
-                    scales = [block.scale for block in seen.mechanism.noise for _ in range(block.size)]
+                    scales = [
+                        block.scale for block in seen.mechanism.noise for _ in range(block.size)
+                    ]
                     assert len(scales) == moved.size
                     loss += sum(
                         Fraction(int(step)) / scale
@@ -176,7 +180,12 @@ def test_an_envelope_of_concentrated_privacy_holds_rho_and_nothing_else() -> Non
 
 def test_arrays_tables_and_parties_give_the_same_bits() -> None:
     duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
-    options: dict[str, Any] = {"bounds": (-1e9, 1e9), "epsilon": 1.0, "mechanism": "search", "seed": 1}
+    options: dict[str, Any] = {
+        "bounds": (-1e9, 1e9),
+        "epsilon": 1.0,
+        "mechanism": "search",
+        "seed": 1,
+    }
     alone = ecdf.dp_quantile(SKEWED, THREE, **options)
     table = duckdb.connect().from_arrow(pa.table({"x": SKEWED}))
     there = ecdf.dp_quantile("x", THREE, data=table, **options)
@@ -231,7 +240,9 @@ def test_looks_are_counted_and_their_cells_are_few() -> None:
             spent = sum(Fraction(part.epsilon) for _, part in looks.asked)
             assert spent <= 1
     with pytest.raises(ValueError, match="at most"):
-        ecdf.dp_quantile(SKEWED, np.linspace(0, 1, 300), bounds=(0, 1), epsilon=1.0, mechanism="search")
+        ecdf.dp_quantile(
+            SKEWED, np.linspace(0, 1, 300), bounds=(0, 1), epsilon=1.0, mechanism="search"
+        )
 
 
 @pytest.mark.slow
@@ -255,7 +266,9 @@ def test_intervals_hold_all_quantiles_of_the_records() -> None:
 # ------------------------------------------------------------------------ thresholds
 
 
-@pytest.mark.parametrize("bounds", [(-1e9, 1e9), (0, 1), (-5, -2), (1e6, 1e6 + 1), (0, 1e280)], ids=str)
+@pytest.mark.parametrize(
+    "bounds", [(-1e9, 1e9), (0, 1), (-5, -2), (1e6, 1e6 + 1), (0, 1e280)], ids=str
+)
 def test_cuts_are_thresholds_that_divide_again_and_again(bounds: tuple[float, float]) -> None:
     domain = Decimals(float(bounds[0]), float(bounds[1]))
     low, high = domain.ends[0] - 1, domain.ends[1]

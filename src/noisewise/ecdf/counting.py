@@ -23,12 +23,10 @@ from noisewise.privacy.relation import Relation
 from noisewise.release import (
     ONE_ROW,
     Contribution,
-    LedgerAccount,
     LedgerOrPath,
     MemoryAccount,
     Noise,
     PerUnit,
-    Prepaid,
     Query,
     Summed,
     ThisProcess,

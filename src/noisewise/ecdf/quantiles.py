@@ -183,7 +183,10 @@ def dp_quantile(
             whole = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
             opened = stack.enter_context(
                 open_account(
-                    ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
+                    ledger,
+                    relation=relation,
+                    delta=stated_delta(budget),
+                    unit=most.unit,
                     accountant=tightest((whole,)),
                 )  # fmt: skip
             )
