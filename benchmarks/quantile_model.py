@@ -1,10 +1,11 @@
 """What quantiles miss on public shapes, by mechanism: the numbers behind ``mechanism="auto"``.
 
 ``python -m benchmarks.quantile_model`` prints the table that stands in
-:mod:`noisewise.ecdf.quantile_model`. Records are drawn from six shapes, with bounds four times as wide as most of the records and
-three million times as wide, and every mechanism answers. The error is by how many records a rank is off, times epsilon, on average over
-shapes, bounds, quantiles and runs; one record comes or goes and delta is 0. It depends on the number
-of records times epsilon, hardly on both (``--epsilon`` tries another one).
+:mod:`noisewise.ecdf.quantile_model`. Records are drawn from six shapes, with bounds that fit and
+with bounds that are a million times too wide, and every mechanism answers. The error is by how many
+records a rank is off, times epsilon, on average over shapes, bounds, quantiles and runs; one record
+comes or goes and delta is 0. It depends on the number of records times epsilon, hardly on the two
+apart (``--epsilon`` tries another one).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantiles from few looks at counts: as private as charged, alike everywhere, at home in wide bounds."""
+"""Quantiles from few looks: as private as charged, alike everywhere, at home in wide bounds."""
 
 from __future__ import annotations
 
@@ -121,9 +121,11 @@ def test_what_is_asked_next_follows_from_what_was_seen() -> None:
         return next(answers)
 
     again = Search(Decimals(-1e9, 1e9), tuple(map(Fraction, THREE))).run(replay, Budget(1.0))
-    assert again == found and len(asked) == len(first.asked)
+    assert again == found
+    assert len(asked) == len(first.asked)
     for (mine, part), (other, same) in zip(asked, first.asked, strict=True):
-        assert np.array_equal(mine, other) and part == same
+        assert np.array_equal(mine, other)
+        assert part == same
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,8 @@ def test_the_whole_budget_is_charged_before_the_first_look_and_stated(
     stated = found.statement()
     assert len(stated.history) == 1
     if "rho" not in options:
-        assert 0.299 < stated.epsilon <= 0.3 and stated.delta == options.get("delta", 0.0)
+        assert 0.299 < stated.epsilon <= 0.3
+        assert stated.delta == options.get("delta", 0.0)
     assert "looks at counts" in stated.mechanism
     with Ledger.open(tmp_path / "ledger") as ledger:
         assert ledger.history == stated.history
@@ -204,7 +207,8 @@ def test_a_frame_in_memory_is_ranked_like_an_array() -> None:
         name = None if units is None else "who"
         found = ecdf.dp_quantile("x", THREE, data=frame, units=name, **options)
         assert found.tolist() == alone.tolist()
-        assert found.mechanism == alone.mechanism and "exponential" in found.mechanism
+        assert found.mechanism == alone.mechanism
+        assert "exponential" in found.mechanism
 
 
 @pytest.mark.parametrize("power", [3, 6, 9, 15, 100])
@@ -275,7 +279,9 @@ def test_cuts_are_thresholds_that_divide_again_and_again(bounds: tuple[float, fl
     generator = np.random.default_rng(0)
     for _ in range(20):
         ends = domain.cuts(low, high, 16)
-        assert ends == sorted(set(ends)) and ends[-1] == high and ends[0] > low
+        assert ends == sorted(set(ends))
+        assert ends[-1] == high
+        assert ends[0] > low
         assert len(ends) <= 16
         inside = [number for number in map(domain.number, ends) if bounds[0] < number < bounds[1]]
         Grid.of(bounds, 2, [*inside, bounds[1]])  # distinct enough for every grid
@@ -287,8 +293,8 @@ def test_cuts_are_thresholds_that_divide_again_and_again(bounds: tuple[float, fl
 
 @pytest.mark.parametrize(
     ("above", "upto", "roundest"),
-    [(2.96, 3.12, 3.0), (12.4, 12.7, 12.5), (-1.0, 1.0, 0.0), (-3.12, -2.96, -3.0), (0.7, 400.0, 10.0),
-     (3.0, 3.00000000001, 3.00000000001), (97.3, 97.4, 97.4), (0.0, 5.0, None)],
+    [(2.96, 3.12, 3.0), (12.4, 12.7, 12.5), (-1.0, 1.0, 0.0), (-3.12, -2.96, -3.0),
+     (0.7, 400.0, 10.0), (3.0, 3.00000000001, 3.00000000001), (97.3, 97.4, 97.4), (0.0, 5.0, None)],
 )  # fmt: skip
 def test_the_roundest_number_of_a_cell(above: float, upto: float, roundest: float | None) -> None:
     low, high = code_of([above, upto]).tolist()

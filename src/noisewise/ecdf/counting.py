@@ -26,6 +26,7 @@ from noisewise.release import (
     LedgerOrPath,
     MemoryAccount,
     Noise,
+    Opened,
     PerUnit,
     Query,
     Summed,

@@ -188,7 +188,7 @@ def dp_quantile(
                     delta=stated_delta(budget),
                     unit=most.unit,
                     accountant=tightest((whole,)),
-                )  # fmt: skip
+                )
             )
             account = envelope = Envelope(opened, most.told(whole), source)
             noise = envelope.rng

@@ -140,15 +140,13 @@ class Search:
         """Return the part of the budget that the next look takes: all that is left for the last."""
         untold = [window for window in windows if not window.is_told]
         heaviest = max((window.heaviest for window in untold), default=0.0)
-        if not taken[CLOSE] and taken[COARSE] < MOST_COARSE:
-            if heaviest > ENOUGH * noise / _power(budget, COARSE):
-                return COARSE
+        is_early = not taken[CLOSE] and taken[COARSE] < MOST_COARSE
+        if is_early and heaviest > ENOUGH * noise / _power(budget, COARSE):
+            return COARSE
         last = noise / _power(budget, left)
         is_fine = all(w.records / len(w.ends) <= FINE * last for w in untold)
-        if taken[CLOSE] < MOST_CLOSE:
-            if heaviest > ENOUGH * noise / _power(budget, CLOSE) or not (taken[CLOSE] or is_fine):
-                return CLOSE
-        return left
+        helps = heaviest > ENOUGH * noise / _power(budget, CLOSE) or not (taken[CLOSE] or is_fine)
+        return CLOSE if helps and taken[CLOSE] < MOST_CLOSE else left
 
     def _window(
         self, low: int, high: int, quantiles: int, records: float, heaviest: float
