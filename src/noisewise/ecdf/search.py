@@ -42,9 +42,9 @@ COARSE, CLOSE = Fraction(1, 32), Fraction(1, 8)
 MOST_COARSE, MOST_CLOSE = 6, 3
 #: How often at most, the last time included.
 MOST_LOOKS = MOST_COARSE + MOST_CLOSE + 1
-# A cell is ruled out by so many deviations of the noise; what is left between the limits on both
-# sides, and a cell at each end, is as small as such a look can make it.
-SURE, ENOUGH = 4.0, 10.0
+# A cell is ruled out by so many deviations of the noise; and one that holds so many of them is worth
+# dividing by such a look.
+SURE, ENOUGH = 4.0, 5.0
 # The last look is due when cells hold about so many deviations of its noise.
 FINE = 0.5
 #: So that no cost that is rounded up makes the sum larger than the whole.
