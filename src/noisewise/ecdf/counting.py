@@ -23,12 +23,11 @@ from noisewise.privacy.relation import Relation
 from noisewise.release import (
     ONE_ROW,
     Contribution,
-    LedgerAccount,
     LedgerOrPath,
     MemoryAccount,
     Noise,
+    Opened,
     PerUnit,
-    Prepaid,
     Query,
     Summed,
     ThisProcess,

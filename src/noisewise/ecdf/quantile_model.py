@@ -1,7 +1,7 @@
 """Which mechanism for quantiles: what each one misses on public shapes, by public numbers.
 
-The table says by how many records ranks are wrong, times epsilon, on average over records of six shapes
-with bounds that fit and bounds that are millions of times too wide. It depends on how many
+The table says by how many records ranks are wrong, times epsilon, on average over records of six
+shapes with bounds that fit and bounds that are a million times too wide. It depends on how many
 quantiles there are and on the number of records times epsilon, hardly on these two apart. It is
 printed by ``python -m benchmarks.quantile_model``; no records of any user are in it.
 """

@@ -183,9 +183,12 @@ def dp_quantile(
             whole = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
             opened = stack.enter_context(
                 open_account(
-                    ledger, relation=relation, delta=stated_delta(budget), unit=most.unit,
+                    ledger,
+                    relation=relation,
+                    delta=stated_delta(budget),
+                    unit=most.unit,
                     accountant=tightest((whole,)),
-                )  # fmt: skip
+                )
             )
             account = envelope = Envelope(opened, most.told(whole), source)
             noise = envelope.rng
@@ -195,7 +198,7 @@ def dp_quantile(
             among = _among(len(different), here)
             size = 0.0
             if needs_size(len(different), among, bins):
-                number = public_total(ThisProcess(as_records(x)), relation, bounded)
+                number = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
                 if number is None:
                     spent = set_aside()
                     rest = part_of(spent, 1 - SIZE_SHARE)
@@ -350,6 +353,12 @@ def _for_looks(many: int, budget: Budget, relation: Relation, *, gaussian: bool)
     return min(pure, rho, key=lambda one: plan(cells_for(many), relation, one).mean_variance)
 
 
+def _held(x: Any, units: Any, bounded: PerUnit | None) -> FloatArray:
+    """Return records, beside each whose it is if that matters."""
+    held = as_records(x)
+    return held if bounded is None else with_codes(held, units)
+
+
 def _released(
     x: Any,
     choice: RankChoice,
@@ -361,10 +370,7 @@ def _released(
     source: Randomness,
 ) -> Release:
     most = ONE_ROW if bounded is None else bounded.contribution
-    held = as_records(x)
-    if bounded is not None:
-        held = with_codes(held, units)
-    parties = ThisProcess(held)
+    parties = ThisProcess(_held(x, units, bounded))
     if public_total(parties, relation, bounded) == 0:
         raise ValueError(
             "x is empty: it has no quantiles. If the number of records is private, use "

@@ -42,9 +42,9 @@ COARSE, CLOSE = Fraction(1, 32), Fraction(1, 8)
 MOST_COARSE, MOST_CLOSE = 6, 3
 #: How often at most, the last time included.
 MOST_LOOKS = MOST_COARSE + MOST_CLOSE + 1
-# A cell is ruled out by so many deviations of the noise; what is left between the limits on both
-# sides, and a cell at each end, is as small as such a look can make it.
-SURE, ENOUGH = 4.0, 10.0
+# A cell is ruled out by so many deviations of the noise; and one that holds so many of them is worth
+# dividing by such a look.
+SURE, ENOUGH = 4.0, 5.0
 # The last look is due when cells hold about so many deviations of its noise.
 FINE = 0.5
 #: So that no cost that is rounded up makes the sum larger than the whole.
@@ -140,15 +140,13 @@ class Search:
         """Return the part of the budget that the next look takes: all that is left for the last."""
         untold = [window for window in windows if not window.is_told]
         heaviest = max((window.heaviest for window in untold), default=0.0)
-        if not taken[CLOSE] and taken[COARSE] < MOST_COARSE:
-            if heaviest > ENOUGH * noise / _power(budget, COARSE):
-                return COARSE
+        is_early = not taken[CLOSE] and taken[COARSE] < MOST_COARSE
+        if is_early and heaviest > ENOUGH * noise / _power(budget, COARSE):
+            return COARSE
         last = noise / _power(budget, left)
         is_fine = all(w.records / len(w.ends) <= FINE * last for w in untold)
-        if taken[CLOSE] < MOST_CLOSE:
-            if heaviest > ENOUGH * noise / _power(budget, CLOSE) or not (taken[CLOSE] or is_fine):
-                return CLOSE
-        return left
+        helps = heaviest > ENOUGH * noise / _power(budget, CLOSE) or not (taken[CLOSE] or is_fine)
+        return CLOSE if helps and taken[CLOSE] < MOST_CLOSE else left
 
     def _window(
         self, low: int, high: int, quantiles: int, records: float, heaviest: float

@@ -6,6 +6,7 @@ Each takes a list with one entry for each party and an aggregator that says who 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from noisewise.ecdf.hosmer_lemeshow import (
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import CountOptions, CurveOptions
 from noisewise.ecdf.roc import PrivateROC
+from noisewise.ecdf.search import MOST_QUANTILES, Search
 from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
 from noisewise.federated.calibration_question import GroupSumsQuestion
@@ -33,9 +35,11 @@ from noisewise.federated.domain import Domain, Records
 from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.privacy import _validate
+from noisewise.privacy.events import Pure
 from noisewise.privacy.randomness import Randomness, resolve
 from noisewise.privacy.relation import Relation
-from noisewise.release import LedgerOrPath, together
+from noisewise.release import Envelope, LedgerOrPath, together
+from noisewise.release.decimals import Decimals
 from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
@@ -51,6 +55,8 @@ class WholeCurveOptions(CurveOptions, total=False):
     relation: Relation | str
     bins: int
     thresholds: Any
+    units: Any
+    max_per_unit: int
     ledger: LedgerOrPath
     seed: Randomness | int | None
 
@@ -125,9 +131,45 @@ def quantiles(
     epsilon: float,
     **options: Unpack[WholeCurveOptions],
 ) -> FloatArray:
-    """Return quantiles of all parties' records: the inverse of one private :func:`ecdf`."""
-    curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
-    return np.asarray(curve.quantile(q))
+    """Return quantiles of all parties' records.
+
+    They are searched for by few counts, as :func:`noisewise.ecdf.dp_quantile` does, so that bounds
+    may be far too wide; or, if `bins`, `thresholds` or `delta` are given or the aggregator asks
+    elsewhere, where the study says what is counted, they are the inverse of one private
+    :func:`ecdf`.
+
+    Examples
+    --------
+    >>> from noisewise.federated import LocalAggregator
+    >>> ages = np.random.default_rng(0).normal(40, 10, (3, 2000))
+    >>> hospitals, trusted = list(ages), LocalAggregator()
+    >>> median = quantiles(hospitals, 0.5, trusted, bounds=(-1e9, 1e9), epsilon=1.0, seed=1)
+    >>> bool(abs(median - 40) < 1)
+    True
+    """
+    wanted = np.asarray(q, np.float64)
+    fixed = {"bins", "thresholds", "delta"} & options.keys()
+    if fixed or wanted.size > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
+        curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
+        return np.asarray(curve.quantile(q))
+    relation, budget = Relation.of(options.pop("relation", "add-remove")), Budget(epsilon)
+    ledger, source = options.pop("ledger", None), resolve(options.pop("seed", None))
+    units, limit = options.get("units"), options.get("max_per_unit", 1)
+    most = _records(parties, aggregator, units, limit, source)[1].contribution
+    domain = Decimals(*_pair(bounds))
+    search = Search(domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()})))
+    with account_of(ledger, relation, budget, most) as account:
+        envelope = Envelope(account, most.told(Pure(epsilon)), source)
+
+        def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
+            return ecdf(
+                parties, aggregator, bounds=bounds, epsilon=part.epsilon, relation=relation,
+                thresholds=thresholds, ledger=envelope, seed=envelope.rng, **options,
+            )  # fmt: skip
+
+        found = search.run(look, budget)
+    value = dict(zip(search.quantiles, found.values, strict=True))
+    return np.array([value[Fraction(one)] for one in wanted.ravel().tolist()]).reshape(wanted.shape)
 
 
 @one_vocabulary

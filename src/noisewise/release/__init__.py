@@ -29,7 +29,7 @@ from noisewise.release.parties import (
 from noisewise.release.promise import Promise, StatedArray, StatedNumber, StatedTuple, compose
 from noisewise.release.query import Query
 from noisewise.release.sealed import SealedAccount
-from noisewise.release.several import Envelope, Once, Prepaid, together
+from noisewise.release.several import Envelope, Once, Opened, Prepaid, together
 from noisewise.release.units import (
     ONE_ROW,
     Contribution,
@@ -61,6 +61,7 @@ __all__ = [
     "NamedAccount",
     "Noise",
     "Once",
+    "Opened",
     "Outcome",
     "Parties",
     "PerUnit",

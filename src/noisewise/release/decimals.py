@@ -230,40 +230,48 @@ class Decimals:
         return min(max(number_of(code), self.lower), self.upper)
 
     def cuts(self, low: int, high: int, parts: int) -> list[int]:
-        """Divide the codes in (low, high] into about so many parts of about the same measure.
+        """Divide the codes in (low, high] into at most so many parts.
+
+        A third of the cuts divides the measure evenly, a third the range; and numbers that have
+        much of the measure, as round ones do, get a part of their own.
 
         Returns
         -------
         list of int
             Where parts end, increasing; the last is `high`.
         """
-        codes = (
-            np.arange(low + 1, high, dtype=np.int64)
-            if high - low <= parts
-            else self._candidates(low, high, 4 * parts)
-        )
-        codes = codes[(np.abs(codes) >= _TINY) | (codes == 0)]
-        if codes.size < parts:
-            return [*codes.tolist(), high]
-        upto = self.upto(np.concatenate([[low], codes, [high]]))
-        measure = np.array([float(whole - upto[0]) for whole in upto[1:]])
-        ends = measure[-1] * np.arange(1, parts) / parts
-        places = np.unique(np.searchsorted(measure[:-1], ends, side="left"))
-        return [*codes[places[places < codes.size]].tolist(), high]
+        third = max(parts // 3, 1)
+        if high - low <= parts:
+            cuts = np.arange(low + 1, high, dtype=np.int64)
+        else:
+            even = code_of(np.linspace(number_of(low), number_of(high), third + 1)[1:-1])
+            codes = self._candidates(low, high, 4 * parts)
+            upto = self.upto(np.concatenate([[low], codes, [high]]))
+            measure = np.array([float(whole - upto[0]) for whole in upto[1:]])
+            ends = measure[-1] * np.arange(1, third) / third
+            places = np.unique(np.searchsorted(measure[:-1], ends, side="left"))
+            round_ = codes[places[places < codes.size]]
+            before, own = self.upto(round_ - 1), self.upto(round_)
+            much = [
+                float(after - first) * 2 * third > measure[-1]
+                for first, after in zip(before, own, strict=True)
+            ]
+            cuts = np.concatenate([even, round_, (round_ - 1)[np.array(much, bool)]])
+        # Beside zero numbers are told from it from 10^-270 on.
+        near = np.abs(cuts) < _TINY
+        cuts = np.where(near & (cuts != 0), np.where(cuts < 0, -_TINY, _TINY), cuts)
+        return [*np.unique(cuts[(cuts > low) & (cuts < high)]).tolist(), high]
 
     def _candidates(self, low: int, high: int, many: int) -> IntArray:
         """Return codes between two: evenly spaced ones, numbers that are, and powers of ten."""
         steps = [low + (high - low) * step // many for step in range(1, many)]
         start, end = number_of(low), number_of(high)
-        even = np.linspace(start, end, many)
         unit = 10.0 ** max(math.floor(math.log10((end - start) / many)), _FIRST)
+        even = np.rint(np.linspace(start, end, many) / unit) * unit
         near = (max(abs(low), abs(high)) - 1) // _CODES
         powers = np.arange(max(near - 600, 0), near + 1, dtype=np.int64) * _CODES + 1
         found = np.unique(
-            np.concatenate(
-                [np.array(steps, np.int64), code_of(even), code_of(np.rint(even / unit) * unit),
-                 powers, -powers, [0]]
-            )  # fmt: skip
+            np.concatenate([np.array(steps, np.int64), code_of(even), powers, -powers, [0]])
         )
         return found[(found > low) & (found < high)]
 

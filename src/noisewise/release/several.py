@@ -109,7 +109,9 @@ class Prepaid:
         """Nothing is compared."""
         return False
 
-    def __init__(self, account: MemoryAccount | LedgerAccount | Envelope, events: Iterable[Event]) -> None:
+    def __init__(
+        self, account: MemoryAccount | LedgerAccount | Envelope, events: Iterable[Event]
+    ) -> None:
         self._account = account
         self._left = list(events)
         self._charged = False
@@ -143,9 +145,7 @@ class Prepaid:
         return True
 
 
-def together(
-    account: Opened, events: Iterable[Event], rng: Randomness
-) -> Opened:
+def together(account: Opened, events: Iterable[Event], rng: Randomness) -> Opened:
     """Return an account in which all these releases are charged, or none of them.
 
     Seeded releases in a ledger are compared one by one with what they were before.

@@ -23,7 +23,15 @@ from noisewise.privacy.units import MISSING, unit_codes
 from noisewise.release import PerUnit
 from noisewise.release.units import as_units
 
-__all__ = ["Column", "Source", "column_of", "open_source", "rows_at_hand", "rows_in_memory", "without_others"]
+__all__ = [
+    "Column",
+    "Source",
+    "column_of",
+    "open_source",
+    "rows_at_hand",
+    "rows_in_memory",
+    "without_others",
+]
 
 FORMS = (
     "a pandas, Polars or PyArrow table, a PyArrow dataset, a DuckDB relation, a PySpark data "
