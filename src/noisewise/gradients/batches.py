@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from noisewise.separation import same_bits
+from noisewise.separation.refusal import RefusedError
 
 __all__ = [
     "Part",
@@ -23,6 +25,7 @@ __all__ = [
     "is_autocasting",
     "keeps_rows",
     "leading",
+    "require_plain",
     "same_bits",
     "signature",
 ]
@@ -32,6 +35,7 @@ def leading(values: Any) -> int:
     """Return the number of rows, which must be the same for all tensors."""
     if isinstance(values, Tensor) and values.dim():
         return values.shape[0]
+    require_plain(values)
     sizes = {t.shape[0] if t.dim() else -1 for t in pytree.tree_leaves(values) if _is_tensor(t)}
     if not sizes:
         raise TypeError(
@@ -53,11 +57,47 @@ def _is_tensor(value: Any) -> bool:
 def count_records(x: Any, y: Any) -> int:
     """Return the number of records of a batch with targets."""
     records = leading(x)
+    require_plain(y)
     if _is_tensor(y) or any(_is_tensor(t) for t in pytree.tree_leaves(y)):
         targets = leading(y)
         if targets != records:
             raise ValueError(f"x has {records} records, but y has {targets}")
     return records
+
+
+def require_plain(values: Any) -> None:
+    """Refuse containers with code of their own, which would run on records before it is followed.
+
+    Batches are taken apart and put together again, many times. Tuples, lists and dicts do no more
+    than hold; what others do with records nobody has proven.
+    """
+    kind = type(values)
+    if kind in _LISTS or _is_plain_tuple(kind):
+        for part in values:
+            require_plain(part)
+    elif kind in _DICTS:
+        for part in values.values():
+            require_plain(part)
+    elif kind in pytree.SUPPORTED_NODES or (isinstance(values, tuple) and hasattr(kind, "_fields")):
+        raise RefusedError(
+            f"the batch comes in a container of the type {kind.__name__}, whose own code takes it "
+            "apart and puts it together. That would run on the records before anything is followed",
+            "Give a tensor, or a tuple, list or dict of tensors, and make the container in the "
+            "model's forward.",
+        )
+
+
+_LISTS = frozenset((tuple, list, deque))
+_DICTS = frozenset((dict, OrderedDict, defaultdict))
+
+
+def _is_plain_tuple(kind: type) -> bool:
+    """Whether a type is a named tuple, and no more."""
+    if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return False
+    made: Any = kind.__dict__.get("__new__")
+    named = kind.__bases__ == (tuple,) and made is not None
+    return named and made.__code__.co_filename.startswith("<") and "__iter__" not in vars(kind)
 
 
 class Part(NamedTuple):

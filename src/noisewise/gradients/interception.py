@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import NoisewiseError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
-from noisewise.gradients.operations import HANDLERS, RECURRENT, UnsupportedUseError, run_recurrent
+from noisewise.gradients.operations import HANDLERS, UnsupportedUseError, is_recurrent, run_recurrent
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
@@ -67,6 +67,8 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         owner = self.owner
         tape, path = owner.tape, owner.path
+        if types and path is not None:
+            path.require_plain(types)
         try:
             if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
                 result = GENERAL.get(func, func)(*args, **kwargs)
@@ -104,6 +106,8 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if types:
+            self.path.require_plain(types)
         try:
             result = GENERAL.get(func, func)(*args, **(kwargs or {}))
         except (Detour, NoisewiseError):
@@ -168,6 +172,11 @@ class Interception:
             if id(p) in wiring.targets
         }
 
+    def versions(self) -> list[tuple[Tensor | None, int]]:
+        """The buffers as they are now, and how often they were written."""
+        held = [b for buffers in self._buffers for b in buffers.values()]
+        return [(b, 0 if b is None or b.is_inference() else b._version) for b in held]
+
     def known(self) -> Container[int]:
         """Identities of the model's parameters and buffers as they are now."""
         held = [b for buffers in self._buffers for b in buffers.values()]
@@ -218,7 +227,7 @@ class Interception:
                     result = self._by_record(path, module, args, kwargs)
                     self._name(result)
                     return result
-                if isinstance(module, RECURRENT) and self._learns(module):
+                if is_recurrent(original) and self._learns(module):
                     return self._recur(path, module, _positional(args, kwargs))
                 if entered:
                     with self.mode:
@@ -239,7 +248,7 @@ class Interception:
             flat = pytree.tree_leaves(result)
             settings = {name: getattr(module, name, None) for name in _SETTINGS.split()}
             weights = (*args, *module._parameters.values())
-            self.path.note(type(module), weights, {"path": path, **settings}, flat)
+            self.path.record(type(module), weights, {"path": path, **settings}, flat)
         return result
 
     def _name(self, values: Any) -> None:

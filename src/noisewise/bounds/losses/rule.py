@@ -109,7 +109,7 @@ def loss_rule_for(loss: Any) -> tuple[LossRule[Any], Any]:
     rule = _RULES.get(type(loss))
     if type(loss) in _REFUSALS:
         raise UnsupportedModelError(_REFUSALS[type(loss)])
-    if rule is None or "forward" in vars(loss):
+    if rule is None or "forward" in vars(loss) or has_hooks(loss):
         name = getattr(loss, "__name__", type(loss).__name__)
         raise UnsupportedModelError(
             f"the loss {name} has no rule, so the gradient of one record's loss has no bound. Use "
@@ -117,6 +117,12 @@ def loss_rule_for(loss: Any) -> tuple[LossRule[Any], Any]:
             "register it: @noisewise.bounds.register_loss above a LossRule subclass."
         )
     return rule, loss
+
+
+def has_hooks(loss: Any) -> bool:
+    """Whether code of others runs before or after a loss."""
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    return any(vars(loss).get(kind) for kind in kinds)
 
 
 def per_record(loss: Any) -> Callable[[Tensor, Tensor], Tensor]:

@@ -9,12 +9,11 @@ from noisewise.gradients.operations import (
     normalisation,
     summing,
 )
-from noisewise.gradients.operations.recurrent import RECURRENT, run_recurrent
+from noisewise.gradients.operations.recurrent import is_recurrent, run_recurrent
 from noisewise.gradients.operations.registry import HANDLERS, UnsupportedUseError
 
 __all__ = [
     "HANDLERS",
-    "RECURRENT",
     "UnsupportedUseError",
     "attention",
     "convolution",
@@ -22,6 +21,7 @@ __all__ = [
     "elementwise",
     "lookup",
     "normalisation",
+    "is_recurrent",
     "run_recurrent",
     "summing",
 ]

@@ -26,9 +26,14 @@ from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
 from noisewise.separation.refusal import RefusedError
 
-__all__ = ["RECURRENT", "run_recurrent"]
+__all__ = ["is_recurrent", "run_recurrent"]
 
-RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
+_KINDS = (nn.RNN, nn.LSTM, nn.GRU)
+
+
+def is_recurrent(forward: Any) -> bool:
+    """Whether a module's forward is that of torch's recurrent layers, and not one of its own."""
+    return any(getattr(forward, "__func__", None) is kind.forward for kind in _KINDS)
 
 
 class _States(torch.autograd.Function):
