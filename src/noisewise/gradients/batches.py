@@ -105,6 +105,7 @@ def _is_tensor(value: Any) -> bool:
 def count_records(x: Any, y: Any) -> int:
     """Return the number of records of a batch with targets."""
     records = leading(x)
+    require_plain(y)
     if _is_tensor(y) or any(_is_tensor(t) for t in pytree.tree_leaves(y)):
         targets = leading(y)
         if targets != records:

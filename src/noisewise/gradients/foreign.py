@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack as _modes
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_modes
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch._C import _len_torch_function_stack as _function_modes
+from torch.overrides import _get_current_function_mode_stack as _all_function_modes
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_dispatch_modes
 
 from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Shadow
@@ -40,15 +43,15 @@ def require_known(losses: Tensor, known: Container[int], shadow: Shadow) -> None
 
 
 def require_no_modes() -> None:
-    """Refuse to run below a dispatch mode: what it makes of an operation nobody could follow."""
-    if not _modes():
+    """Refuse to run below a mode: what it makes of an operation nobody could follow."""
+    if not (_dispatch_modes() or _function_modes()):
         return
-    for mode in map(type, _all_modes()):
-        if not mode.__module__.startswith("noisewise."):
+    for mode in map(type, (*_all_dispatch_modes(), *_all_function_modes())):
+        # A context of a device, as of torch.set_default_device, says where tensors are made.
+        if mode is not DeviceContext and not mode.__module__.startswith("noisewise."):
             raise RefusedError(
-                f"the step runs within {mode.__name__}, a dispatch mode, which sees all operations "
-                "of torch and may change their results behind the proof, so nothing is summed or "
-                "charged",
+                f"the step runs within {mode.__name__}, a mode that sees all operations of torch "
+                "and may change their results behind the proof, so nothing is summed or charged",
                 "Leave it before run.step or run.model, and count or log what it counts with the "
                 "plain model.",
             )

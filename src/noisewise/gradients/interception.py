@@ -72,6 +72,8 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         owner = self.owner
         tape, path = owner.tape, owner.path
+        if types and path is not None:
+            path.require_plain(types)
         try:
             if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
                 result = GENERAL.get(func, func)(*args, **kwargs)
@@ -109,6 +111,8 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if types:
+            self.path.require_plain(types)
         try:
             result = GENERAL.get(func, func)(*args, **(kwargs or {}))
         except (Detour, NoisewiseError):
@@ -172,6 +176,11 @@ class Interception:
             for p in module.parameters(recurse=False)
             if id(p) in wiring.targets
         }
+
+    def versions(self) -> list[tuple[Tensor | None, int]]:
+        """The buffers as they are now, and how often they were written."""
+        held = [b for buffers in self._buffers for b in buffers.values()]
+        return [(b, 0 if b is None or b.is_inference() else b._version) for b in held]
 
     def known(self) -> Container[int]:
         """Identities of the model's parameters and buffers as they are now."""
@@ -244,7 +253,7 @@ class Interception:
             flat = pytree.tree_leaves(result)
             settings = {name: getattr(module, name, None) for name in _SETTINGS.split()}
             weights = (*args, *module._parameters.values())
-            self.path.note(type(module), weights, {"path": path, **settings}, flat)
+            self.path.record(type(module), weights, {"path": path, **settings}, flat)
         return result
 
     def _name(self, values: Any) -> None:

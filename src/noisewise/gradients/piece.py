@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
-from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.batches import augmented, finite_records, fold_views, signature
 from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
@@ -259,6 +258,7 @@ class Piece:
         """Let go of the graph."""
         self.output = self.losses = self.gate = None
         self.tape.end()
+        self.path.end()
         if self.watch is not None:
             self._note_public()
             remember_kept(self.watch.shadow)
@@ -326,6 +326,7 @@ class Piece:
                 noticing_threads(self._notice),
             ):
                 require_no_modes()
+                buffers = interception.versions()
                 if self.watch is None:
                     self.path.begin()
                     yield
@@ -333,6 +334,11 @@ class Piece:
                     with self.watch, Leaks(self.watch):
                         self.path.begin()
                         yield
+                now = interception.versions()
+                self.path.wrote(
+                    (before, after, version)
+                    for (before, version), (after, _) in zip(buffers, now, strict=True)
+                )
         finally:
             interception.running = interception.active = False
             interception.path = None
@@ -427,11 +433,10 @@ class Piece:
         """
         assert self.watch is not None
         shadow = self.watch.shadow
-        with self.watch.pause():
-            for held, number in self.path.alive():
-                with contextlib.suppress(UnsupportedModelError):  # within torch.func
-                    if (tensor := held()) is not None and shadow.read(tensor) is None:
-                        self._public[number] = shadow.cell(tensor)
+        for key, number in self.path.alive():
+            cell = shadow.cells.get(key)
+            if cell is None or cell.planes is None:
+                self._public[number] = cell
 
     def left_behind(self) -> set[int]:
         """Memory without records that a watched run made and somebody keeps."""

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from noisewise.separation import Finding, Path, Proof
@@ -54,32 +54,40 @@ class Lingering:
         self._model = model
         self._batches = 0
         self._patience = _PATIENCE
-        self._waiting: list[tuple[int, Any]] = []
+        self._waiting: list[tuple[int, StorageWeakRef]] = []
 
     def note(self, path: Path, lasting: Container[int]) -> None:
         """A bound run is over; results with these numbers may stay."""
-        alive = path.alive()
-        self._waiting += [(self._batches, held) for held, n in alive if n not in lasting]
+        for key, number in path.alive():
+            storage = None if number in lasting else _storage_of(key)
+            if storage is not None:
+                self._waiting.append((self._batches, StorageWeakRef(storage)))  # type: ignore[no-untyped-call]
 
     def require_gone(self, all_of_it: bool = False) -> None:
         """Refuse what somebody keeps, of all batches or of those that are some time ago."""
         self._batches += 1
         due = self._batches if all_of_it else self._batches - self._patience
-        self._waiting = [(since, held) for since, held in self._waiting if held() is not None]
+        self._let_go()
         if not any(since < due for since, _ in self._waiting):
             return
         gc.collect()
         self._patience *= 1 if all_of_it else 2
-        self._waiting = [(since, held) for since, held in self._waiting if held() is not None]
-        kept = [held() for since, held in self._waiting if since < due]
+        self._let_go()
+        kept = [held for since, held in self._waiting if since < due]
         if kept:
-            kept = [t for t in kept if t is not None and storage_key(t) is not None]
-            keys = {t.untyped_storage()._cdata: "a later step" for t in kept}
-            remember_private(
-                (t.untyped_storage()._cdata, StorageWeakRef(t.untyped_storage()))  # type: ignore[no-untyped-call]
-                for t in kept
-            )
+            remember_private((held.cdata, held) for held in kept)
+            keys = {held.cdata: "a later step" for held in kept}
             raise Proof(state=tuple(_names(self._model, keys))).refusal()
+
+    def _let_go(self) -> None:
+        """Forget what is gone."""
+        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]  # type: ignore[no-untyped-call]
+
+
+def _storage_of(key: int) -> UntypedStorage | None:
+    """Memory by its key, if it is there."""
+    found: UntypedStorage | None = UntypedStorage._new_with_weak_ptr(key)  # type: ignore[attr-defined]
+    return found
 
 
 def _names(model: nn.Module, alive: dict[int, str]) -> list[Finding]:

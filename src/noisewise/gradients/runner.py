@@ -227,12 +227,15 @@ class Runner(Comparing, Failing, Agreeing):
                 self.fall_back(need)
             except RelayoutError:
                 pass
+            except UnsupportedModelError:
+                self.buffers.restore(held)  # what records wrote there is not left behind
+                raise
             chance.restore()  # whatever is drawn is drawn once, however often it is watched
             self.buffers.restore(held)
         try:
             self._judge(piece, wiring)
         except UnsupportedModelError:
-            self.buffers.restore(held)  # what records wrote there is not left behind
+            self.buffers.restore(held)
             raise
         self.buffers.learn(held)
         self._agree(piece, part, wiring, limits)

@@ -16,16 +16,21 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch import UntypedStorage
 from torch._C import _len_torch_dispatch_stack as _modes_below
+from torch.nn import Parameter
+from torch._C._autograd import _top_saved_tensors_default_hooks as _saving
 
 from noisewise.separation.content import Content
-from noisewise.separation.origin import is_torchs, place
+from noisewise.separation.kernels import replaced
+from noisewise.separation.origin import place
+from noisewise.separation.torchs import own
 
 __all__ = ["Outside", "Path"]
 
@@ -54,6 +59,13 @@ _Getter = type(Tensor.shape.__get__)  # type: ignore[attr-defined]
 _SAID_OF_ALL = frozenset((torch.Size, torch.dtype, torch.device, torch.layout))
 #: Makes a constant of the number that is assigned.
 _ASSIGNMENT = Tensor.__setitem__
+#: What the path itself asks of tensors is no part of the run.
+_quietly = torch._C.DisableTorchFunction
+#: How tensors without code of their own answer a call.
+_NO_CODE, _PLAIN_CODE = torch._C._disabled_torch_function_impl, Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+_let_go = UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
+#: Gives a tensor other memory, by assignment.
+_EXCHANGE = vars(torch._C.TensorBase)["data"].__set__
 #: Ways to have code run within the backward pass.
 _RETURNING = frozenset(
     (
@@ -118,8 +130,10 @@ class Path:
         "_count",
         "_known",
         "_learning",
+        "_memory",
         "_numbers",
         "_outside",
+        "_writes",
         "digest",
         "failing",
         "floats",
@@ -143,25 +157,69 @@ class Path:
         self._learning = learning
         self._count = 0
         self._below = 0
-        self._numbers: dict[int, tuple[Any, int]] = {}
+        #: By identity: a reference to the tensor, its number, its version and address at that time.
+        self._numbers: dict[int, tuple[Any, int, int, int]] = {}
+        #: Weak references to memory, as torch gives them, and the numbers of tensors in it.
+        self._memory: list[tuple[int, int]] = []
+        #: How often the run wrote to buffers.
+        self._writes: dict[Any, int] = {}
+
+    def __del__(self) -> None:
+        for held, _ in self._memory:
+            _let_go(held)
 
     def begin(self) -> None:
         """A part of the run begins, with the dispatch modes that are there now."""
         self._below = _modes_below()
+        if others := replaced():
+            self.lose(f"the kernel of {min(others)} was replaced through torch.library")
 
     def name(self, tensor: Tensor) -> None:
         """Give a tensor the next number."""
-        self._count += 1
-        self._numbers[id(tensor)] = (weakref.ref(tensor), self._count)
+        with _quietly():
+            self._name(tensor)
+
+    def _name(self, tensor: Tensor) -> None:
+        self._count = number = self._count + 1
+        try:
+            version, address = tensor._version, tensor.data_ptr()
+            # Of its memory, too: somebody may hold that by an object which torch never showed.
+            self._memory.append((tensor.untyped_storage()._weak_ref(), number))  # type: ignore[attr-defined]
+        except (RuntimeError, NotImplementedError):
+            version, address = _state(tensor)
+        self._numbers[id(tensor)] = (weakref.ref(tensor), number, version, address)
 
     def turn_back(self) -> None:
         """The backward pass begins: what it reads from outside must have been read before."""
         self._learning = False
 
-    def alive(self) -> list[tuple[Any, int]]:
-        """References to inputs and results of the run that somebody still holds, and numbers."""
-        found = self._numbers.values()
-        return [(held, number) for held, number in found if number > 0 and held() is not None]
+    def alive(self) -> list[tuple[int, int]]:
+        """Memory of inputs and results that somebody still holds, by its key, and numbers."""
+        alive = []
+        for held, number in self._memory:
+            if UntypedStorage._expired(held):  # type: ignore[attr-defined]
+                _let_go(held)
+            else:
+                alive.append((held, number))
+        self._memory = alive
+        return alive
+
+    def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
+        """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
+        for place, (before, now, version) in enumerate(buffers):
+            if now is before:
+                times = 0 if now is None else _state(now)[0] - version
+                if times:
+                    self._writes[place] = self._writes.get(place, 0) + times
+            else:
+                found = None if now is None else self._numbers.get(id(now))
+                self._writes[place, "exchanged"] = 0 if found is None else found[1]
+
+    def end(self) -> None:
+        """The run is over."""
+        if self._writes and self.digest not in (0, -1):
+            self.digest = hash((self.digest, *self._writes.items()))
+        self._writes = {}
 
     def hand_over(self, values: Any) -> None:
         """Note which values leave one part of the run for the next.
@@ -170,18 +228,19 @@ class Path:
         """
         self._look_below()
         seen: list[Any] = [self.digest]
-        for value in values:
-            if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
-                self._describe((value,), seen, exact=True)
-            else:
-                seen.append(type(value))
+        with _quietly():
+            for value in values:
+                if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
+                    self._describe((value,), seen, exact=True)
+                else:
+                    seen.append(type(value))
         self.digest = hash(tuple(seen))
 
-    def called(self, kind: Any, returning: bool) -> None:
-        """Something else than a torch function was called; `returning` if it has backward code."""
+    def called(self, kind: Any, unseen: str) -> None:
+        """Something else than a torch function was called; `unseen` says what it does, if it may."""
         self.digest = hash((self.digest, kind))
-        if returning:
-            self.lose(f"{kind.__name__} runs code of its own in the backward pass")
+        if unseen:
+            self.lose(f"{kind.__name__} {unseen}")
 
     @property
     def followed(self) -> bool:
@@ -198,39 +257,63 @@ class Path:
             # Shape, type or device: whoever asks, and of which tensor, does nothing to it.
             self.digest = hash((self.digest, function, result))
             return
-        self._look_below()
+        with _quietly():
+            self._look_below()
+            known = own(function)
+            if known is None:
+                # What it does is done below the mode that notes the path.
+                name = getattr(function, "__qualname__", type(function).__qualname__)
+                self.lose(f"{name} is called as if it were torch's, and is not, or not all of it")
+            elif known.times:
+                self.digest = hash((self.digest, known.times))
+            self._record(function, args, kwargs, result)
+            if function in _RETURNING:
+                self.lose("a hook on a tensor's gradient")
+            elif function == _EXCHANGE:
+                self._name(args[0])
+
+    def require_plain(self, types: Iterable[type]) -> None:
+        """Types of tensors met a call: what their own code does is done below the mode."""
+        for kind in types:
+            if kind is not Tensor and kind is not Parameter:
+                code = kind.__torch_function__  # type: ignore[attr-defined]
+                if code is not _NO_CODE and getattr(code, "__func__", None) is not _PLAIN_CODE:
+                    self.lose(f"a tensor of type {kind.__name__}, with operations of its own")
+
+    def record(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """One call that does what its arguments say."""
+        with _quietly():
+            self._record(function, args, kwargs, result)
+
+    def _record(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         seen = self._call(function, args, kwargs)
         if self.prefixes is not None:
             self.prefixes.add((hash(tuple(seen)), self.floats))
         if isinstance(result, Tensor):
             seen.append(result.dtype)  # settings choose it, too: autocast, the default type
-        self.digest = hash(tuple(seen))
-        if self.prefixes is not None:
-            self.prefixes.add(self.digest)
-        if function in _RETURNING:
-            self.lose("a hook on a tensor's gradient")
-        if isinstance(function, types.FunctionType) and not is_torchs(
-            function.__code__.co_filename
-        ):
-            # What it does is done below the mode that notes the path.
-            self.lose(f"{function.__qualname__} is called as if it were a function of torch")
-        if isinstance(result, Tensor):
-            self.name(result)
+            self._name(result)
         elif isinstance(result, (tuple, list)):
             for part in result:
                 if isinstance(part, Tensor):
-                    self.name(part)
+                    self._name(part)
+        self.digest = hash(tuple(seen))
+        if self.prefixes is not None:
+            self.prefixes.add(self.digest)
 
     def _look_below(self) -> None:
         if _modes_below() != self._below:
             # What a mode does with an operation is done below the mode that notes the path.
             self.lose("a dispatch mode of the program's own")
+        hooks = _saving(False)
+        if hooks is not None and any(own(hook) is None for hook in hooks):
+            self.lose("hooks on saved tensors")
 
     def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
         """A call of a torch function that raised; whoever goes on from here is off every path."""
         if type(error).__module__ == "torch.utils.checkpoint":
             return  # that is how it ends a recomputation
-        self.failing = (hash(tuple(self._call(function, args, kwargs))), self.floats)
+        with _quietly():
+            self.failing = (hash(tuple(self._call(function, args, kwargs))), self.floats)
         # Said of the error itself: whoever kept it would keep its frames, and the records in them.
         error._noisewise_path = id(self)  # type: ignore[attr-defined]
         self.digest = hash((self.failing, "raised"))
@@ -268,7 +351,11 @@ class Path:
             if isinstance(value, Tensor):
                 found = self._numbers.get(id(value))
                 if found is not None and found[0]() is value:
-                    seen.append(found[1])
+                    version, address = _state(value)
+                    if version == found[2] and address == found[3]:
+                        seen.append(found[1])
+                    else:
+                        seen.append(self._changed(found, version, address))
                 else:
                     seen.append(self._stranger(value))
                 seen.append(value.shape)
@@ -313,8 +400,15 @@ class Path:
             self.lose("a tensor that this run has not made, and that is not a parameter or buffer")
         else:
             # Known from now on: it is compared once a run.
-            self._numbers[id(tensor)] = (weakref.ref(tensor), -number)
+            self._numbers[id(tensor)] = (weakref.ref(tensor), -number, *_state(tensor))
         return "outside", number
+
+    def _changed(self, found: tuple[Any, int, int, int], version: int, address: int) -> Any:
+        """A tensor that was written since it was numbered, or has other memory."""
+        if address != found[3]:
+            self.lose("a tensor whose memory was exchanged")
+        # Writes that are on the path are as many in every run; others are not.
+        return found[1], version - found[2]
 
     def _describe_rare(self, value: Any, seen: list[Any]) -> None:
         if isinstance(value, (slice, range)):
@@ -337,6 +431,14 @@ class Path:
         elif not isinstance(value, (torch.Generator, torch._C._FunctionBase)):
             # It could stand for any number.
             self.lose(f"an argument of type {type(value).__name__}")
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    """How often torch counted a write, and where the memory is."""
+    try:
+        return tensor._version, tensor.data_ptr()
+    except RuntimeError:  # made in inference mode, or within torch.func
+        return 0, 0
 
 
 def _code_of(method: Callable[..., Any]) -> Any:

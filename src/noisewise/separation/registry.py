@@ -137,6 +137,8 @@ class Operation:
 
     def __init__(self, function: Any) -> None:
         name: str = function.overloadpacket.__name__
+        overload = function._overloadname
+        self.full_name = name if overload == "default" else f"{name}.{overload}"
         arguments = function._schema.arguments
         self.names = [a.name for a in arguments]
         self.defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}

@@ -1,8 +1,9 @@
-"""Code of the user's own that runs within the backward pass.
+"""Code of the user's own that torch runs by itself: in the backward pass, or as a script.
 
 An autograd function or a hook on saved tensors can exchange one tensor for another without calling
-torch, so no path tells what it did: a run that has such code is watched. The library's own
-functions are trusted, and so is torch's recomputation of a forward pass (checkpointing), whose
+torch, so no path tells what it did: a run that has such code is watched. So is one that calls a
+script, which is compiled and calls torch's operations unseen. The library's own functions are
+trusted, and so is torch's recomputation of a forward pass (checkpointing), whose
 calls are on the path like those of the forward pass itself.
 """
 
@@ -22,34 +23,51 @@ _TRUSTED = ("noisewise.", "torch.utils.checkpoint")
 #: Runs of several threads come and go.
 _LOCK = threading.Lock()
 #: Who is told, innermost last.
-_TOLD: list[Callable[[Any, bool], None]] = []
+_TOLD: list[Callable[[Any, str], None]] = []
 _FUNCTION: Any = torch.autograd.Function
+_KINDS_OF_SCRIPTS: Any = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+_RETURNS = "runs code of its own in the backward pass"
 _HOOKS: Any = saved_tensors_hooks
 #: What is there while nobody is told.
 _ORIGINALS: dict[str, Any] = {}
 
 
+def _tell(kind: Any, unseen: str) -> None:
+    for notice in _TOLD[::-1]:
+        notice(kind, unseen)
+
+
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not cls.__module__.startswith("noisewise."):
-        for notice in _TOLD[::-1]:
-            notice(cls, not cls.__module__.startswith(_TRUSTED))
+        _tell(cls, "" if cls.__module__.startswith(_TRUSTED) else _RETURNS)
     return _ORIGINALS["apply"].__func__(cls, *args, **kwargs)
 
 
 def _enter(self: Any) -> Any:
     own = type(self) is saved_tensors_hooks or not type(self).__module__.startswith("torch.")
-    for notice in _TOLD[::-1]:
-        notice(type(self), own)
+    _tell(type(self), _RETURNS if own else "")
     return _ORIGINALS["enter"](self)
 
 
+def _run_script(kind: Any) -> Callable[..., Any]:
+    original = kind.__call__
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _tell(kind, "is compiled code, in which calls of torch cannot be seen")
+        return original(self, *args, **kwargs)
+
+    return run
+
+
+#: Compiled functions, with what runs them, told and untold.
+_SCRIPTS = [(kind, kind.__call__, _run_script(kind)) for kind in _KINDS_OF_SCRIPTS]
 _STAND_IN = classmethod(_apply)
 
 
 class noticing_backward_code:  # noqa: N801 - a context, entered at every step: no generator
-    """Tell of every autograd function and every hook on saved tensors, and whether to trust it."""
+    """Tell of autograd functions, hooks on saved tensors and scripts, and what they do unseen."""
 
-    def __init__(self, notice: Callable[[Any, bool], None]) -> None:
+    def __init__(self, notice: Callable[[Any, str], None]) -> None:
         self._notice = notice
 
     def __enter__(self) -> None:
@@ -57,6 +75,8 @@ class noticing_backward_code:  # noqa: N801 - a context, entered at every step: 
             if not _TOLD:
                 _ORIGINALS.update(apply=vars(_FUNCTION)["apply"], enter=_HOOKS.__enter__)
                 _FUNCTION.apply, _HOOKS.__enter__ = _STAND_IN, _enter
+                for script, _, told in _SCRIPTS:
+                    script.__call__ = told
             _TOLD.append(self._notice)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -64,3 +84,5 @@ class noticing_backward_code:  # noqa: N801 - a context, entered at every step: 
             _TOLD.remove(self._notice)
             if not _TOLD:
                 _FUNCTION.apply, _HOOKS.__enter__ = _ORIGINALS["apply"], _ORIGINALS["enter"]
+                for script, untold, _ in _SCRIPTS:
+                    script.__call__ = untold

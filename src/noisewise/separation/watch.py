@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from noisewise.separation import rules
+from noisewise.separation.kernels import replaced
 from noisewise.separation.alike import Layout, alike, label, layout_of
 from noisewise.separation.before import Storages, storages
 from noisewise.separation.call import HIDDEN, Call, Planes, UnfollowedError, everything
@@ -208,6 +209,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.random = self.random or operation.random
         if operation.foreign:
             self.unknown.setdefault(Origin(f"{func} (not an operation of torch)", place()))
+        if (others := replaced()) and operation.full_name in others:
+            what = f"{func} (its kernel was replaced through torch.library)"
+            self.unknown.setdefault(Origin(what, place()))
         if kwargs.get("generator") is not None:
             what = f"{_name(func)} (it draws from a generator of its own, which is not followed)"
             self.unknown.setdefault(Origin(what, place()))
