@@ -141,9 +141,9 @@ def test_every_sensitivity_has_room_for_the_kernels_that_were_run(estimator, vie
         kernels = U * positions * (3 * records**2 + (records - 1) ** 2)
         assert records == 1 or kernels + rest <= group_of[name].slack
     larger = {group.name for group in found.groups if group.slack > SLACK}
-    assert any("again" in name for name in larger)
-    assert not any("head" in name or "bias" in name for name in larger)
-    assert ("wide" in larger or "wide.weight" in larger) == (not isinstance(estimator, PerLayer))
+    # 64 positions have room for 16 records, 128 (two views) and 256 have not.
+    assert any("again" in name for name in larger) == (views == 1)
+    assert all("again" in name and "bias" not in name for name in larger)
 
 
 def test_a_sensitivity_includes_the_slack_that_it_states():

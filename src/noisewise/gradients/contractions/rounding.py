@@ -52,8 +52,8 @@ _REST = SLACK - ALONE
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
-#: Numbers of records for which a larger slack is worth while.
-_FAST = (16, 8, 4)
+#: Records in a kernel for which a larger slack is worth while: fewer were no faster than one.
+_FAST = 16
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
 POSITIONS = 1024
 PIECES = 16
@@ -93,8 +93,8 @@ def propagated_slack(positions: int, dtype: torch.dtype) -> float:
     """
     if positions == 1:
         return SLACK
-    found = (_alone(records, positions, 1.0, dtype) for records in _FAST)
-    return max(SLACK, next((slack for slack in found if slack <= WIDEST), SLACK))
+    slack = _alone(_FAST, positions, 1.0, dtype)
+    return max(SLACK, slack) if slack <= WIDEST else SLACK
 
 
 def kernel_records(
