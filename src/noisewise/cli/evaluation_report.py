@@ -167,7 +167,12 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
             if first == "r2"
             else "The share of records whose class is predicted."
         )
-        true = f"The true value lies between {_between(summary, first)} (95 %)."
+        low, high = summary[f"{first}_interval"]
+        true = (
+            f"The true value may be anything up to {_shown(high)} (95 %)."
+            if low is None or math.isinf(low)
+            else f"The true value lies between {_shown(low)} and {_shown(high)} (95 %)."
+        )
         return title, f"{_NAMES.get(first, first)} {_shown(summary[first])}", [true, meaning]
     low, high = summary["auc_interval"]
     if math.isnan(summary["auc"]) or (low < 0.01 and high > 0.99):
@@ -281,11 +286,6 @@ def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         (name, f"{value} ({interval})" if interval else value)
         for name, value, interval in rows_of(summary)
     ]
-
-
-def _between(summary: dict[str, Any], name: str) -> str:
-    low, high = summary[f"{name}_interval"]
-    return f"{'anything' if math.isinf(low) else _shown(low)} and {_shown(high)}"
 
 
 def _with_interval(summary: dict[str, Any], name: str) -> str:
