@@ -502,3 +502,8 @@ def test_odd_columns_of_the_data_are_handled() -> None:
     assert np.isfinite(schema.encode(frame)[0]).all()
     with pytest.raises(nd.SchemaError, match="no target column"):
         Schema.from_data(frame, "z", study=True)
+
+
+def test_a_target_range_that_is_a_pair_is_told_what_to_write():
+    with pytest.raises(ValueError, match=r"Numeric\(low, high\)"):
+        Schema({"a": Numeric(0, 1)}, target="y", target_range=(0, 100))

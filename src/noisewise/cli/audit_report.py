@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from noisewise.auditing import AuditResult
@@ -11,6 +12,11 @@ from noisewise.reports.page import Page
 
 __all__ = ["write_report"]
 
+#: What a number is that proves nothing by itself.
+_KINDS = {
+    "credible": "A credible bound: right on average, under what was assumed beforehand.",
+    "estimate": "An estimate, not a bound.",
+}
 _NEXT = {
     False: [
         "Withdraw the claim: whoever relied on this epsilon must be told.",
@@ -40,7 +46,10 @@ def write_report(result: AuditResult, path: Path, *, source: str) -> Path:
         What was audited.
     """
     page = Page("Audit", f"What an attack on {source} proves.")
-    lower = f"epsilon ≥ {_down(result.epsilon_lower_bound)}"
+    proven = result.bound.kind == "confidence"
+    lower = f"epsilon {'≥' if proven else 'about'} {_down(result.epsilon_lower_bound)}"
+    shown = f"At confidence {result.confidence:.6g}." if proven else _KINDS[result.bound.kind]
+    most = result.largest_certifiable
     claim = result.claimed_epsilon
     large, mood = {
         False: ("the claim is false", "bad"),
@@ -50,7 +59,7 @@ def write_report(result: AuditResult, path: Path, *, source: str) -> Path:
     said = "Nothing was claimed." if claim is None else f"Claimed: epsilon {round_up(claim)}"
     page.answer(
         (
-            "What is promised",
+            "Verdict",
             large,
             [f"{said}, delta {result.delta:g}, {result.relation.sentence}."],
         ),
@@ -58,12 +67,16 @@ def write_report(result: AuditResult, path: Path, *, source: str) -> Path:
             "What was shown",
             lower,
             [
-                f"at {result.confidence:.6g} {result.bound.kind}; the most that this attack could "
-                f"have shown is {_down(result.largest_certifiable)}.",
+                shown,
+                *(
+                    [f"The most that this attack could have shown is {_down(most)}."]
+                    if math.isfinite(most)
+                    else []
+                ),
             ],
         ),
         mood=mood,  # type: ignore[arg-type]
-        steps=_NEXT[result.passed],
+        steps=_NEXT[result.passed][0 if result.passed is not None or claim is None else 1 :],
     )
     page.heading("What the attacker sees")
     scores, curve = pictures(result)

@@ -54,7 +54,7 @@ def write_report(
         page.warning(warning)
     page.answer(
         card if promise is None else promised(promise),
-        ("What was found", f"{rows[0][0]} {rows[0][1]}", [f"{a}: {b}" for a, b in rows[1:3]]),
+        ("What was found", f"{rows[0][0]}: {rows[0][1]}", [f"{a}: {b}" for a, b in rows[1:3]]),
         mood="bad" if promise is None else "good",
         steps=["Throw this page away; ask again without noiseless_test."]
         if promise is None

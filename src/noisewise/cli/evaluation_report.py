@@ -95,19 +95,9 @@ def write_measures(found: Any, path: Path, *, source: str) -> Path:
     """Write the report of measures without curves: of several classes, or of a number."""
     promise, summary = found.statement(), found.summary()
     page = Page("Private evaluation", f"How good the predictions of {source} are.")
-    first = "r2" if "r2" in summary else "accuracy"
     page.answer(
         promised(promise),
-        (
-            "How good it is",
-            f"{'R²' if first == 'r2' else first} {_shown(summary[first])}",
-            [
-                f"The true value lies between {_between(summary, first)} (95 %).",
-                unsure(summary) or "1 is perfect; 0 is no better than always saying the mean."
-                if first == "r2"
-                else "The share of records whose class is predicted.",
-            ],
-        ),
+        quality(summary),
         mood="unsure" if seeded(promise) else "good",
         steps=_steps(None, seeded(promise))[0 if seeded(promise) else 1 :],
     )
@@ -168,14 +158,30 @@ def says_no(base_rate: float, recall: float, threshold: float) -> str:
 
 
 def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
-    """Return title, headline and words on how good a classifier of two classes is."""
+    """Return title, headline and words on how good a model is, from private measures."""
+    title = "How good it is"
+    if "auc" not in summary:
+        first = "r2" if "r2" in summary else "accuracy"
+        meaning = (
+            unsure(summary) or "1 is perfect; 0 is no better than always saying the mean."
+            if first == "r2"
+            else "The share of records whose class is predicted."
+        )
+        low, high = summary[f"{first}_interval"]
+        true = (
+            f"The true value may be anything up to {_shown(high)} (95 %)."
+            if low is None or math.isinf(low)
+            else f"The true value lies between {_shown(low)} and {_shown(high)} (95 %)."
+        )
+        return title, f"{_NAMES.get(first, first)} {_shown(summary[first])}", [true, meaning]
     low, high = summary["auc_interval"]
-    if math.isnan(summary["auc"]):
+    if math.isnan(summary["auc"]) or (low < 0.01 and high > 0.99):
         return (
-            "How good it is",
+            title,
             "lost in the noise",
             [
-                "One class has too few records for this epsilon: the area may be anything.",
+                "There are too few records of one class for this epsilon: the area under the ROC "
+                "curve (AUC) may be anything.",
                 "Take more records or a larger epsilon.",
             ],
         )
@@ -184,10 +190,14 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
         unsure(summary) or "1 is perfect, 0.5 is guessing.",
     ]
     if "ece" in summary:
-        texts.append(f"Predicted probabilities are off by {summary['ece']:.1%} on average.")
+        least, most = summary["ece_interval"]
+        texts.append(
+            f"Predicted probabilities are off by {summary['ece']:.1%} on average ({least:.1%} to "
+            f"{most:.1%})."
+        )
     if seldom := says_no(summary["base_rate"], summary["recall"], summary["threshold"]):
         texts.append(seldom)
-    return "How good it is", f"AUC {summary['auc']:.3f}", texts
+    return title, f"AUC {summary['auc']:.3f}", texts
 
 
 def _steps(rows: Any, trial: bool) -> list[str]:
@@ -276,11 +286,6 @@ def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         (name, f"{value} ({interval})" if interval else value)
         for name, value, interval in rows_of(summary)
     ]
-
-
-def _between(summary: dict[str, Any], name: str) -> str:
-    low, high = summary[f"{name}_interval"]
-    return f"{'anything' if math.isinf(low) else _shown(low)} and {_shown(high)}"
 
 
 def _with_interval(summary: dict[str, Any], name: str) -> str:

@@ -68,9 +68,7 @@ def write_training_report(
     )
     page.answer(
         promised(statement),
-        quality(numbers)
-        if isinstance(measured, Evaluation) and numbers is not None
-        else without_noise,
+        without_noise if numbers is None else quality(numbers),
         mood="unsure" if seeded(statement) else "good",
         steps=[
             "Train once more without --seed before anything is published."

@@ -60,7 +60,9 @@ def write(findings: Findings, path: Path) -> Path:
                 f"{findings.seconds:.1f} s, {findings.comparisons} p-values, each at level "
                 f"{LEVEL:g}.",
                 "Correct code is accused by chance with probability below "
-                f"{findings.false_alarm_probability:.0e}.",
+                f"{findings.false_alarm_probability:.0e}."
+                if findings.comparisons
+                else "No statistical test was run.",
             ],
         ),
         mood=mood,  # type: ignore[arg-type]
