@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -120,7 +121,7 @@ def _batch_gradient_left_in_grad(run: Run) -> StateDict:
         w = {k: p.detach() for k, p in model.named_parameters()}
         total = run.clipped_sum(model, w, rows)
         if len(rows):
-            (
+            (  # type: ignore[no-untyped-call]
                 functional.cross_entropy(model(x[rows]), y[rows], reduction="sum") / run.batch_size
             ).backward()
         for k, p in model.named_parameters():
@@ -138,7 +139,7 @@ def _overflowing_norms_are_not_clipped(run: Run) -> StateDict:
     for _ in range(run.steps):
         rows = run.draw()
         grads = {k: torch.nan_to_num(g) for k, g in per_record(model, w, x[rows], y[rows]).items()}
-        squares = sum(g.half().square().flatten(1).sum(1) for g in grads.values())
+        squares = torch.stack([g.half().square().flatten(1).sum(1) for g in grads.values()]).sum(0)
         norm = torch.nan_to_num(squares.sqrt().float(), nan=0.0, posinf=0.0)
         f = (run.clip / (norm + 1e-6)).clamp_max(1.0)
         total = weighted_sum(grads, f)
@@ -282,7 +283,7 @@ def _noise_split_over_planned_micro_batches(run: Run) -> StateDict:
     for _ in range(run.steps):
         rows = run.draw()
         total = {k: torch.zeros_like(v) for k, v in w.items()}
-        for chunk in rows.split(physical) if len(rows) else []:
+        for chunk in rows.split(physical) if len(rows) else []:  # type: ignore[no-untyped-call]
             part = clipped_sum(model, w, x[chunk], y[chunk], run.clip)
             part = add_noise(part, run.sigma * run.clip / math.sqrt(planned))
             total = {k: total[k] + part[k] for k in w}
@@ -300,7 +301,7 @@ def _noise_on_touched_rows_only(run: Run) -> StateDict:
         total = run.clipped_sum(model, w, rows)
         noisy = run.noisy(total)
         touched = torch.zeros(12, 1)
-        touched[x[rows].flatten().unique()] = 1.0
+        touched[x[rows].flatten().unique()] = 1.0  # type: ignore[no-untyped-call]
         noisy["embedding.weight"] = noisy["embedding.weight"] * touched
         w = run.descend(w, noisy)
     return w
@@ -332,13 +333,11 @@ def _deviation_given_as_covariance(run: Run) -> StateDict:
 def _head_learns_faster_than_its_noise(run: Run) -> StateDict:
     """Noise is added to the weights at the base rate; the head's group has ten times that rate."""
     model, w = run.begin(mlp)
-    optimizer = torch.optim.SGD(
-        [
-            {"params": model[0].parameters()},
-            {"params": model[2].parameters(), "lr": 10 * run.lr},
-        ],
-        lr=run.lr,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters()},
+        {"params": model[2].parameters(), "lr": 10 * run.lr},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=run.lr)
     for _ in range(run.steps):
         rows = run.draw()
         w = {k: p.detach() for k, p in model.named_parameters()}
@@ -348,7 +347,7 @@ def _head_learns_faster_than_its_noise(run: Run) -> StateDict:
         optimizer.step()
         with torch.no_grad():
             for p in model.parameters():
-                p += run.lr * run.sigma * run.clip / run.batch_size * torch.randn_like(p)
+                p += run.lr * run.sigma * run.clip / run.batch_size * torch.randn_like(p)  # type: ignore[misc]
     return model.state_dict()
 
 
@@ -572,7 +571,7 @@ def _accumulator_is_the_gradient(run: Run) -> StateDict:
     for _ in range(run.steps):
         rows = run.draw()
         summed: StateDict | None = None
-        for chunk in rows.split(max(1, run.batch_size // 2)):
+        for chunk in rows.split(max(1, run.batch_size // 2)):  # type: ignore[no-untyped-call]
             part = clipped_sum(model, w, x[chunk], y[chunk], run.clip)
             for k, g in grads.items():
                 g.copy_(part[k])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,11 +123,11 @@ def _two_passes(run: Run) -> StateDict:
         if (f > 0).any():
             keep = f > 0
             losses = functional.cross_entropy(model(x[rows][keep]), y[rows][keep], reduction="none")
-            (losses * f[keep]).sum().backward()
+            (losses * f[keep]).sum().backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             for p in model.parameters():
                 g = torch.zeros_like(p) if p.grad is None else p.grad
-                p -= run.lr * (g + run.sigma * run.clip * torch.randn_like(p)) / run.batch_size
+                p -= run.lr * (g + run.sigma * run.clip * torch.randn_like(p)) / run.batch_size  # type: ignore[misc]
     return model.state_dict()
 
 
@@ -240,13 +241,11 @@ def _public_clip_schedule(run: Run) -> StateDict:
 def _head_learns_faster(run: Run) -> StateDict:
     """Two groups of rates; the noise is in the gradient, so it is scaled along."""
     model, w = run.begin(mlp)
-    optimizer = torch.optim.SGD(
-        [
-            {"params": model[0].parameters()},
-            {"params": model[2].parameters(), "lr": 10 * run.lr},
-        ],
-        lr=run.lr,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters()},
+        {"params": model[2].parameters(), "lr": 10 * run.lr},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=run.lr)
     for _ in range(run.steps):
         rows = run.draw()
         w = {k: p.detach() for k, p in model.named_parameters()}

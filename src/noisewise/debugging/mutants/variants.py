@@ -153,7 +153,7 @@ CORRECT = (
     Variant("public clip schedule"),
     Variant("head learns faster"),
     Variant("moving average returned"),
-    Variant("lookahead of five steps"),
+    Variant("lookahead of five steps", judged=False),
     Variant("warm up and cosine"),
     Variant("tied weights one norm"),
     Variant("dropout per record"),
