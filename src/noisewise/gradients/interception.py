@@ -23,7 +23,12 @@ from torch.utils import _pytree as pytree
 from noisewise.errors import NoisewiseError
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
-from noisewise.gradients.operations import HANDLERS, UnsupportedUseError, is_recurrent, run_recurrent
+from noisewise.gradients.operations import (
+    HANDLERS,
+    UnsupportedUseError,
+    is_recurrent,
+    run_recurrent,
+)
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape

@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch import UntypedStorage
+from torch import Tensor, UntypedStorage
 from torch._C import _len_torch_dispatch_stack as _modes_below
-from torch.nn import Parameter
 from torch._C._autograd import _top_saved_tensors_default_hooks as _saving
+from torch.nn import Parameter
 
 from noisewise.separation.content import Content
 from noisewise.separation.kernels import replaced
@@ -206,14 +205,14 @@ class Path:
 
     def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
         """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
-        for place, (before, now, version) in enumerate(buffers):
+        for index, (before, now, version) in enumerate(buffers):
             if now is before:
                 times = 0 if now is None else _state(now)[0] - version
                 if times:
-                    self._writes[place] = self._writes.get(place, 0) + times
+                    self._writes[index] = self._writes.get(index, 0) + times
             else:
                 found = None if now is None else self._numbers.get(id(now))
-                self._writes[place, "exchanged"] = 0 if found is None else found[1]
+                self._writes[index, "exchanged"] = 0 if found is None else found[1]
 
     def end(self) -> None:
         """The run is over."""
@@ -237,7 +236,7 @@ class Path:
         self.digest = hash(tuple(seen))
 
     def called(self, kind: Any, unseen: str) -> None:
-        """Something else than a torch function was called; `unseen` says what it does, if it may."""
+        """Something else than a torch function was called; `unseen`: what it may do unseen."""
         self.digest = hash((self.digest, kind))
         if unseen:
             self.lose(f"{kind.__name__} {unseen}")

@@ -19,9 +19,9 @@ __all__ = [
     "convolution",
     "dense",
     "elementwise",
+    "is_recurrent",
     "lookup",
     "normalisation",
-    "is_recurrent",
     "run_recurrent",
     "summing",
 ]
