@@ -28,7 +28,7 @@ from torch.nn import Parameter
 
 from noisewise.separation.content import Content
 from noisewise.separation.kernels import replaced
-from noisewise.separation.origin import place
+from noisewise.separation.origin import is_torchs, place
 from noisewise.separation.torchs import own
 
 __all__ = ["Outside", "Path"]
@@ -304,7 +304,7 @@ class Path:
             # What a mode does with an operation is done below the mode that notes the path.
             self.lose("a dispatch mode of the program's own")
         hooks = _saving(False)
-        if hooks is not None and any(own(hook) is None for hook in hooks):
+        if hooks is not None and not all(map(_is_torchs_code, hooks)):
             self.lose("hooks on saved tensors")
 
     def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
@@ -438,6 +438,12 @@ def _state(tensor: Tensor) -> tuple[int, int]:
         return tensor._version, tensor.data_ptr()
     except RuntimeError:  # made in inference mode, or within torch.func
         return 0, 0
+
+
+def _is_torchs_code(function: Any) -> bool:
+    """Whether the code of a function is torch's, whatever it was handed (recomputation)."""
+    code = getattr(function, "__code__", None)
+    return code is not None and is_torchs(code.co_filename)
 
 
 def _code_of(method: Callable[..., Any]) -> Any:
