@@ -61,8 +61,7 @@ SCALE = torch.ones(6).as_subclass(Mixing)
 
 
 def swapped(x: Tensor, late: bool) -> Tensor:
-    other = x + 10 * x.mean(0)
-    same = x + 0 * x.mean(0)
+    other, same = x.roll(1, 0) + x, x.clone()
     if Late.now:
         torch._C._swap_tensor_impl(same, other)
     return same

@@ -61,8 +61,9 @@ _ASSIGNMENT = Tensor.__setitem__
 #: What the path itself asks of tensors is no part of the run.
 _quietly = torch._C.DisableTorchFunction
 #: How tensors without code of their own answer a call.
-_NO_CODE, _PLAIN_CODE = torch._C._disabled_torch_function_impl, Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-_let_go = UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
+_NO_CODE, _PLAIN_CODE = torch._C._disabled_torch_function_impl, Tensor.__torch_function__.__func__
+_Memory: Any = UntypedStorage
+_let_go: Any = _Memory._free_weak_ref
 #: Gives a tensor other memory, by assignment.
 _EXCHANGE = vars(torch._C.TensorBase)["data"].__set__
 #: Ways to have code run within the backward pass.
@@ -183,7 +184,8 @@ class Path:
         try:
             version, address = tensor._version, tensor.data_ptr()
             # Of its memory, too: somebody may hold that by an object which torch never showed.
-            self._memory.append((tensor.untyped_storage()._weak_ref(), number))  # type: ignore[attr-defined]
+            memory: Any = tensor.untyped_storage()
+            self._memory.append((memory._weak_ref(), number))
         except (RuntimeError, NotImplementedError):
             version, address = _state(tensor)
         self._numbers[id(tensor)] = (weakref.ref(tensor), number, version, address)
@@ -196,7 +198,7 @@ class Path:
         """Memory of inputs and results that somebody still holds, by its key, and numbers."""
         alive = []
         for held, number in self._memory:
-            if UntypedStorage._expired(held):  # type: ignore[attr-defined]
+            if _Memory._expired(held):
                 _let_go(held)
             else:
                 alive.append((held, number))
