@@ -61,7 +61,8 @@ _ASSIGNMENT = Tensor.__setitem__
 #: What the path itself asks of tensors is no part of the run.
 _quietly = torch._C.DisableTorchFunction
 #: How tensors without code of their own answer a call.
-_NO_CODE, _PLAIN_CODE = torch._C._disabled_torch_function_impl, Tensor.__torch_function__.__func__
+_NO_CODE: Any = torch._C._disabled_torch_function_impl
+_PLAIN_CODE: Any = vars(Tensor)["__torch_function__"].__func__
 _Memory: Any = UntypedStorage
 _let_go: Any = _Memory._free_weak_ref
 #: Gives a tensor other memory, by assignment.
