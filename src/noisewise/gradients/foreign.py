@@ -46,7 +46,8 @@ def require_no_modes() -> None:
     """Refuse to run below a mode: what it makes of an operation nobody could follow."""
     if not (_dispatch_modes() or _function_modes()):
         return
-    for mode in map(type, (*_all_dispatch_modes(), *_all_function_modes())):
+    around: Any = (*_all_dispatch_modes(), *_all_function_modes())  # type: ignore[no-untyped-call]
+    for mode in map(type, around):
         # A context of a device, as of torch.set_default_device, says where tensors are made.
         if mode is not DeviceContext and not mode.__module__.startswith("noisewise."):
             raise RefusedError(

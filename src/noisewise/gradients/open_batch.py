@@ -160,7 +160,9 @@ class OpenBatch:
             else value
             for value, part in zip(column, self.parts, strict=True)
         ]
-        joined = torch.cat([row.detach() for row in rows]) if first.dim() else first.detach().clone()
+        joined = (
+            torch.cat([row.detach() for row in rows]) if first.dim() else first.detach().clone()
+        )
         if joined.dim() and len(joined) == self.records * self.owner.views:
             joined = joined[self._order().to(joined.device)]
         if joined.is_floating_point() and any(value.requires_grad for value in column):

@@ -21,15 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch import UntypedStorage
+from torch import Tensor, UntypedStorage
 from torch._C import _len_torch_dispatch_stack as _modes_below
-from torch.nn import Parameter
 from torch._C._autograd import _top_saved_tensors_default_hooks as _saving
+from torch.nn import Parameter
 
 from noisewise.separation.content import Content
 from noisewise.separation.kernels import replaced
-from noisewise.separation.origin import place
+from noisewise.separation.origin import is_torchs, place
 from noisewise.separation.torchs import own
 
 __all__ = ["Outside", "Path"]
@@ -62,8 +61,10 @@ _ASSIGNMENT = Tensor.__setitem__
 #: What the path itself asks of tensors is no part of the run.
 _quietly = torch._C.DisableTorchFunction
 #: How tensors without code of their own answer a call.
-_NO_CODE, _PLAIN_CODE = torch._C._disabled_torch_function_impl, Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
-_let_go = UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
+_NO_CODE: Any = torch._C._disabled_torch_function_impl
+_PLAIN_CODE: Any = vars(Tensor)["__torch_function__"].__func__
+_Memory: Any = UntypedStorage
+_let_go: Any = _Memory._free_weak_ref
 #: Gives a tensor other memory, by assignment.
 _EXCHANGE = vars(torch._C.TensorBase)["data"].__set__
 #: Ways to have code run within the backward pass.
@@ -184,7 +185,8 @@ class Path:
         try:
             version, address = tensor._version, tensor.data_ptr()
             # Of its memory, too: somebody may hold that by an object which torch never showed.
-            self._memory.append((tensor.untyped_storage()._weak_ref(), number))  # type: ignore[attr-defined]
+            memory: Any = tensor.untyped_storage()
+            self._memory.append((memory._weak_ref(), number))
         except (RuntimeError, NotImplementedError):
             version, address = _state(tensor)
         self._numbers[id(tensor)] = (weakref.ref(tensor), number, version, address)
@@ -197,7 +199,7 @@ class Path:
         """Memory of inputs and results that somebody still holds, by its key, and numbers."""
         alive = []
         for held, number in self._memory:
-            if UntypedStorage._expired(held):  # type: ignore[attr-defined]
+            if _Memory._expired(held):
                 _let_go(held)
             else:
                 alive.append((held, number))
@@ -206,14 +208,14 @@ class Path:
 
     def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
         """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
-        for place, (before, now, version) in enumerate(buffers):
+        for index, (before, now, version) in enumerate(buffers):
             if now is before:
                 times = 0 if now is None else _state(now)[0] - version
                 if times:
-                    self._writes[place] = self._writes.get(place, 0) + times
+                    self._writes[index] = self._writes.get(index, 0) + times
             else:
                 found = None if now is None else self._numbers.get(id(now))
-                self._writes[place, "exchanged"] = 0 if found is None else found[1]
+                self._writes[index, "exchanged"] = 0 if found is None else found[1]
 
     def end(self) -> None:
         """The run is over."""
@@ -237,7 +239,7 @@ class Path:
         self.digest = hash(tuple(seen))
 
     def called(self, kind: Any, unseen: str) -> None:
-        """Something else than a torch function was called; `unseen` says what it does, if it may."""
+        """Something else than a torch function was called; `unseen`: what it may do unseen."""
         self.digest = hash((self.digest, kind))
         if unseen:
             self.lose(f"{kind.__name__} {unseen}")
@@ -305,7 +307,7 @@ class Path:
             # What a mode does with an operation is done below the mode that notes the path.
             self.lose("a dispatch mode of the program's own")
         hooks = _saving(False)
-        if hooks is not None and any(own(hook) is None for hook in hooks):
+        if hooks is not None and not all(map(_is_torchs_code, hooks)):
             self.lose("hooks on saved tensors")
 
     def fail(self, function: Any, args: Any, kwargs: Any, error: BaseException) -> None:
@@ -439,6 +441,12 @@ def _state(tensor: Tensor) -> tuple[int, int]:
         return tensor._version, tensor.data_ptr()
     except RuntimeError:  # made in inference mode, or within torch.func
         return 0, 0
+
+
+def _is_torchs_code(function: Any) -> bool:
+    """Whether the code of a function is torch's, whatever it was handed (recomputation)."""
+    code = getattr(function, "__code__", None)
+    return code is not None and is_torchs(code.co_filename)
 
 
 def _code_of(method: Callable[..., Any]) -> Any:

@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from noisewise.separation import rules
-from noisewise.separation.kernels import replaced
 from noisewise.separation.alike import Layout, alike, label, layout_of
 from noisewise.separation.before import Storages, storages
 from noisewise.separation.call import HIDDEN, Call, Planes, UnfollowedError, everything
+from noisewise.separation.kernels import replaced
 from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
 from noisewise.separation.registry import Operation, operation_of
