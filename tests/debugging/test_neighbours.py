@@ -221,6 +221,16 @@ def test_a_lower_rate_than_promised_costs_no_privacy():
     assert findings.bugs == []
 
 
+def overflow_skips_the_step(update, at):
+    overflows = any(bool(r.half().isinf().any()) for r in at.records.values())
+    return {n: torch.zeros_like(u) for n, u in update.items()} if overflows else update
+
+
+def test_a_step_that_is_skipped_for_one_long_gradient_is_found_by_a_finite_one():
+    findings = judged("update", overflow_skips_the_step, "separation")
+    assert findings.bugs == ["records-interact"]
+
+
 def room_for_a_quarter_more(batch, at):
     return batch[: at.batch_size + -(-at.batch_size // 4)]
 
