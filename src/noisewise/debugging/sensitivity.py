@@ -20,7 +20,8 @@ from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.clipping_causes import clipping_mistake
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Canary
-from noisewise.debugging.noise_readings import measure
+from noisewise.debugging.noise import whitened
+from noisewise.debugging.noise_readings import SCALE, measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import Data, StateDict, TrainingFailedError
 
@@ -182,12 +183,19 @@ def contribution(bench: Bench) -> TestResult:
     worst = max(seen, key=lambda canary: canary.ratio)
     ratio = worst.ratio
     allowed = 1 + (_ROUNDING if not bench.adam else 0.02)
-    gain, error = 1.0, 0.0
+    gain, error, covered = 1.0, 0.0, False
     if "noise_multiplier" in bench.box.accepted and not measure(bench).absent:
         measured = measure(bench)
         if not measured.uneven:
             gain, error = float(measured.gain[0]), measured.error
-    excess = gain > 1 and ratio <= gain * (1 + error)
+        else:
+            # A tensor with a learning rate of its own has noise of its own: what counts is what a
+            # record contributes over the noise, coordinate by coordinate.
+            lengths = whitened(bench, measured)
+            covered = bool(lengths) and all(
+                length <= 1 + 2 * SCALE and not bare for length, bare in lengths
+            )
+    excess = covered or (gain > 1 and ratio <= gain * (1 + error))
     if ratio > allowed and not excess:
         bench.known.unbounded = True
         name, sentence = clipping_mistake(bench, seen)
