@@ -39,7 +39,10 @@ _FINER = (0, 1, 2, 3, 5, DIGITS)
 #: Codes below that of 10^-270 are not told from zero where numbers are thresholds.
 _TINY = (-270 - _FIRST) * _CODES + 1
 #: Steps between round numbers, in units of the last digit.
-_ROUNDER = [10**power // part for power in range(DIGITS - 1, 0, -1) for part in (1, 2, 5)] + [1]
+_ROUNDER: list[int] = [
+    *(10**power // part for power in range(DIGITS - 1, 0, -1) for part in (1, 2, 5)),
+    1,
+]
 #: All of the measure, up to rounding.
 _TOTAL = 1 << 90
 
