@@ -296,13 +296,13 @@ class Decimals:
             return -self.simplest(-high - 1, -low - 1)
         (first, start), (last, end) = divmod(low, _CODES), divmod(high - 1, _CODES)
         if first < last:  # between powers of ten
-            return (first + last + 1) // 2 * _CODES + 1
+            return int((first + last + 1) // 2 * _CODES + 1)
         start, end = start + _LEAST, end + _LEAST
         for step in _ROUNDER:
             least, most = -(-start // step), end // step
             if least <= most:
                 break
-        return first * _CODES + (least + most) // 2 * step - _LEAST + 1
+        return int(first * _CODES + (least + most) // 2 * step - _LEAST + 1)
 
 
 @dataclass(frozen=True)
