@@ -198,8 +198,9 @@ def dp_quantile(
             among = _among(len(different), here)
             size = 0.0
             if needs_size(len(different), among, bins):
-                number = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
-                if number is None:
+                known = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
+                number = float(known or 0)
+                if known is None:
                     spent = set_aside()
                     rest = part_of(spent, 1 - SIZE_SHARE)
                     middle = (grid.lower + grid.upper) / 2

@@ -42,7 +42,7 @@ COARSE, CLOSE = Fraction(1, 32), Fraction(1, 8)
 MOST_COARSE, MOST_CLOSE = 6, 3
 #: How often at most, the last time included.
 MOST_LOOKS = MOST_COARSE + MOST_CLOSE + 1
-# A cell is ruled out by so many deviations of the noise; and one that holds so many of them is worth
+# A cell is ruled out by so many deviations of the noise; and one that holds so many is worth
 # dividing by such a look.
 SURE, ENOUGH = 4.0, 5.0
 # The last look is due when cells hold about so many deviations of its noise.

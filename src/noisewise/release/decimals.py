@@ -39,7 +39,10 @@ _FINER = (0, 1, 2, 3, 5, DIGITS)
 #: Codes below that of 10^-270 are not told from zero where numbers are thresholds.
 _TINY = (-270 - _FIRST) * _CODES + 1
 #: Steps between round numbers, in units of the last digit.
-_ROUNDER = [10**power // part for power in range(DIGITS - 1, 0, -1) for part in (1, 2, 5)] + [1]
+_ROUNDER: list[int] = [
+    *(10**power // part for power in range(DIGITS - 1, 0, -1) for part in (1, 2, 5)),
+    1,
+]
 #: All of the measure, up to rounding.
 _TOTAL = 1 << 90
 
@@ -293,13 +296,13 @@ class Decimals:
             return -self.simplest(-high - 1, -low - 1)
         (first, start), (last, end) = divmod(low, _CODES), divmod(high - 1, _CODES)
         if first < last:  # between powers of ten
-            return (first + last + 1) // 2 * _CODES + 1
+            return int((first + last + 1) // 2 * _CODES + 1)
         start, end = start + _LEAST, end + _LEAST
         for step in _ROUNDER:
             least, most = -(-start // step), end // step
             if least <= most:
                 break
-        return first * _CODES + (least + most) // 2 * step - _LEAST + 1
+        return int(first * _CODES + (least + most) // 2 * step - _LEAST + 1)
 
 
 @dataclass(frozen=True)
