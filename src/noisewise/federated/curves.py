@@ -152,9 +152,10 @@ def quantiles(
     if fixed or wanted.size > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
         curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
         return np.asarray(curve.quantile(q))
-    relation, budget = Relation.of(options.pop("relation", "add-remove")), Budget(epsilon)
-    ledger, source = options.pop("ledger", None), resolve(options.pop("seed", None))
-    units, limit = options.get("units"), options.get("max_per_unit", 1)
+    rest: dict[str, Any] = dict(options)
+    relation, budget = Relation.of(rest.pop("relation", "add-remove")), Budget(epsilon)
+    ledger, source = rest.pop("ledger", None), resolve(rest.pop("seed", None))
+    units, limit = rest.get("units"), rest.get("max_per_unit", 1)
     most = _records(parties, aggregator, units, limit, source)[1].contribution
     domain = Decimals(*_pair(bounds))
     search = Search(domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()})))
@@ -164,7 +165,7 @@ def quantiles(
         def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
             return ecdf(
                 parties, aggregator, bounds=bounds, epsilon=part.epsilon, relation=relation,
-                thresholds=thresholds, ledger=envelope, seed=envelope.rng, **options,
+                thresholds=thresholds, ledger=envelope, seed=envelope.rng, **rest,
             )  # fmt: skip
 
         found = search.run(look, budget)

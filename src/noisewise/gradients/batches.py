@@ -93,7 +93,8 @@ def _is_named(kind: Any) -> bool:
 
 @lru_cache
 def _named_code(fields: int) -> bytes:
-    made: Any = namedtuple("_Alike", [f"field_{i}" for i in range(fields)])
+    names = [f"field_{i}" for i in range(fields)]
+    made: Any = namedtuple("_Alike", names)  # type: ignore[misc]
     code: bytes = made.__new__.__code__.co_code
     return code
 

@@ -81,7 +81,7 @@ class Lingering:
 
     def _let_go(self) -> None:
         """Forget what is gone."""
-        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]  # type: ignore[no-untyped-call]
+        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]
 
 
 def _storage_of(key: int) -> UntypedStorage | None:
