@@ -81,12 +81,12 @@ class Lingering:
 
     def _let_go(self) -> None:
         """Forget what is gone."""
-        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]
+        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]  # type: ignore[no-untyped-call]
 
 
 def _storage_of(key: int) -> UntypedStorage | None:
     """Memory by its key, if it is there."""
-    found: UntypedStorage | None = UntypedStorage._new_with_weak_ptr(key)  # type: ignore[attr-defined]
+    found: UntypedStorage | None = UntypedStorage._new_with_weak_ptr(key)
     return found
 
 
