@@ -17,7 +17,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from noisewise.separation import Finding, Path, Proof
-from noisewise.separation.before import remember_private
+from noisewise.separation.before import private_memory, remember_private
 from noisewise.separation.proof import KEPT
 from noisewise.separation.shadow import Shadow, storage_key
 
@@ -55,6 +55,13 @@ class Lingering:
         self._batches = 0
         self._patience = _PATIENCE
         self._waiting: list[tuple[int, StorageWeakRef]] = []
+        self._require_clean()
+
+    def _require_clean(self) -> None:
+        """Refuse a model in which there is what a run before, which was refused, has kept."""
+        left = dict.fromkeys(private_memory(), "a line of an earlier run, which was refused")
+        if left and (named := list(dict.fromkeys(_named(self._model, left)))):
+            raise Proof(state=tuple(named)).refusal()
 
     def note(self, path: Path, lasting: Container[int]) -> None:
         """A bound run is over; results with these numbers may stay."""
@@ -66,6 +73,8 @@ class Lingering:
     def require_gone(self, all_of_it: bool = False) -> None:
         """Refuse what somebody keeps, of all batches or of those that are some time ago."""
         self._batches += 1
+        if all_of_it:
+            self._require_clean()
         due = self._batches if all_of_it else self._batches - self._patience
         self._let_go()
         if not any(since < due for since, _ in self._waiting):

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from noisewise.separation.shadow import storage_key
 
-__all__ = ["Storages", "remember_private", "storages"]
+__all__ = ["Storages", "private_memory", "remember_private", "storages"]
 
 #: Bytes, of all memory together, whose content is remembered: about a second. Memory beyond it
 #: counts as unknown, since torch's own count of writes misses those through ``.data`` or numpy.
@@ -36,6 +36,11 @@ def remember_private(kept: Iterable[tuple[int, StorageWeakRef]]) -> None:
     for key in [k for k, held in _PRIVATE.items() if held.expired()]:  # type: ignore[no-untyped-call]
         del _PRIVATE[key]
     _PRIVATE.update(kept)
+
+
+def private_memory() -> set[int]:
+    """Return the keys of what programs have kept of records and is still there."""
+    return {key for key, held in _PRIVATE.items() if not held.expired()}  # type: ignore[no-untyped-call]
 
 
 class Storages:

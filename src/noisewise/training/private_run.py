@@ -215,8 +215,11 @@ class PrivateRun:
         ------
         UnsoundError
             If the estimator has no proof.
+        UnsupportedModelError
+            If the model has kept records.
         """
         promise.require_sound(self.plan.gradients)
+        self._engine.lingering.require_gone(all_of_it=True)
         value = self.meter.after(self.steps_taken, exactly=True)
         assert value is not None
         return value
