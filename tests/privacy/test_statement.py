@@ -194,6 +194,14 @@ def of_the_first_version(releases, delta):
     return replace(statement, mechanism=THEN)
 
 
+def test_statements_that_were_composed_compose_again_and_verify(training):
+    pure = Statement.derive(Pure(0.1), delta=0.0, mechanism="Laplace noise")
+    once = Statement.compose([training, pure])
+    twice = Statement.compose([once, pure, once])
+    assert twice.sampler == once.sampler
+    assert verify(twice.to_json()).ok
+
+
 def test_a_count_of_the_first_version_holds_but_many_composed_do_not():
     assert verify(of_the_first_version(1, 0.0).to_json()).ok
     assert verify(of_the_first_version(10, 0.0).to_json()).ok

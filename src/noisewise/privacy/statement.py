@@ -202,7 +202,8 @@ class Statement:
             relation=parts[0].relation,
             accountant=accountant,
             unit=parts[0].unit,
-            sampler="; ".join(dict.fromkeys(part.sampler for part in parts)),
+            # Parts may be composed themselves: what two of them have in common is said once.
+            sampler="; ".join(dict.fromkeys(s for p in parts for s in p.sampler.split("; "))),
             randomness="; ".join(dict.fromkeys(part.randomness for part in parts)),
             assumptions=[sentence for part in parts for sentence in part.assumptions],
         )
