@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from noisewise.separation.draws import Draws
+
 __all__ = ["Chance"]
 
 _WORDS = 624
@@ -160,6 +162,7 @@ class Chance:
 
     def restore(self) -> None:
         """Draw from here on as before."""
+        Draws.settings += 1
         torch.random.set_rng_state(self._host)
         for access, state in zip(_SHARED, (self._python, self._numpy), strict=True):
             access.write(state)

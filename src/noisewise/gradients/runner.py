@@ -8,6 +8,7 @@ apart is refused, with operation, line and repair.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from noisewise.gradients.chance import Chance
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.comparing import Comparing
 from noisewise.gradients.contractions.base import Target
-from noisewise.gradients.detours import PiecesDifferError, RecordsFailError
+from noisewise.gradients.detours import Detour, PiecesDifferError, RecordsFailError
 from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.failing import Failing
 from noisewise.gradients.grouping import GroupSpec
@@ -238,6 +239,10 @@ class Runner(Comparing, Failing, Agreeing):
             self.buffers.restore(held)
             raise
         self.buffers.learn(held)
+        if piece.watch is not None and piece.watch.random and not self.own_places:
+            where = piece.watch.draws.were_set or self._sets_generator(part, wiring, limits)
+            if where:  # what is drawn then is the same for whoever gets a place in a batch
+                piece.watch.unlike.setdefault(Origin("the generator, which is set", where))
         self._agree(piece, part, wiring, limits)
         self._compare_slots(piece, part, wiring, limits)
         if self.assumed is not None and not self.looking:
@@ -275,6 +280,26 @@ class Runner(Comparing, Failing, Agreeing):
             # Made from public values while we watched, and kept: a cache that later runs may read.
             storages(cached, self.storages_before())
         self.interception.warn()
+
+    def _sets_generator(self, part: Part, wiring: Wiring, limits: dict[str, float]) -> str:
+        """Where a program sets torch's generator: forward pass and loss once more, watched.
+
+        They begin with a state that nobody can have kept: a program that sets the generator back to
+        what it is at the moment could not be told from one that draws on.
+        """
+        chance, held = Chance(self._device()), self.buffers.remember()
+        torch.manual_seed(secrets.randbits(63))
+        piece = self._piece(part, wiring, limits, watched=True, summing=False)
+        try:
+            with torch.enable_grad(), contextlib.suppress(Detour):
+                piece.forward()
+                piece.loss()
+        finally:
+            piece.close()
+            chance.restore()
+            self.buffers.restore(held)
+        assert piece.watch is not None
+        return piece.watch.draws.were_set
 
     def require_steady_chance(self) -> None:
         """Refuse draws that depend on who is in a piece, where all pieces are to draw the same."""

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils import dlpack
 
+from noisewise.separation.draws import Draws
+
 __all__ = ["noticing_threads"]
 
 #: What starts a thread in the end, by version of Python.
@@ -39,6 +41,7 @@ _DOORS: tuple[tuple[Any, str], ...] = (
     (torch, "set_rng_state"),
     (torch.random, "set_rng_state"),
 )
+_SETTINGS = {"manual_seed", "set_rng_state"}
 #: Recomputation draws again what it drew before, which is what makes it the same.
 _TRUSTED = ("torch.utils.checkpoint", "torch.random", "noisewise.")
 
@@ -61,6 +64,8 @@ class _Door:
                     notice(f"{self.kind.__name__}.{self.name}")
                 if not told and self.name in _STARTS:
                     args = (_Elsewhere.starting(args[0]), *args[1:])
+            elif self.name in _SETTINGS:
+                Draws.settings += 1
             return self.original(*args, **kwargs)
 
         return watched

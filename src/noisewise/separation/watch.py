@@ -20,6 +20,7 @@ from noisewise.separation import rules
 from noisewise.separation.alike import Layout, alike, label, layout_of
 from noisewise.separation.before import Storages, storages
 from noisewise.separation.call import HIDDEN, Call, Planes, UnfollowedError, everything
+from noisewise.separation.draws import Draws
 from noisewise.separation.kernels import replaced
 from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
@@ -84,6 +85,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shadow = Shadow()
         self.trace = Trace(self.shadow)
         self.paused = False
+        self.draws = Draws()
         self.unknown: dict[Origin, None] = {}
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}
@@ -152,6 +154,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield
         finally:
             self.paused = was
+            self.draws.expect()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -160,6 +163,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         # Function modes follow what the user calls, not what the watch calls in turn.
         with torch._C.DisableTorchFunction():
+            draws = not self.paused and operation_of(func).random
+            if draws:
+                self.draws.begin(place)
             try:
                 result = func(*args, **kwargs)
             except Exception:
@@ -167,6 +173,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if not self.paused and self._any_private((args, kwargs)):
                     self.escapes.setdefault(Origin(f"{_name(func)} (it raises)", place()))
                 raise
+            if draws:
+                self.draws.expect()
             if not self.paused:
                 self.trace.add(func, args, kwargs)
                 self._follow(func, args, kwargs, result)
