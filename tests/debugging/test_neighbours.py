@@ -117,7 +117,7 @@ def seeded(bits):
     return change
 
 
-@pytest.mark.parametrize("states", [256, 65_536])
+@pytest.mark.parametrize("states", [256, 1000, 65_536])
 def test_a_seed_that_is_cut_off_gives_two_runs_one_noise(states):
     findings = judged("noise", seeded(states), "noise", "freshness")
     assert "noise-same-for-every-seed" in findings.bugs
@@ -216,27 +216,15 @@ def half_of_the_batch(batch, at):
     return batch[torch.rand(len(batch), generator=at.draw) < 0.5]
 
 
-@pytest.mark.slow
 def test_a_lower_rate_than_promised_costs_no_privacy():
     findings = judged("batch", half_of_the_batch, "separation", "sampling", effort="default")
     assert findings.bugs == []
-
-
-def overflow_skips_the_step(update, at):
-    overflows = any(bool(r.half().isinf().any()) for r in at.records.values())
-    return {n: torch.zeros_like(u) for n, u in update.items()} if overflows else update
-
-
-def test_a_step_that_is_skipped_for_one_long_gradient_is_found_by_a_finite_one():
-    findings = judged("update", overflow_skips_the_step, "separation")
-    assert findings.bugs == ["records-interact"]
 
 
 def room_for_a_quarter_more(batch, at):
     return batch[: at.batch_size + -(-at.batch_size // 4)]
 
 
-@pytest.mark.slow
 def test_batches_that_are_cut_off_well_above_the_expected_size_are_found():
     findings = judged("batch", room_for_a_quarter_more, "separation", "sampling", effort="default")
     assert findings.bugs == ["batch-size-capped"]
@@ -255,7 +243,6 @@ def standardised_where_many(data, at):
     return ((x - x.mean(0)) / x.std(0), y) if len(x) > 300 else data
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "change", "finding"),
     [

@@ -214,13 +214,8 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     decays = bench.weight_decay > 0 and bench.box.observe is None
     memory = Memory()
 
-    measured = bench.known.noise
-    # Tensors may have noise of their own: without it, the loudest alone would be counted.
-    gain = np.ones(bench.dimension) if measured is None else measured.gain
-    gain = np.where(gain > 0, gain, 1.0)
-
     def loudness(step: int) -> Vector:
-        return np.concatenate([walk.fresh(step) / gain for walk in noisy])
+        return np.concatenate([walk.fresh(step) for walk in noisy])
 
     def weight(step: int) -> float:
         # Random gradients say nothing here, nor do some that are too long already.
@@ -283,8 +278,8 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
                 break
         else:
             reliable = not (bench.known.random or bench.known.unbounded)
-            parts, p_values = parts_of_late_steps(bench, noisy, silent if reliable else [], seen)
-            case.findings += parts
+            found, p_values = parts_of_late_steps(bench, noisy, silent if reliable else [], seen)
+            case.findings += found
             case.p_values += p_values
     return looks, memory, noisy
 
@@ -308,7 +303,7 @@ def _steps(bench: Bench, noisy: Walk, silent: Walk) -> Iterator[int]:
             return float(np.linalg.norm(walk.fresh(far))) / first
         # All steps in between at the price of one run: independent noise grows like the root.
         between = float(np.linalg.norm(walk.place(far) - walk.place(last)))
-        return float(between / (far - last) ** power / first)
+        return between / (far - last) ** power / first
 
     reliable = not (bench.known.random or bench.known.unbounded)
     noise, signal = grown(noisy, 0.5), grown(silent, 1.0) if reliable else 1.0

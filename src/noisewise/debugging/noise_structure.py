@@ -205,9 +205,7 @@ def by_batch(measured: Measurement) -> tuple[list[Finding], float]:
     reading = measured.readings.get("batch < dataset")
     if reading is None or len(reading.rows) < 4 or reading.factor == 0:
         return [], 1.0
-    # Tensors may have noise of their own: without it, the loudest alone would be counted.
-    gain = np.where(measured.gain > 0, measured.gain, 1.0)
-    squares = np.sum((reading.rows / gain) ** 2, axis=1)
+    squares = np.sum(reading.rows**2, axis=1)
     places = reading.count / len(reading.rows)
     usual = float(np.median(squares)) / places
     statistic = squares / usual

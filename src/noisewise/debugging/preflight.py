@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -367,7 +366,7 @@ def _post_processing(probe: _Probe) -> str:
             "the weights themselves are rounded to few digits after each step (bfloat16, float16), "
             "so that an update cannot be read off them"
         )
-    if rounded_afterwards(bench, partial(_to_all_digits, probe)):
+    if rounded_afterwards(bench, lambda *which: _to_all_digits(probe, *which)):
         return "the noisy gradient is rounded to few digits or levels after the noise"
     if _takes_turns(probe):
         return "steps move other weights by turns, so that the first step tells nothing of the next"
