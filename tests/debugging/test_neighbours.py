@@ -221,15 +221,6 @@ def test_a_lower_rate_than_promised_costs_no_privacy():
     assert findings.bugs == []
 
 
-def room_for_a_quarter_more(batch, at):
-    return batch[: at.batch_size + -(-at.batch_size // 4)]
-
-
-def test_batches_that_are_cut_off_well_above_the_expected_size_are_found():
-    findings = judged("batch", room_for_a_quarter_more, "separation", "sampling", effort="default")
-    assert findings.bugs == ["batch-size-capped"]
-
-
 def shuffled_where_many(batch, at):
     if at.total <= 100:
         return batch

@@ -64,8 +64,6 @@ class Effort:
     every_step: int = 0
     #: Steps on the way of which decisions with much patience must show.
     long_path: int = 0
-    #: Of how many batches the sizes are counted.
-    sizes_runs: int = 0
 
 
 QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9, 0)
@@ -90,7 +88,6 @@ DEFAULT = Effort(
     neighbour_walks=4,
     every_step=64,
     long_path=100,
-    sizes_runs=160,
 )
 THOROUGH = Effort(
     40_000,
@@ -112,7 +109,6 @@ THOROUGH = Effort(
     neighbour_walks=8,
     every_step=130,
     long_path=250,
-    sizes_runs=400,
 )
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.

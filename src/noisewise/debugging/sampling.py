@@ -86,44 +86,10 @@ def batches(bench: Bench) -> TestResult:
         _dataset_size(case, bench, clip, unit * batch_size)
         if bench.sampling == "poisson" and not case.findings:
             _rounded_rate(case, bench)
-        if bench.sampling == "poisson" and not case.findings and bench.effort.sizes_runs:
-            _cut_off(case, bench, data, rows, rate=float(counts.mean()))
         share = expected_share(bench)
         if not case.findings and share is not None and bench.effort.every_step:
             large_dataset(case, bench, share)
     return _result(case)
-
-
-def _cut_off(case: Case, bench: Bench, data: Data, rows: Vector, rate: float) -> None:
-    """Of so many batches some are far above the expected size, unless there is no room for them."""
-    batch_size, total = 4, len(data[0])
-    chance = min(batch_size / total, rate * batch_size / 5)
-    solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sizes_runs, 2400)
-    if len(solved) == 0 or float(np.median(gaps)) > _REST:
-        return
-    sizes = whole_counts(solved)[0].sum(1)
-    for limit in range(batch_size, total):
-        expected = float(stats.binom.sf(limit, total, chance))
-        if len(sizes) * expected < 15:
-            return
-        above = int((sizes > limit).sum())
-        # As many limits are tried as there are sizes worth a look.
-        p_value = min(1.0, 8 * float(stats.binom.cdf(above, len(sizes), expected)))
-        case.p_values.append(p_value)
-        if p_value < LEVEL:
-            case.findings.append(
-                Finding(
-                    "batch-size-capped",
-                    "sampling",
-                    "sampling",
-                    f"{above} of {len(sizes)} batches had more than {limit} records, "
-                    f"{len(sizes) * expected:.0f} expected: large batches are cut off, so whether "
-                    "a record is used depends on the others.",
-                    {"above": above, "limit": limit},
-                    p_value,
-                )
-            )
-            return
 
 
 def _rounded_rate(case: Case, bench: Bench) -> None:
