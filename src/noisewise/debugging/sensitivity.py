@@ -76,43 +76,13 @@ def canaries(bench: Bench) -> None:
                     break
             if not (math.isfinite(norm) and norm > 1e-6):
                 continue
-            levels = (1.0,) if bench.adam else (0.011, 0.23, 2.9)
-            if factor == 1 and not bench.adam:
-                # A factor that is kept above a limit shows where gradients are far beyond C.
-                levels = (*levels, 1e-5) if scale == 1 else (*levels, bench.usable_clip / norm)
-            for level in levels:
+            for level in (1.0,) if bench.adam else (0.011, 0.23, 2.9):
                 clip = bench.reachable(level * norm)
                 for seed in seeds:
                     row = bench.single(x[0], y[0], clip, state, seed)
                     if np.isfinite(row).all():
                         bench.known.canaries.append(Canary(row, clip, gradient, norm, factor == 1))
     _short_canary(bench, seeds)
-    _canaries_of_all_kinds(bench)
-
-
-def _canaries_of_all_kinds(bench: Bench) -> None:
-    """Measure a record of each class, and some without negative numbers, each with its seed.
-
-    A class, a kind of input or one draw in some may be treated in a way of its own.
-    """
-    records = bench.records
-    x, y = records.draw(16, seed=61)
-    if records.hard_labels:
-        y = (torch.arange(16).reshape(-1, *[1] * (y.ndim - 1)) % max(2, records.outputs)).expand_as(
-            y
-        )
-    if x.is_floating_point():
-        x = torch.where(torch.arange(16).reshape(-1, *[1] * (x.ndim - 1)) % 4 == 3, x.abs(), x)
-    y = y.to(records.y).clone()
-    for index, (one, target) in enumerate(zip(x, y, strict=True)):
-        gradient = _gradient(bench, bench.init, one[None], target[None])
-        norm = float(np.linalg.norm(gradient))
-        if not (math.isfinite(norm) and norm > 1e-6):
-            continue
-        clip = bench.reachable(0.23 * norm)
-        row = bench.single(one, target, clip, None, index)
-        if np.isfinite(row).all():
-            bench.known.canaries.append(Canary(row, clip, gradient, norm, True))
 
 
 def _short_canary(bench: Bench, seeds: range) -> None:
