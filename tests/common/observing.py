@@ -32,6 +32,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "tpr_at": ([0.1, 0.5],),
     "at": (0.5,),
     "at_interval": (0.5,),
+    "noise_of_sum": ("count", 2, 0.9),
+    "noise_of_sizes": ("count", 2, 0.9),
     "sentence_of": ("one patient",),
     "statement": (),
     "to_frame": (0.9,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from noisewise.errors import UnsoundError
 from noisewise.gradients.interception import Following
 from noisewise.separation import Path
+from noisewise.separation.shadow import storage_key
 from noisewise.training.records import Records, leaves, map_tensors, record_count
 from noisewise.training.withheld import withheld, zeros_like
 
@@ -130,9 +131,11 @@ def measure_apart(
     """
     path = Path(learning=True)
     found = _followed(path, model, loss, x, y, metrics)
-    if path.alive():
+    # Views of weights lie in memory that stays; that they change is noticed by the next step.
+    own = set(map(storage_key, model.parameters()))
+    if _kept(path, own):
         gc.collect()
-        if path.alive():
+        if _kept(path, own):
             raise UnsoundError(
                 "the model, the loss or a metric keeps tensors that it computed of records while "
                 "it was measured, where a copy of the model shares them: in a global list, a "
@@ -140,6 +143,10 @@ def measure_apart(
                 "metrics=False and no validation="
             )
     return found
+
+
+def _kept(path: Path, own: Container[int | None]) -> bool:
+    return any(key not in own for key, _ in path.alive())
 
 
 def _followed(
