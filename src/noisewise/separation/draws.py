@@ -41,6 +41,6 @@ class Draws:
 
 def _states() -> list[Tensor]:
     generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators += torch.cuda.default_generators
     return [generator.get_state() for generator in generators]
