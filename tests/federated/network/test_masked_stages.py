@@ -418,7 +418,7 @@ def test_a_partys_noise_is_its_part_of_what_must_survive(tmp_path, threshold, co
     share = SharedNoise(4, honest).apply(planned).draw_share(Randomness.seeded(3))
     truth = found.question.statistic(records)
     assert (found.vector(records, Randomness.seeded(3)) == [*(truth + share), 2]).all()
-    assert found.event.epsilon == planned.epsilon <= 1.0
+    assert found.surviving.event.epsilon == planned.epsilon <= 1.0
     assert np.allclose(found.mechanism(4).variance, planned.variance * 4 / honest)
 
 
