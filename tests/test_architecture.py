@@ -19,7 +19,7 @@ ALLOWED = {
     "nn": {"privacy", "bounds"},
     "separation": set(),
     "gradients": {"privacy", "bounds", "separation"},
-    "training": {"privacy", "release", "bounds", "nn", "gradients", "datasets"},
+    "training": {"privacy", "release", "bounds", "nn", "separation", "gradients", "datasets"},
     "estimators": {
         "privacy",
         "release",
