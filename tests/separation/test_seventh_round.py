@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, wrap_torch_function
-from torch.utils import _pytree as pytree
 
 import noisewise as nw
 from noisewise.gradients import Clipped
@@ -106,17 +105,6 @@ def test_no_sum_is_taken_within_a_function_mode_but_within_a_device() -> None:
         nw.bounded_sum(model, losses, x, y, Clipped(1.0))
     with torch.device("cpu"):
         assert nw.bounded_sum(model, losses, x, y, Clipped(1.0)).groups
-
-
-def test_containers_with_code_of_their_own_are_refused() -> None:
-    class Batch:
-        def __init__(self, x: Tensor) -> None:
-            self.x = x
-
-    pytree.register_pytree_node(Batch, lambda b: ([b.x], None), lambda parts, _: Batch(*parts))
-    x, y = batch()
-    with pytest.raises(nw.UnsupportedModelError, match="container"):
-        nw.bounded_sum(nn.Linear(6, 3), losses, Batch(x), y, Clipped(1.0))
 
 
 def test_torchs_functions_are_known_from_those_of_others() -> None:
