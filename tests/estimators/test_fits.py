@@ -115,8 +115,16 @@ def test_a_forked_process_does_not_wait_for_the_fit_of_a_thread_that_is_not_ther
     held = fits.one_fit_at_a_time()
     with held:
         fits._renew_turn()
+        turn = fits.one_fit_at_a_time()
+
+        def is_free():
+            taken = turn.acquire(timeout=5)
+            if taken:
+                turn.release()  # or every later fit would wait for a thread that is gone
+            return taken
+
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(fits.one_fit_at_a_time().acquire, timeout=5).result()
+            assert pool.submit(is_free).result()
 
 
 def test_an_open_ledger_survives_a_clone_and_is_the_same_file(tmp_path):
