@@ -75,6 +75,33 @@ def test_another_model_trains():
     assert other.statement().epsilon > 0
 
 
+def test_a_recurrent_layer_that_torch_func_has_used_is_looked_through():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x[:, None])[0][:, 0]
+
+    kept, model = Keeping(), Recurrent()
+    refuse(kept)
+
+    def total(parameters):
+        return torch.func.functional_call(model, parameters, (torch.zeros(2, 4),)).sum()
+
+    torch.func.grad(total)({name: p.detach() for name, p in model.named_parameters()})
+    assert any(map(torch._C._functorch.is_functorch_wrapped_tensor, model.layer._flat_weights))
+    train(started(model))  # the wrappers that torch.func left behind keep no record
+
+    wrapped = []
+    for rows in kept.log:
+        torch.func.vmap(lambda row: wrapped.append(row) or row)(rows)
+    model.seen = wrapped
+    with pytest.raises(nw.UnsupportedModelError, match="attribute seen"):
+        started(model)
+
+
 def test_what_another_run_kept_is_not_stated_with_this_model():
     model, kept = Keeping(begin=None), Keeping()
     run = started(model)

@@ -133,6 +133,9 @@ def _named(model: nn.Module, alive: dict[int, str]) -> Iterator[Finding]:
 
 def _inside(value: Any, depth: int) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
+        # torch.func leaves its wrappers behind, in the list of weights of a recurrent layer, say.
+        while torch._C._functorch.is_functorch_wrapped_tensor(value):
+            value = torch._C._functorch.get_unwrapped(value)
         yield value
     elif depth and isinstance(value, (list, tuple, set)):
         for item in value:
