@@ -10,6 +10,7 @@ Torch is imported when the first tensor is asked for: a server that counts needs
 from __future__ import annotations
 
 import builtins
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -302,15 +303,15 @@ class Randomness:
 
         if len(tensors) != len(stds):
             raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
-        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
-        double = any(tensor.dtype == torch.float64 for tensor in tensors)
-        flat = self.normal(
-            sum(tensor.numel() for tensor in tensors),
-            dtype=torch.float64 if double else torch.float32,
-        )
         if not tensors:
             return []
-        parts = list(flat.split_with_sizes([tensor.numel() for tensor in tensors]))
+        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
+        double = any(tensor.dtype == torch.float64 for tensor in tensors)
+        counts = [tensor.numel() for tensor in tensors]
+        flat = torch.empty(sum(counts), dtype=torch.float64 if double else torch.float32)
+        with self._stream.lock:
+            self._normals.fill(flat.numpy(), 1.0, False)
+        parts = flat.split_with_sizes(counts)
         torch._foreach_mul_(parts, scales)
         return [
             part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
@@ -426,6 +427,7 @@ def _mantissa_bits(dtype: torch.dtype) -> int:
     return bits[dtype]
 
 
+@functools.lru_cache(typed=True)
 def _std(dtype: torch.dtype, std: float) -> float:
     import torch
 
