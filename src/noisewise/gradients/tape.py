@@ -302,18 +302,17 @@ class Tape:
         self.backward = True
         if self.observe is not None:
             self.observe(contraction)
-        if self.watch is None:
-            with torch._C.DisableTorchFunction():
-                if self.is_full:
-                    self._arrive(contraction)
-                    return
-                with full_precision(self.device):
-                    self._arrive(contraction)
-                    return
-        with torch._C.DisableTorchFunction(), full_precision(self.device):
-            with self.watch.pause():
-                self._inspect(contraction)
+        with torch._C.DisableTorchFunction():
+            if self.is_full:
                 self._arrive(contraction)
+                return
+            with full_precision(self.device):
+                if self.watch is None:
+                    self._arrive(contraction)
+                    return
+                with self.watch.pause():
+                    self._inspect(contraction)
+                    self._arrive(contraction)
 
     def _inspect(self, contraction: Contraction) -> None:
         """Every factor of a record holds that record alone: the condition of a sensitivity."""
