@@ -306,16 +306,22 @@ class Randomness:
         if not tensors:
             return []
         scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
-        double = any(tensor.dtype == torch.float64 for tensor in tensors)
+        double = any(tensor.dtype is torch.float64 for tensor in tensors)
+        wide = torch.float64 if double else torch.float32
         counts = [tensor.numel() for tensor in tensors]
-        flat = torch.empty(sum(counts), dtype=torch.float64 if double else torch.float32)
+        flat = torch.empty(sum(counts), dtype=wide)
+        one = scales[0] if scales.count(scales[0]) == len(scales) else 1.0
         with self._stream.lock:
-            self._normals.fill(flat.numpy(), 1.0, False)
+            self._normals.fill(flat.numpy(), one, False)
         parts = flat.split_with_sizes(counts)
-        torch._foreach_mul_(parts, scales)
+        if one != scales[0]:
+            torch._foreach_mul_(parts, scales)
+        shaped = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+        if all(tensor.dtype is wide and tensor.device.type == "cpu" for tensor in tensors):
+            return shaped
         return [
-            part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
+            part.to(device=tensor.device, dtype=tensor.dtype)
+            for part, tensor in zip(shaped, tensors, strict=True)
         ]
 
     def normal_numpy(
