@@ -210,6 +210,17 @@ class Path:
         self._memory = alive
         return alive
 
+    def hand_on(self, lasting: Container[int]) -> list[int]:
+        """Give away the references to memory that is alive, but for what may stay."""
+        alive, self._memory = self.alive(), []
+        given = []
+        for held, number in alive:
+            if number in lasting:
+                _let_go(held)
+            else:
+                given.append(held)
+        return given
+
     def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
         """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
         for index, (before, now, version) in enumerate(buffers):
