@@ -86,7 +86,7 @@ def test_a_file_that_may_not_be_read_is_rejected(tmp_path, good, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("noisewise.privacy._foreign.os.open", refuse)
+    monkeypatch.setattr("noisewise.files.foreign.os.open", refuse)
     assert "Permission denied" in rejected(path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from noisewise.auditing import AuditResult
 from noisewise.auditing.plotting import pictures
 from noisewise.privacy.statement import round_up
-from noisewise.reports.page import Page
+from noisewise.reports import Page
 
 __all__ = ["write_report"]
 

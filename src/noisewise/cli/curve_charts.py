@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.reports.chart import Chart, Thresholds
+from noisewise.reports import Chart, Thresholds
 
 if TYPE_CHECKING:
-    from noisewise.ecdf.curve import PrivateECDF
-    from noisewise.ecdf.roc import PrivateROC
+    from noisewise.ecdf import PrivateECDF, PrivateROC
 
 __all__ = ["ecdf_chart", "precision_chart", "roc_chart"]
 

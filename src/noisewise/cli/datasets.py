@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from noisewise.datasets import Schema, info, list_datasets, load, schema_for
+from noisewise.datasets import DatasetInfo, Schema, info, list_datasets, load, schema_for
 from noisewise.datasets.places import cache_folder, find, read_verified
-from noisewise.datasets.registry import DatasetInfo
 from noisewise.errors import DatasetError
 
 __all__ = ["app"]

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from noisewise.ecdf.evaluation import Evaluation
+    from noisewise.ecdf import Evaluation
 
 _Span: TypeAlias = "tuple[float | None, float | None]"
 
@@ -105,8 +105,7 @@ def evaluate(
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
     from noisewise.datasets.working import working
-    from noisewise.ecdf.evaluation import private_evaluation
-    from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
+    from noisewise.ecdf import private_confusion, private_evaluation, private_regression_errors
 
     for path in (report, statement):
         if path is not None and not path.parent.is_dir():
@@ -355,7 +354,8 @@ def read_table(
     unit: str | None = None,
 ) -> tuple[Any, str, str, Any]:
     """Return a table, names of its columns, and the positive label in the type of the labels."""
-    from noisewise.ecdf.sources import open_source, open_table
+    from noisewise.ecdf import open_table
+    from noisewise.ecdf.sources import open_source
 
     source = open_source(open_table(where, query=query, table=table))
     others = [name for name in source.columns if name != unit]
@@ -409,7 +409,7 @@ def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
 @contextlib.contextmanager
 def _account(ledger: Path | None, about: str) -> Iterator[Any]:
     """Give the account in that ledger; the notes say which analysis it was."""
-    from noisewise.privacy.ledger import Ledger
+    from noisewise.privacy import Ledger
     from noisewise.release import LedgerAccount
 
     if ledger is None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.curve_charts import precision_chart, roc_chart
-from noisewise.ecdf.evaluation import Evaluation
+from noisewise.ecdf import Evaluation
 from noisewise.ecdf.labelled import as_labelled
-from noisewise.reports.chart import Chart
-from noisewise.reports.page import Page, promised, seeded
+from noisewise.reports import Chart, Page, promised
+from noisewise.reports.page import seeded
 
 __all__ = [
     "measure_rows",

@@ -103,7 +103,8 @@ def show(
 
 def rows_of(ledger: Ledger) -> list[dict[str, Any]]:
     """Return one row for each analysis, in the order in which they began."""
-    from noisewise.privacy.accounting import epsilon_of, tightest
+    from noisewise.privacy import epsilon_of
+    from noisewise.privacy.accounting import tightest
     from noisewise.privacy.events import simplify
     from noisewise.privacy.statement_premises import rows_of_units
 

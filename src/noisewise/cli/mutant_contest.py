@@ -27,8 +27,7 @@ from noisewise.auditing.screening import records_like
 from noisewise.cli.opacus_tests import failed_tests
 from noisewise.debugging import check
 from noisewise.debugging.mutants import CORRECT, PROGRAMS, Mutant, cases, with_bug, with_variant
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import PoissonGaussian
+from noisewise.privacy import PoissonGaussian, epsilon_of
 
 __all__ = [
     "TOOLS",

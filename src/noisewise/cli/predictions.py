@@ -33,8 +33,8 @@ def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.
     """Read a file, by the rules of a schema if one is given."""
     import pandas as pd
 
-    from noisewise.datasets import FileFormat, Schema
-    from noisewise.datasets.reading import read_cells, read_table, text_numbers
+    from noisewise.datasets import FileFormat, Schema, read_table
+    from noisewise.datasets.reading import read_cells, text_numbers
 
     if not path.is_file():
         raise ValueError(f"no file at {str(path)!r}")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from noisewise.federated.network.study import Study
+    from noisewise.federated.network import Study
 
 __all__ = ["app"]
 
@@ -115,15 +115,15 @@ def new(
         --party south.public --analyst registry.public --curve roc --epsilon 1
       noisewise study check heart/*/*.toml
     """
-    from noisewise.federated.network.errors import ConfigurationError
+    from noisewise.federated.network import ConfigurationError, Study
     from noisewise.federated.network.setup import (
         read_certificates,
         read_members,
         with_keys,
         write_study,
     )
-    from noisewise.federated.network.study import Server, Study
-    from noisewise.privacy.relation import Relation
+    from noisewise.federated.network.study import Server
+    from noisewise.privacy import Relation
 
     servers = []
     for text in server:
@@ -254,8 +254,9 @@ def check(
 
 
 def _protects(unit: str | None, rows: int, held_by: int | None, parties: int) -> Any:
-    from noisewise.federated.network.errors import ConfigurationError
-    from noisewise.federated.protected import RECORD, Protected
+    from noisewise.federated import Protected
+    from noisewise.federated.network import ConfigurationError
+    from noisewise.federated.protected import RECORD
 
     if unit is None:
         if rows != 1 or held_by is not None:

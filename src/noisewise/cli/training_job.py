@@ -22,7 +22,7 @@ from noisewise.cli.training_run import Kept
 from noisewise.datasets import Images, Schema, Table, read_table
 from noisewise.estimators import PrivateClassifier, PrivateRegressor
 from noisewise.estimators.network import apply_network, build_network, weights_of
-from noisewise.privacy.events import Event
+from noisewise.privacy import Event
 from noisewise.privacy.units import unit_codes
 from noisewise.release import SealedAccount, Units, name_of_unit
 

@@ -10,12 +10,12 @@ import numpy as np
 from noisewise.cli.evaluation_report import measure_rows, quality, ranking
 from noisewise.cli.training_job import Comparison, Data, Trained
 from noisewise.cli.training_quality import local_measures, seldom_yes
-from noisewise.ecdf.evaluation import Evaluation
-from noisewise.privacy.accounting import epsilon_of
+from noisewise.ecdf import Evaluation
+from noisewise.privacy import epsilon_of
 from noisewise.privacy.events import with_count
 from noisewise.privacy.statement import round_up
-from noisewise.reports.chart import Chart
-from noisewise.reports.page import Page, promised, seeded
+from noisewise.reports import Chart, Page, promised
+from noisewise.reports.page import seeded
 
 __all__ = ["write_training_report"]
 

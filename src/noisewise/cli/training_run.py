@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from noisewise.estimators.fits import open_fit_account
+from noisewise.files import replace_file
 from noisewise.privacy import Ledger
-from noisewise.privacy._durable import replace_file
 from noisewise.release import SealedAccount
 from noisewise.training import Callback, PrivateRun
 from noisewise.training.unit_rules import UNIT

@@ -41,9 +41,9 @@ def verify(
     Example: noisewise verify trained/statement.json
     """
     from noisewise.errors import SignatureError, StatementError
+    from noisewise.files import decode, read_foreign, read_foreign_text
     from noisewise.privacy import Statement
     from noisewise.privacy import verify as run
-    from noisewise.privacy._foreign import decode, read_foreign, read_foreign_text
     from noisewise.privacy.signatures import verify_signature
 
     if (signature is None) != (signer is None):

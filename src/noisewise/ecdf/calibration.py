@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.curve import PrivateECDF
@@ -38,11 +39,8 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column, rows_at_hand
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -165,7 +163,7 @@ class PrivateCalibration:
         whose law is known. With a private number of records its own noise is allowed for too,
         each with half of the error probability.
         """
-        level = _validate.fraction("level", level)
+        level = checks.fraction("level", level)
         part = level if self.records is not None else (1 + level) / 2
         most = least = self.total
         if self.records is None:
@@ -268,8 +266,8 @@ def private_calibration(
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     bounded = per_unit(units, max_per_unit, source)
     most = ONE_ROW if bounded is None else bounded.contribution
-    n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
-    _validate.choice("strategy", strategy, ("uniform", "quantile"))
+    n_bins = checks.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
+    checks.choice("strategy", strategy, ("uniform", "quantile"))
     at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
     p, y, pos_label, units, data, bounded = at_hand
     labels, predictions = as_predictions(y, p, pos_label, data, units, bounded)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.adaptive import choose_width
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counted import Counted
@@ -35,9 +36,8 @@ from noisewise.ecdf.mechanisms.tree_estimate import subtree_variances
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
 from noisewise.ecdf.sources.tables import column_of, rows_at_hand, without_others
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Randomness, Relation
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -161,8 +161,8 @@ def dp_ecdf(
     relation, budget = Relation.of(relation), Budget.of(epsilon, delta, rho)
     grid, source = Grid.of(bounds, bins, thresholds), resolve(seed)
     if smooth is not None:
-        _validate.choice("smooth", smooth, SMOOTHINGS)
-    _validate.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
+        checks.choice("smooth", smooth, SMOOTHINGS)
+    checks.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
     adaptive = mechanism == "adaptive"
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution

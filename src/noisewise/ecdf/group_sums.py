@@ -40,10 +40,8 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
+from noisewise.privacy import Randomness, Relation, Statement
 from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
 from noisewise.privacy.units import unit_codes
 from noisewise.release import (
     ONE_ROW,

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import quantile_cuts
 from noisewise.ecdf.counting import account_of
@@ -58,11 +59,8 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column, rows_at_hand
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     LedgerOrPath,
@@ -223,10 +221,10 @@ def dp_hosmer_lemeshow(
     (True, True)
     """
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
-    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
-    _validate.choice("method", method, METHODS)
-    draws = _validate.integer("draws", draws, minimum=1)
-    floor, clip = _validate.positive("floor", floor), _validate.positive("clip", clip)
+    groups = checks.integer("groups", groups, minimum=1, maximum=1 << 16)
+    checks.choice("method", method, METHODS)
+    draws = checks.integer("draws", draws, minimum=1)
+    floor, clip = checks.positive("floor", floor), checks.positive("clip", clip)
     bounded = per_unit(units, max_per_unit, source, whole=True)
     at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
     p, y, pos_label, units, data, bounded = at_hand
@@ -354,7 +352,7 @@ def _event(method: str, epsilon: float, relation: Relation) -> Event:
 def _curve_share(method: str, bins: int) -> float:
     if method != "thesis":
         return CURVE_SHARE[method]
-    height = math.ceil(math.log2(_validate.integer("bins", bins, minimum=2)))
+    height = math.ceil(math.log2(checks.integer("bins", bins, minimum=2)))
     return (height + 1) / (height + 5)
 
 

@@ -12,10 +12,8 @@ import numpy as np
 from noisewise.ecdf.group_sums import PUBLIC_CUTS, UNIT, Held, group_of, to_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.tables import Column
+from noisewise.privacy import Event, Pure, Randomness, Relation, Sensitivity
 from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.events import Event, Pure
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation, Sensitivity
 from noisewise.release import (
     ONE_ROW,
     Account,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.grid import Grid
@@ -31,11 +32,8 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import ONE_ROW, LedgerOrPath, per_unit
 from noisewise.release.words import one_vocabulary
 
@@ -94,7 +92,7 @@ class PrivateConfusion:
 
         The counts of right and of wrong predictions have noise of their own.
         """
-        size, part = len(self.classes), math.sqrt(_validate.fraction("level", level))
+        size, part = len(self.classes), math.sqrt(checks.fraction("level", level))
         right = float(np.trace(self.counts))
         wrong = float(self.counts.sum()) - right
         ends = []
@@ -241,7 +239,7 @@ class PrivateRegressionErrors:
 
     def _span(self, name: str, level: float) -> tuple[float, float]:
         """Return where a sum is without its noise; all of them are there together, at `level`."""
-        part = _validate.fraction("level", level) ** (1 / len(_SUMS))
+        part = checks.fraction("level", level) ** (1 / len(_SUMS))
         reach = self.sums.noise_of_sum(name, 1, part)
         if name != "count":
             reach += ROUNDED * self._span("count", level)[1]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.privacy import _validate
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Statement
 from noisewise.release import StatedArray, StatedNumber
 
 __all__ = ["Between", "PrivateQuantile", "PrivateQuantiles"]
@@ -38,7 +38,7 @@ class PrivateQuantile(StatedNumber):
         What was not paid for is not known: without ``interval=``, or for a higher level than that,
         the limits are the bounds. Quantiles of a curve have limits of any level.
         """
-        low, high = self._between(_validate.fraction("level", level))
+        low, high = self._between(checks.fraction("level", level))
         return float(low), float(high)
 
 
@@ -65,5 +65,5 @@ class PrivateQuantiles(StatedArray):
         """
         self.statement()  # an array that was changed has neither
         between: Any = self._between
-        found: tuple[FloatArray, FloatArray] = between(_validate.fraction("level", level))
+        found: tuple[FloatArray, FloatArray] = between(checks.fraction("level", level))
         return found

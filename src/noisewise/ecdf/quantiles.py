@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget, concentrated_rho
 from noisewise.ecdf.counting import PUBLIC_GRID, public_total, stated_delta
 from noisewise.ecdf.curve import PrivateECDF
@@ -35,12 +36,17 @@ from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQua
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
 from noisewise.ecdf.sources.tables import rows_in_memory, without_others
-from noisewise.privacy import _validate
+from noisewise.privacy import (
+    Event,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    Statement,
+    ZeroConcentrated,
+)
 from noisewise.privacy.accounting import tightest
-from noisewise.privacy.events import Event, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation, Sensitivity
-from noisewise.privacy.statement import Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Aggregator,
@@ -145,8 +151,8 @@ def dp_quantile(
     """
     relation, budget, source = Relation.of(relation), Budget.of(epsilon, delta, rho), resolve(seed)
     wanted = _wanted(q)
-    _validate.choice("mechanism", mechanism, MECHANISMS)
-    level = None if interval is None else _validate.fraction("interval", interval)
+    checks.choice("mechanism", mechanism, MECHANISMS)
+    level = None if interval is None else checks.fraction("interval", interval)
     grid = Grid.of(bounds, 2)
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise import checks
 from noisewise.ecdf.auc import area_under, fieller_interval
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
-from noisewise.privacy import _validate
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Statement
 from noisewise.release import StatedNumber, StatedTuple
 from noisewise.release.words import one_vocabulary
 
@@ -113,10 +113,10 @@ class PrivateROC:
         seed : int
             Of the simulation, which never touches the data.
         """
-        level = _validate.fraction("level", level)
-        _validate.choice("method", method, ("simulation", "band"))
-        _validate.choice("target", target, ("sample", "population"))
-        draws = _validate.integer("draws", draws, minimum=1)
+        level = checks.fraction("level", level)
+        checks.choice("method", method, ("simulation", "band"))
+        checks.choice("target", target, ("sample", "population"))
+        draws = checks.integer("draws", draws, minimum=1)
         if method == "simulation":
             population = target == "population"
             return fieller_interval(
@@ -129,8 +129,8 @@ class PrivateROC:
 
     def confidence_band(self, level: float = 0.95, *, draws: int = 500) -> RateBand:
         """Return limits that hold for both rates at all thresholds at once."""
-        level = _validate.fraction("level", level)
-        draws = _validate.integer("draws", draws, minimum=1)
+        level = checks.fraction("level", level)
+        draws = checks.integer("draws", draws, minimum=1)
         return rate_band(self.release, level, draws)
 
     def score_quantile(self, q: ArrayLike) -> FloatArray:

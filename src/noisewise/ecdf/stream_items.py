@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
+from noisewise.privacy import Event
 from noisewise.privacy.units import identifiers_of
 from noisewise.release.stream import UNIT
 
@@ -49,7 +49,7 @@ class FirstOfUnit:
         self.limit = (
             None
             if limit is None
-            else _validate.integer("max_per_unit", limit, minimum=1, maximum=1 << 20)
+            else checks.integer("max_per_unit", limit, minimum=1, maximum=1 << 20)
         )
         self._seen: dict[Any, int] = {}
 

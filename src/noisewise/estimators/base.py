@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
+from noisewise import checks
 from noisewise.datasets import Schema
 from noisewise.datasets.preflight import (
     LOOKED,
@@ -49,11 +50,9 @@ from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
-from noisewise.privacy import LedgerHead, Statement, _validate
-from noisewise.privacy.events import Event
+from noisewise.privacy import Event, LedgerHead, Statement
 from noisewise.release import Account, SealedAccount, compose, digest_of, name_of_unit
-from noisewise.training import Plan, fit
-from noisewise.training.averaging import Polyak
+from noisewise.training import Plan, Polyak, fit
 from noisewise.training.plan import RECORD
 from noisewise.training.resolved import noise_beside
 from noisewise.training.unit_rules import UNIT
@@ -118,7 +117,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _hidden(self, rows: int) -> tuple[int, ...]:
         if isinstance(self.hidden_layer_sizes, str):
-            _validate.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
+            checks.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
             if self.features is not None or rows * self.epsilon < _ENOUGH:
                 return ()
             return (_WIDTH,)
@@ -127,7 +126,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             if isinstance(self.hidden_layer_sizes, int)
             else self.hidden_layer_sizes
         )
-        return tuple(_validate.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
+        return tuple(checks.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
 
     def _rate(self, rows: int) -> float:
         """Return the learning rate; the less noise, the longer the steps that pay."""
@@ -187,7 +186,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if isinstance(self.random_state, np.random.RandomState):
             return int(self.random_state.randint(2**31 - 1))
-        return _validate.integer("random_state", self.random_state)
+        return checks.integer("random_state", self.random_state)
 
     # -- input --------------------------------------------------------------------------
 

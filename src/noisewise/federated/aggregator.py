@@ -16,7 +16,7 @@ from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release import Agreed
 from noisewise.release.shares import with_share
 

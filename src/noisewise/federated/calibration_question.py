@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from noisewise import checks
+from noisewise.ecdf import Mechanism
 from noisewise.ecdf.group_sums import (
     PUBLIC_CUTS,
     UNIT,
@@ -27,12 +29,11 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.hosmer_lemeshow import WHAT
 from noisewise.ecdf.mechanisms.calibrating import for_units
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.federated.domain import Records
 from noisewise.federated.measuring import check_plausible
 from noisewise.federated.questions import Question, _require_closed
 from noisewise.federated.results import Sums
-from noisewise.privacy import _validate
 
 __all__ = ["GroupSumsQuestion"]
 
@@ -78,7 +79,7 @@ class GroupSumsQuestion(Question):
             raise ValueError("predictions need a labelled domain from 0 to 1")
         if self.delta != 0:
             raise ValueError("sums over groups get Laplace noise: delta must be 0")
-        _validate.choice("method", self.method, FAMILIES)
+        checks.choice("method", self.method, FAMILIES)
         checked_cuts(self.cuts)
 
     @property

@@ -11,22 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf.budget import Budget
+from noisewise import checks
+from noisewise.ecdf import Budget, HosmerLemeshow, PrivateECDF, PrivateHistogram, PrivateROC
 from noisewise.ecdf.calibration import quantile_cuts
 from noisewise.ecdf.counting import account_of
-from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.group_sums import checked_cuts
-from noisewise.ecdf.histogram_release import PrivateHistogram
-from noisewise.ecdf.hosmer_lemeshow import (
-    HosmerLemeshow,
-    _curve_share,
-    _from_curve,
-    _from_sums,
-    judged,
-)
+from noisewise.ecdf.hosmer_lemeshow import _curve_share, _from_curve, _from_sums, judged
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import CountOptions, CurveOptions
-from noisewise.ecdf.roc import PrivateROC
 from noisewise.ecdf.search import MOST_QUANTILES, Search
 from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
@@ -34,10 +26,8 @@ from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Pure
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Pure, Randomness, Relation
+from noisewise.privacy.randomness import resolve
 from noisewise.release import Envelope, LedgerOrPath, together
 from noisewise.release.decimals import Decimals
 from noisewise.release.words import one_vocabulary
@@ -298,8 +288,8 @@ def hosmer_lemeshow(
             f"method must be 'residual' or 'thesis', got {method!r}: the statistic itself is not a "
             "sum over records, so no aggregator can compute it"
         )
-    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
-    draws = _validate.integer("draws", draws, minimum=1)
+    groups = checks.integer("groups", groups, minimum=1, maximum=1 << 16)
+    draws = checks.integer("draws", draws, minimum=1)
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     records, protects = _records(parties, aggregator, units, max_per_unit, source, pos_label)
     for party in records:
@@ -365,7 +355,7 @@ def _release(
 
 def _pair(bounds: Any) -> tuple[float, float]:
     """Check bounds as on one machine, where missing ones are explained."""
-    from noisewise.ecdf.grid import Grid
+    from noisewise.ecdf import Grid
 
     grid = Grid.of(bounds, 2)
     return grid.lower, grid.upper

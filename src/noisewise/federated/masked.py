@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Records
@@ -37,8 +38,7 @@ from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release import Agreed
 from noisewise.release.shares import with_share
 
@@ -116,7 +116,7 @@ def run_round(
 
 
 def _stage(stage: str) -> int:
-    return STAGES.index(_validate.choice("stage", stage, STAGES))
+    return STAGES.index(checks.choice("stage", stage, STAGES))
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class MaskedAggregator(AcrossParties):
     neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
-        _validate.integer("colluding", self.colluding)
-        _validate.choice("neighbours", self.neighbours, ("all", "few"))
+        checks.integer("colluding", self.colluding)
+        checks.choice("neighbours", self.neighbours, ("all", "few"))
         for stage in self.absent.values():
             _stage(stage)
 

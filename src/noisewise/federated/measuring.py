@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from noisewise.ecdf import Mechanism
+from noisewise.ecdf.mechanisms import Strategy
 from noisewise.ecdf.mechanisms.circulant import PinnedCirculant
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism, Strategy
+from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz
 from noisewise.ecdf.two_class import TwoCurves
 from noisewise.federated.masking.session import AggregationError

@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.mechanisms.protocol import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Randomness, Relation
 from noisewise.privacy.units import unit_codes
 from noisewise.release import ONE_ROW, Contribution, Units, per_unit
 from noisewise.release.units import (
@@ -74,10 +73,10 @@ class Protected:
     common: bool = False
 
     def __post_init__(self) -> None:
-        _validate.choice("kind", self.kind, KINDS)
+        checks.choice("kind", self.kind, KINDS)
         object.__setattr__(self, "name", self.name or NAMES[self.kind])
         for field in ("rows", "parties"):
-            checked = _validate.integer(field, getattr(self, field), minimum=1, maximum=1 << 20)
+            checked = checks.integer(field, getattr(self, field), minimum=1, maximum=1 << 20)
             object.__setattr__(self, field, checked)
         plain = (self.name, self.rows, self.parties, self.common) == (NAMES["record"], 1, 1, False)
         if self.kind == "record" and not plain:
@@ -95,7 +94,7 @@ class Protected:
         if units is None:
             return RECORD
         if isinstance(units, str):
-            _validate.choice("units", units, ("party", "device"))
+            checks.choice("units", units, ("party", "device"))
             return cls(units, rows=limit)  # type: ignore[arg-type]
         given = as_units(units)
         if given.rule == "weights":

@@ -19,26 +19,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from noisewise.ecdf.budget import Budget
+from noisewise import checks
+from noisewise.ecdf import Budget, Mechanism, PrivateECDF, PrivateHistogram, PrivateROC
 from noisewise.ecdf.counting import PUBLIC_GRID
-from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import (
     SMOOTHINGS,
     _check_smoothing,
     curve_mechanism,
     smooth_counts,
 )
-from noisewise.ecdf.histogram_release import PrivateHistogram
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
-from noisewise.ecdf.roc import PrivateROC
+from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.measuring import check_plausible, measure_in_field, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
 from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.results import Sums
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise.privacy import ADD_REMOVE, Relation
 from noisewise.release import Promise, Query, received
 
 __all__ = [
@@ -220,7 +217,7 @@ class EcdfQuestion(Question):
     def _check(self) -> None:
         _require_closed(self.domain, "above")
         if self.smooth is not None:
-            _validate.choice("smooth", self.smooth, SMOOTHINGS)
+            checks.choice("smooth", self.smooth, SMOOTHINGS)
 
     @cached_property
     def planned(self) -> Mechanism:
@@ -285,7 +282,7 @@ class RocQuestion(Question):
         if not self.domain.labelled:
             raise ValueError("a ROC curve needs a labelled domain")
         if self.smooth is not None:
-            _validate.choice("smooth", self.smooth, SMOOTHINGS)
+            checks.choice("smooth", self.smooth, SMOOTHINGS)
 
     @cached_property
     def planned(self) -> Mechanism:
@@ -354,7 +351,7 @@ class HistogramQuestion(Question):
 
     def _check(self) -> None:
         _require_closed(self.domain, "below")
-        _validate.choice("noise", self.noise, ("cumulative", "independent"))
+        checks.choice("noise", self.noise, ("cumulative", "independent"))
 
     @cached_property
     def planned(self) -> Mechanism:

@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise.bounds import Graph, Improvements, Propagation, loss_rule_for, propagate, trace
 from noisewise.bounds.arithmetic import hypotenuse, total
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.certificate import bounds_its_input
-from noisewise.bounds.graph import Graph, trace
-from noisewise.bounds.improvements import Improvements
-from noisewise.bounds.losses import loss_rule_for
 from noisewise.bounds.norms.lengths import row_norms
-from noisewise.bounds.propagation import Propagation, propagate, uses_of
+from noisewise.bounds.propagation import uses_of
 from noisewise.gradients.contractions.rounding import SLACK, propagated_slack
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted

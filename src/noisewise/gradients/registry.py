@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from noisewise.privacy import _validate
+from noisewise import checks
 
 __all__ = ["GRADIENT_RULES", "About", "register", "rule_named", "words"]
 
@@ -71,5 +71,5 @@ def words() -> dict[str, type[Any]]:
 
 def rule_named(word: str) -> Any:
     """Return the rule that a word stands for."""
-    kind = words()[_validate.choice("gradients", word, words())]
+    kind = words()[checks.choice("gradients", word, words())]
     return kind(**GRADIENT_RULES[kind.__name__].presets[word])

@@ -37,9 +37,9 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Path, Proof, Storages, storages
+from noisewise.separation import Origin, Path, Proof, Storages, storages
 from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Origin, storage_key
+from noisewise.separation.shadow import storage_key
 
 __all__ = ["Runner", "WatchedWarning"]
 

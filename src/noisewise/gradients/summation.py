@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisewise.bounds.improvements import Improvements
+from noisewise import checks
+from noisewise.bounds import Improvements
 from noisewise.errors import UnsoundError
 from noisewise.gradients.batches import (
     Part,
@@ -48,7 +49,6 @@ from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
-from noisewise.privacy import _validate
 from noisewise.separation import Watch, storages
 from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import LARGEST
@@ -98,8 +98,8 @@ class Summation(Runner):
                 f"{gradients!r}"
             )
         self.model, self.loss, self.schedule = model, loss, gradients
-        self.views = _validate.integer("views", views, minimum=1)
-        self.chunk = None if chunk is None else _validate.integer("chunk", chunk, minimum=1)
+        self.views = checks.integer("views", views, minimum=1)
+        self.chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
         if self.chunk is not None and self.chunk > LARGEST:
             raise ValueError(f"chunk must be at most {LARGEST}, got {chunk}")
         self.augmentation, self.assume_apart, self.private = augmentation, assume_apart, private

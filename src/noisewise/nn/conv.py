@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.norms import NormBound
 from noisewise.bounds.norms.convolution import riesz_grid
@@ -25,7 +26,6 @@ from noisewise.nn.projections import (
     fix_weights,
     orthogonalise,
 )
-from noisewise.privacy import _validate
 
 __all__ = [
     "SpectralConv1d",
@@ -76,8 +76,8 @@ class _Spectral(nn.Module):
         projection: str = "clip",
         **options: Any,
     ) -> None:
-        self.limit = _validate.positive("limit", limit)
-        self.projection = _validate.choice("projection", projection, PROJECTIONS)
+        self.limit = checks.positive("limit", limit)
+        self.projection = checks.choice("projection", projection, PROJECTIONS)
         options.update(stride=stride, padding=padding, dilation=dilation, groups=groups)
         super().__init__(in_channels, out_channels, kernel_size, bias=bias, **options)
         self.norms = NormCache(tolerance=0.01)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from noisewise import checks
 from noisewise.bounds import Call, LayerRule, Signal, register, rule_for
 from noisewise.bounds.arithmetic import product, root
 from noisewise.bounds.layer import Shape
@@ -27,7 +28,6 @@ from noisewise.nn.normalisation import LipschitzGroupNorm, LipschitzGroupNormRul
 from noisewise.nn.plain import register_plain, traced
 from noisewise.nn.plain.export import Export
 from noisewise.nn.scattering_filters import averages, coarsen, padded_size, wavelets
-from noisewise.privacy import _validate
 
 __all__ = ["Scattering2d"]
 
@@ -88,10 +88,10 @@ class Scattering2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.J = _validate.integer("J", J, minimum=1)
-        self.L = _validate.integer("L", L, minimum=1)
-        self.order = _validate.integer("order", order, maximum=2)
-        self.channels = _validate.integer("channels", channels, minimum=1)
+        self.J = checks.integer("J", J, minimum=1)
+        self.L = checks.integer("L", L, minimum=1)
+        self.order = checks.integer("order", order, maximum=2)
+        self.channels = checks.integer("channels", channels, minimum=1)
         self.shape = _image_shape(shape, self.J)
         self.padded = tuple(padded_size(size, self.J) for size in self.shape)
         self._add_filters(torch.get_default_dtype() if dtype is None else dtype)
@@ -210,7 +210,7 @@ class Scattering2d(nn.Module):
         >>> layer.features(torch.rand(100, 8, 8)).shape
         torch.Size([100, 3, 4, 4])
         """
-        size = _validate.integer("batch_size", batch_size, minimum=1)
+        size = checks.integer("batch_size", batch_size, minimum=1)
         result = images.new_empty((len(images), *self.output_shape))
         with torch.no_grad():
             for start in range(0, len(images), size):
@@ -229,7 +229,7 @@ def _image_shape(shape: Sequence[int], J: int) -> tuple[int, int]:
             f"shape must be the height and width of an image, got {tuple(shape)}; give the "
             "number of colours as channels="
         )
-    height, width = (_validate.integer("shape", size, minimum=1) for size in shape)
+    height, width = (checks.integer("shape", size, minimum=1) for size in shape)
     if min(height, width) <= 2**J:
         raise ValueError(
             f"images of {height} by {width} points are too small for windows of 2**J = {2**J}: "

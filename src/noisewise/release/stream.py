@@ -17,10 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from noisewise.errors import ChargeConflictError, RelationError
-from noisewise.privacy.events import Event, History
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.privacy import REPLACE_ONE, Event, History, Ledger, Randomness
 from noisewise.release.account import same_noise
 from noisewise.release.opening import open_ledger
 from noisewise.release.promise import Promise

@@ -16,10 +16,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from noisewise.privacy import Event, Randomness, Sensitivity
 from noisewise.privacy.accounting import training_step
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
 from noisewise.release.allocation import deviations
 
 __all__ = ["TensorNoise"]

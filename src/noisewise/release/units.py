@@ -24,10 +24,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
+from noisewise import checks
+from noisewise.privacy import Event, Ledger, Randomness
 from noisewise.privacy.statement_premises import WHOLE_UNITS
 from noisewise.privacy.units import identifiers_of, unit_codes
 
@@ -93,9 +91,9 @@ class Units:
     common: bool = False
 
     def __post_init__(self) -> None:
-        _validate.choice("rule", self.rule, RULES)
+        checks.choice("rule", self.rule, RULES)
         if self.parties is not None:
-            parties = _validate.integer("parties", self.parties, minimum=1)
+            parties = checks.integer("parties", self.parties, minimum=1)
             object.__setattr__(self, "parties", parties)
         if self.common and (self.parties is not None or self.rule == "weights"):
             raise ValueError(
@@ -298,7 +296,7 @@ def per_unit(
 
 def rows_at_most(units: Any, max_per_unit: int) -> int:
     """Return the bound on the rows of a unit, which makes no sense without units."""
-    limit = _validate.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
+    limit = checks.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
     if units is None and limit != 1:
         raise ValueError(
             f"max_per_unit={limit} bounds the rows of a unit, but no units= were given: give "

@@ -11,8 +11,8 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from noisewise import checks
 from noisewise.errors import MissingExtraError, UnsoundError
-from noisewise.privacy import _validate
 from noisewise.privacy.statement import round_up, single_up
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class EarlyStopping(Callback):
                 "say so with EarlyStopping(public=True); if not, plan a fixed number of steps."
             )
         self.monitor = monitor
-        self.patience = _validate.integer("patience", patience, minimum=1)
+        self.patience = checks.integer("patience", patience, minimum=1)
         self.minimise = ("accuracy" not in monitor) if minimise is None else minimise
         self.best = math.inf
         self.waited = 0

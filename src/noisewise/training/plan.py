@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients import Clipped, Estimator, PerLayer, Schedule
-from noisewise.privacy import Relation, _validate
+from noisewise.privacy import Relation
 from noisewise.privacy.accounting import ACCOUNTANTS
 from noisewise.release.allocation import ALLOCATIONS
 from noisewise.training import unit_rules
@@ -120,8 +121,8 @@ class Plan:
         self._check_length()
         self._check_batch()
         self._set("relation", Relation.of(self.relation).name)
-        _validate.choice("accountant", self.accountant, ACCOUNTANTS)
-        _validate.choice("noise", self.noise, ALLOCATIONS)
+        checks.choice("accountant", self.accountant, ACCOUNTANTS)
+        checks.choice("noise", self.noise, ALLOCATIONS)
         if isinstance(self.seed, bool) or not isinstance(self.seed, (int, type(None))):
             raise TypeError(f"seed must be an int, or None for secret noise, got {self.seed!r}")
         if not isinstance(self.assume_apart, bool):
@@ -159,7 +160,7 @@ class Plan:
         given = records if records is not None else public_size
         size = self.records if self.records is not None else given
         if size is not None:
-            size = _validate.integer("records", size, minimum=1)
+            size = checks.integer("records", size, minimum=1)
         constants = self._constants(size)
         if self.delta is not None and size is not None and self.delta > 1 / size:
             warnings.warn(
@@ -271,11 +272,11 @@ class Plan:
                 "follows from the other. Give the one that you want to fix, e.g. epsilon=2.0."
             )
         if self.epsilon is not None:
-            self._set("epsilon", _validate.positive("epsilon", self.epsilon))
+            self._set("epsilon", checks.positive("epsilon", self.epsilon))
         if self.noise_multiplier is not None:
             self._set(
                 "noise_multiplier",
-                _validate.positive(
+                checks.positive(
                     "noise_multiplier",
                     self.noise_multiplier,
                     hint="without noise there is no privacy; "
@@ -284,8 +285,8 @@ class Plan:
             )
         if self.delta is not None:
             hint = "Gaussian noise gives no epsilon at delta 0"
-            self._set("delta", _validate.positive("delta", self.delta, hint=hint))
-            _validate.fraction("delta", self.delta)
+            self._set("delta", checks.positive("delta", self.delta, hint=hint))
+            checks.fraction("delta", self.delta)
 
     def _check_length(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -294,17 +295,17 @@ class Plan:
                 f"steps={self.steps!r}; an epoch is 1/q steps. Give e.g. epochs=20."
             )
         if self.epochs is not None:
-            self._set("epochs", _validate.positive("epochs", self.epochs))
+            self._set("epochs", checks.positive("epochs", self.epochs))
         if self.steps is not None:
-            self._set("steps", _validate.integer("steps", self.steps, minimum=1))
+            self._set("steps", checks.integer("steps", self.steps, minimum=1))
 
     def _check_batch(self) -> None:
         if self.records is not None:
-            self._set("records", _validate.integer("records", self.records, minimum=1))
+            self._set("records", checks.integer("records", self.records, minimum=1))
         if self.batch_size is not None:
-            self._set("batch_size", _validate.positive("batch_size", self.batch_size))
+            self._set("batch_size", checks.positive("batch_size", self.batch_size))
         if self.sample_rate is not None:
-            self._set("sample_rate", _validate.probability("sample_rate", self.sample_rate))
+            self._set("sample_rate", checks.probability("sample_rate", self.sample_rate))
         if self._takes_all and self.sample_rate not in (None, 1.0):
             raise ValueError(
                 f"sampling='full' draws every record, so sample_rate is 1, got {self.sample_rate!r}"

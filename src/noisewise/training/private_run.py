@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.gradients import BoundedSum, GradientEngine
-from noisewise.nn.projections import Projectable, project
+from noisewise.nn import project
+from noisewise.nn.projections import Projectable
 from noisewise.privacy import Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.release import Query, release

@@ -11,9 +11,9 @@ from noisewise.errors import UnsoundError
 from noisewise.privacy import Relation, Statement
 from noisewise.privacy.statement import Preprocessing
 from noisewise.privacy.statement_premises import POISSON
+from noisewise.release import ONE_ROW
 from noisewise.release.noise import FLOATING_POINT
 from noisewise.release.steps import Steps, promise_of
-from noisewise.release.units import ONE_ROW
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.streamed import Streamed

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from noisewise.privacy import Pure, Selection
-from noisewise.privacy.accounting import calibrate, epsilon_of
-from noisewise.privacy.events import History, with_count
+from noisewise.privacy import History, Pure, Relation, Selection, epsilon_of
+from noisewise.privacy.accounting import calibrate
+from noisewise.privacy.events import with_count
 from noisewise.privacy.events.profile import Profile, profile_of
-from noisewise.privacy.relation import Relation
 from noisewise.privacy.trials import TrialNumber
 from noisewise.training import promise
 from noisewise.training.plan import Plan

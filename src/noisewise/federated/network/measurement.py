@@ -26,7 +26,7 @@ from noisewise.federated.questions import (
     RocQuestion,
 )
 from noisewise.federated.reading_questions import question_from_dict
-from noisewise.privacy.events import Event
+from noisewise.privacy import Event
 
 __all__ = ["Measurement", "curve_domain", "domains_of"]
 

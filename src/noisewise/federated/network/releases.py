@@ -45,9 +45,8 @@ from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.sharing.field import PRIME
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Ledger, Randomness, epsilon_of
+from noisewise.privacy.randomness import resolve
 from noisewise.release import NamedAccount, ThisProcess, release
 from noisewise.release.shares import with_share
 

@@ -16,8 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.grid import Grid
+from noisewise.ecdf import Budget, Grid
 from noisewise.federated.masking.neighbours import plan_neighbours
 from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
@@ -25,7 +24,7 @@ from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
 from noisewise.federated.protected import RECORD, Protected
 from noisewise.federated.sharing.bounded import BoundedCounts
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -19,7 +19,7 @@ from noisewise.federated.network.identity import write_new_key
 from noisewise.federated.network.study import TEST_PREFIX, Member, Server, Study
 from noisewise.federated.network.templates import ROUTES, member_text, server_text, study_text
 from noisewise.federated.protected import RECORD, Protected
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 
 __all__ = ["Trial", "free_port", "make_trial"]
 

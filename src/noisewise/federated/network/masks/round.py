@@ -27,7 +27,7 @@ from noisewise.federated.network.threat import rows_of
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release.shares import with_share
 
 __all__ = ["RELEASE", "STAGES", "MaskedRound"]
