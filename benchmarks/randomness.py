@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks import interleaved, table
-from noisewise.privacy.discrete import discrete_gaussian, discrete_laplace
+from noisewise.privacy.randomness.discrete import discrete_gaussian, discrete_laplace
 from noisewise.privacy.randomness import Randomness
 
 COUNT = 1_000_000

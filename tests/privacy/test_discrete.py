@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from noisewise.privacy import discrete
-from noisewise.privacy.discrete import (
+from noisewise.privacy.randomness import discrete
+from noisewise.privacy.randomness.discrete import (
     bernoulli_exp,
     discrete_gaussian,
     discrete_gaussian_pmf,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds.arithmetic import hypotenuse
+from noisewise.arithmetic import hypotenuse
 from noisewise.bounds.graph import Graph, trace
 from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.layer import LayerBounds, NormMemory, Signal

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from noisewise import checks
-from noisewise.bounds.arithmetic import product, total
+from noisewise.arithmetic import product, total
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.graph import Graph
 from noisewise.bounds.improvements import (

@@ -69,7 +69,7 @@ def audit(
     """
     from noisewise.auditing import NoiseModel
     from noisewise.auditing import audit as run
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     if report is not None and not report.absolute().parent.is_dir():
         raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")

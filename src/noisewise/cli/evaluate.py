@@ -104,7 +104,7 @@ def evaluate(
 
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
-    from noisewise.datasets.working import working
+    from noisewise.working import working
     from noisewise.ecdf import private_confusion, private_evaluation, private_regression_errors
 
     for path in (report, statement):
@@ -236,7 +236,7 @@ def _of_engine(
 
 def _of_model(path: Path, model: Path, ledger: Path | None, span: _Span) -> _Asked:
     from noisewise.cli.predictions import of_model
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     with working("reading the records and predicting"):
         said = of_model(path, model)
@@ -257,7 +257,7 @@ def _of_file(
     ledger: Path | None,
     span: _Span,
 ) -> _Asked:
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     with working("reading the predictions"):
         y, values, positive = read_predictions(path, label, score, pos_label, schema, regression)
@@ -463,7 +463,7 @@ def _publish_curves(
 ) -> None:
     """Write and show measures with their curves."""
     from noisewise.cli.predictions import finite
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     promise = found.statement()
     if report is not None:

@@ -37,7 +37,7 @@ def prove(
     """
     from torch import nn
 
-    from noisewise.datasets.working import working
+    from noisewise.working import working
     from noisewise.gradients import prove_apart
 
     built: Any = load_object(program)

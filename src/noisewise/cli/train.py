@@ -104,7 +104,7 @@ def train(
         summary_of,
     )
     from noisewise.cli.training_run import begin, finishing
-    from noisewise.datasets.working import working
+    from noisewise.working import working
     from noisewise.release import compose
 
     _check_folders(report, out, ledger)
@@ -230,7 +230,7 @@ def _warn(texts: Iterable[str]) -> None:
 def _others(records: Any, model: Any, settings: dict[str, Any]) -> list[Comparison]:
     """Train what a private model is compared with: flat clipping, and no privacy."""
     from noisewise.cli.training_job import Comparison, train_plain, train_private
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     rows = []
     if settings["gradients"] not in ("auto", "clipped"):

@@ -41,7 +41,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Setting,
 )
 from noisewise.privacy import Randomness, Relation, Statement
-from noisewise.privacy.discrete import exact_scale
+from noisewise.privacy.randomness.discrete import exact_scale
 from noisewise.privacy.units import unit_codes
 from noisewise.release import (
     ONE_ROW,

@@ -13,7 +13,7 @@ from noisewise.ecdf.group_sums import PUBLIC_CUTS, UNIT, Held, group_of, to_unit
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.tables import Column
 from noisewise.privacy import Event, Pure, Randomness, Relation, Sensitivity
-from noisewise.privacy.discrete import exact_scale
+from noisewise.privacy.randomness.discrete import exact_scale
 from noisewise.release import (
     ONE_ROW,
     Account,

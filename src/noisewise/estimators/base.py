@@ -28,7 +28,7 @@ from noisewise.datasets.preflight import (
     look_at_numbers,
     look_at_rows,
 )
-from noisewise.datasets.working import working
+from noisewise.working import working
 from noisewise.estimators import tuning
 from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.bounds import Graph, Improvements, Propagation, loss_rule_for, propagate, trace
-from noisewise.bounds.arithmetic import hypotenuse, total
+from noisewise.arithmetic import hypotenuse, total
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.certificate import bounds_its_input
 from noisewise.bounds.norms.lengths import row_norms

@@ -31,7 +31,7 @@ from noisewise.privacy import (
     epsilon_of,
 )
 from noisewise.privacy.accounting import calibrate, tightest
-from noisewise.privacy.discrete import exact_scale
+from noisewise.privacy.randomness.discrete import exact_scale
 from noisewise.release import (
     GaussianNoise,
     GridNoise,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose
+from noisewise.arithmetic import loose
 from noisewise.bounds.rules.activation import Constants, ElementwiseRule
 
 __all__ = [

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.bounds import Call, register
-from noisewise.bounds.arithmetic import product
+from noisewise.arithmetic import product
 from noisewise.bounds.rules.linear import IdentityRule
 
 __all__ = ["AdaptiveClipGradient", "ClipGradient", "RenewGradient"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, quotient
+from noisewise.arithmetic import loose, product, quotient
 from noisewise.bounds.norms import spectral_norm
 from noisewise.bounds.norms.lengths import row_norms
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.bounds import Call, register
-from noisewise.bounds.arithmetic import quotient, root
+from noisewise.arithmetic import quotient, root
 from noisewise.bounds.rules.linear import IdentityRule
 from noisewise.bounds.rules.normalisation import Groups, NormalisationRule
 

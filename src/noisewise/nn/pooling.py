@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, root
+from noisewise.arithmetic import loose, product, root
 from noisewise.bounds.rules.pooling import MeanPoolRule, check_axes, windows_of
 from noisewise.bounds.rules.windows import each, largest_count
 

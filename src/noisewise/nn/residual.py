@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, total
+from noisewise.arithmetic import loose, product, total
 from noisewise.bounds.rules.vectors import wide
 
 __all__ = ["ConvexMix", "LipschitzResidual"]

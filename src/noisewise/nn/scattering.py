@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from noisewise import checks
 from noisewise.bounds import Call, LayerRule, Signal, register, rule_for
-from noisewise.bounds.arithmetic import product, root
+from noisewise.arithmetic import product, root
 from noisewise.bounds.layer import Shape
 from noisewise.bounds.rules.scattering import Band, bank_energy, line_spectrum
 from noisewise.bounds.rules.windows import copies, padding_sources

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from noisewise.bounds.arithmetic import loose, product, root
+from noisewise.arithmetic import loose, product, root
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.windows import (

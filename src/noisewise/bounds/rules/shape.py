@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from noisewise.bounds.arithmetic import hypotenuse, product, root
+from noisewise.arithmetic import hypotenuse, product, root
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.linear import IdentityRule

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from noisewise.bounds.arithmetic import product, root
+from noisewise.arithmetic import product, root
 from noisewise.bounds.norms import spectral_norm
 
 __all__ = [

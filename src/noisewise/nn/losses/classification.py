@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from noisewise import checks
 from noisewise.bounds import Signal, register_loss
-from noisewise.bounds.arithmetic import loose, product, quotient, root
+from noisewise.arithmetic import loose, product, quotient, root
 from noisewise.bounds.losses import constants
 from noisewise.bounds.losses.torch_losses import class_labels, reduce_entries, to_simplex
 from noisewise.bounds.rules.vectors import largest_entry, wide

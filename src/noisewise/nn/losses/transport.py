@@ -9,7 +9,7 @@ from torch import Tensor
 
 from noisewise import checks
 from noisewise.bounds import Signal, register_loss
-from noisewise.bounds.arithmetic import hypotenuse, loose
+from noisewise.arithmetic import hypotenuse, loose
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import RecordLoss, RecordLossRule, signs
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisewise.bounds.arithmetic import hypotenuse, loose, product, quotient, root, total
+from noisewise.arithmetic import hypotenuse, loose, product, quotient, root, total
 
 sizes = st.floats(min_value=1e-100, max_value=1e100)
 
