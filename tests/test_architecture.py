@@ -1,6 +1,7 @@
 """Dependencies point downward only: who may import whom, read from the source itself."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import noisewise
 
 ROOT = Path(noisewise.__file__).parent
 
-#: What each subpackage may import besides itself; errors and the version are free to all.
+#: What each subpackage may import besides itself and what is free to all.
 ALLOWED = {
+    "files": set(),
     "privacy": set(),
     "release": {"privacy"},
     "mechanisms": {"privacy", "release"},
@@ -38,7 +40,7 @@ ALLOWED = {
     "analysis": {"privacy", "release", "bounds", "nn", "gradients", "training", "ecdf"},
     "reports": {"privacy"},
 }
-FREE = {"errors", "_version"}
+FREE = {"errors", "_version", "arithmetic", "checks", "files", "working"}
 #: Names that a package shows and another one makes: imported when first used.
 SHOWN = {
     "privacy/__init__.py imports noisewise.mechanisms",
@@ -78,6 +80,30 @@ def test_dependencies_point_downward(package):
         return
     assert package in ALLOWED, f"say in this test what {package} may import"
     assert set(offences(package, ALLOWED[package])) <= SHOWN
+
+
+def reaching_in():
+    """Imports of another package's modules instead of what its `__init__` shows."""
+    for path in sorted(ROOT.rglob("*.py")):
+        own = path.relative_to(ROOT).parts[0]
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            package, *inside = node.module.split(".")[1:] or [""]
+            if package in (own, "") or not (ROOT / package).is_dir():
+                continue
+            face = ROOT.joinpath(package, *inside, "__init__.py")
+            if not face.is_file():
+                yield f"{path.relative_to(ROOT)} imports from {node.module}"
+                continue
+            shown = getattr(importlib.import_module(node.module), "__all__", ())
+            hidden = {alias.name for alias in node.names} - set(shown)
+            if hidden:
+                yield f"{path.relative_to(ROOT)}: {node.module} does not show {sorted(hidden)}"
+
+
+def test_packages_are_imported_by_their_faces():
+    assert list(reaching_in()) == []
 
 
 def test_the_check_notices_an_upward_import():

@@ -5,7 +5,7 @@ import time
 
 from rich.console import Console
 
-from noisewise.datasets import working as module
+from noisewise import working as module
 from noisewise.working import working
 
 

@@ -15,8 +15,8 @@ from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.errors import UnsoundError
 from noisewise.federated import SharedNoise
 from noisewise.federated.noise import SharedBlock, gaussian_sum_distance
-from noisewise.privacy.randomness.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.randomness.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
 from noisewise.release import polya as polya_module
 from noisewise.release.polya import _bounds, _decide, _estimate, _exact, polya, polya_pmf
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from noisewise.privacy.randomness import discrete
+from noisewise.privacy.randomness import Randomness, discrete
 from noisewise.privacy.randomness.discrete import (
     bernoulli_exp,
     discrete_gaussian,
@@ -25,7 +25,6 @@ from noisewise.privacy.randomness.discrete import (
     discrete_laplace_variance,
     exact_scale,
 )
-from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.randomness.exponential import Exponentials, _high_product, exponentials
 
 ALARM = 1e-6

@@ -23,7 +23,7 @@ from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.layer import LayerBounds, NormMemory, Signal
 from noisewise.bounds.losses import loss_rule_for, per_record
 from noisewise.bounds.propagation import Propagation, propagate
-from noisewise.privacy.statement import round_up
+from noisewise.privacy import round_up
 
 if TYPE_CHECKING:
     import pandas as pd

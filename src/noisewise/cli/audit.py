@@ -118,7 +118,7 @@ def audit(
 def _claim(
     epsilon: float | None, delta: float | None, statement: Path | None
 ) -> Statement | float | None:
-    from noisewise.privacy.verification import read_statement
+    from noisewise.privacy import read_statement
 
     if statement is not None:
         if epsilon is not None:

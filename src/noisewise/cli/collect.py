@@ -102,7 +102,7 @@ def _ask(
 ) -> Any:
     from noisewise import federated
     from noisewise.federated import EcdfQuestion, HistogramQuestion, RocQuestion
-    from noisewise.federated.network.measurement import curve_domain
+    from noisewise.federated.network import curve_domain
     from noisewise.privacy.randomness import resolve
 
     study = settings.study
@@ -194,7 +194,7 @@ def _rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _show(numbers: dict[str, Any], promise: Statement | None, taken: list[Taken]) -> None:
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     title = NOT_PRIVATE
     if promise is not None:

@@ -71,8 +71,7 @@ def contribute(
     """
     from noisewise.cli.evaluate import is_engine
     from noisewise.cli.predictions import look_at_contribution
-    from noisewise.federated.network import ClientSettings, contribution
-    from noisewise.federated.network.threat import rows_of
+    from noisewise.federated.network import ClientSettings, contribution, rows_of
 
     settings = ClientSettings.read(config)
     records = read_records(
@@ -107,7 +106,7 @@ def read_records(
     """
     from noisewise.cli.evaluate import is_engine, positive_of, read_predictions, read_units
     from noisewise.federated import Records
-    from noisewise.privacy.units import unit_codes
+    from noisewise.privacy import unit_codes
 
     if is_engine(str(where), query, table):
         from noisewise.ecdf import open_table

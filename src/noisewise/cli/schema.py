@@ -65,8 +65,7 @@ def check(
 
     Example: noisewise schema check patients.toml patients.csv
     """
-    from noisewise.datasets import Schema, SchemaError
-    from noisewise.datasets.preflight import look_at
+    from noisewise.datasets import Schema, SchemaError, look_at
     from noisewise.working import working
 
     console = Console(highlight=False)

@@ -20,13 +20,27 @@ from noisewise.datasets.download import Transfer
 from noisewise.datasets.drafting import draft_schema
 from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.loading import load, load_images, load_table
-from noisewise.datasets.reading import read_table
+from noisewise.datasets.places import cache_folder, find_file, read_verified
+from noisewise.datasets.preflight import (
+    LOOKED,
+    Look,
+    look_at,
+    look_at_budget,
+    look_at_columns,
+    look_at_names,
+    look_at_names_alone,
+    look_at_numbers,
+    look_at_rows,
+    look_at_target,
+)
+from noisewise.datasets.reading import read_cells, read_table, text_numbers
 from noisewise.datasets.registry import DatasetInfo, info, list_datasets
 from noisewise.datasets.schema import Schema
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport
 from noisewise.datasets.schemas import schema_for
 
 __all__ = [
+    "LOOKED",
     "Binary",
     "Categorical",
     "CodeRanges",
@@ -38,6 +52,7 @@ __all__ = [
     "FileFormat",
     "Identifier",
     "Images",
+    "Look",
     "Numeric",
     "Ordinal",
     "Schema",
@@ -46,13 +61,26 @@ __all__ = [
     "Table",
     "Transfer",
     "YesNo",
+    "cache_folder",
     "content_hash",
     "draft_schema",
+    "find_file",
     "info",
     "list_datasets",
     "load",
     "load_images",
     "load_table",
+    "look_at",
+    "look_at_budget",
+    "look_at_columns",
+    "look_at_names",
+    "look_at_names_alone",
+    "look_at_numbers",
+    "look_at_rows",
+    "look_at_target",
+    "read_cells",
     "read_table",
+    "read_verified",
     "schema_for",
+    "text_numbers",
 ]

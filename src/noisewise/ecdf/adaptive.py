@@ -44,7 +44,7 @@ from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
 from noisewise.privacy import Pure, Randomness, Relation, Sensitivity
-from noisewise.privacy.randomness.discrete import exact_scale
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     Account,
     Envelope,

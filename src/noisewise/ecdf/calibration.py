@@ -23,7 +23,7 @@ from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import curve_mechanism, dp_ecdf
 from noisewise.ecdf.group_sums import (
     ROUNDED,
-    UNIT,
+    SUM_UNIT,
     Family,
     GroupSums,
     Held,
@@ -48,10 +48,10 @@ from noisewise.release import (
     StatedNumber,
     StatedTuple,
     compose,
+    one_vocabulary,
     per_unit,
     together,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -336,11 +336,11 @@ def measure_calibration(
         return release_sums(
             None,
             [
-                SummedFamily(("count",), summed["weight"][:, None], UNIT, COUNT_SHARE, made),
+                SummedFamily(("count",), summed["weight"][:, None], SUM_UNIT, COUNT_SHARE, made),
                 SummedFamily(
-                    ("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE, made
+                    ("residual",), summed["residual"][:, None], SUM_UNIT, RESIDUAL_SHARE, made
                 ),
-                SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE, made),
+                SummedFamily(("place",), summed["place"][:, None], SUM_UNIT, PLACE_SHARE, made),
             ],
             cuts,
             **options,
@@ -350,11 +350,11 @@ def measure_calibration(
     edges = np.concatenate([[0.0], cuts, [1.0]])
     half = np.diff(edges) / 2
     place = np.clip((predictions - edges[group]) / half[group] - 1, -1.0, 1.0)
-    ones = np.full((labels.size, 1), UNIT, np.int64)
+    ones = np.full((labels.size, 1), SUM_UNIT, np.int64)
     families = [
-        Family(("count",), ones, UNIT, COUNT_SHARE),
-        Family(("residual",), to_units(labels - predictions)[:, None], UNIT, RESIDUAL_SHARE),
-        Family(("place",), to_units(place)[:, None], UNIT, PLACE_SHARE),
+        Family(("count",), ones, SUM_UNIT, COUNT_SHARE),
+        Family(("residual",), to_units(labels - predictions)[:, None], SUM_UNIT, RESIDUAL_SHARE),
+        Family(("place",), to_units(place)[:, None], SUM_UNIT, PLACE_SHARE),
     ]
     return release_sums(group, families, cuts, **options, held=held)
 
@@ -362,7 +362,9 @@ def measure_calibration(
 def calibration_event(epsilon: float, relation: Relation) -> Event:
     """Return what :func:`measure_calibration` costs, whatever the groups are."""
     shares = (COUNT_SHARE, RESIDUAL_SHARE, PLACE_SHARE)
-    return group_mechanism(1, (1, 1, 1), (UNIT, UNIT, UNIT), shares, epsilon, relation).event
+    return group_mechanism(
+        1, (1, 1, 1), (SUM_UNIT, SUM_UNIT, SUM_UNIT), shares, epsilon, relation
+    ).event
 
 
 class _Curve(NamedTuple):

@@ -29,8 +29,15 @@ from noisewise.ecdf.sources.tables import Column, column_of, rows_at_hand
 from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
 from noisewise.privacy import Randomness, Relation, Statement
 from noisewise.privacy.randomness import resolve
-from noisewise.release import ONE_ROW, LedgerOrPath, PerUnit, compose, per_unit, together
-from noisewise.release.words import one_vocabulary
+from noisewise.release import (
+    ONE_ROW,
+    LedgerOrPath,
+    PerUnit,
+    compose,
+    one_vocabulary,
+    per_unit,
+    together,
+)
 
 __all__ = ["Evaluation", "private_evaluation"]
 

@@ -31,10 +31,10 @@ from noisewise.release import (
     Promise,
     StatedTuple,
     ThisProcess,
+    one_vocabulary,
     per_unit,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

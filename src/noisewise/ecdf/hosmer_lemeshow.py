@@ -67,17 +67,17 @@ from noisewise.release import (
     Promise,
     as_rows,
     compose,
+    one_vocabulary,
     per_unit,
     together,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["HosmerLemeshow", "clipped_root", "dp_hosmer_lemeshow", "root_sensitivity"]
 
-WHAT = "Hosmer-Lemeshow test"
+HOSMER_LEMESHOW = "Hosmer-Lemeshow test"
 METHODS = ("residual", "thesis", "statistic")
 # Parts of the budget for the curve, by method; "thesis" takes (L + 1) / (L + 5).
 CURVE_SHARE = {"residual": 0.4, "statistic": 0.4}
@@ -238,7 +238,7 @@ def dp_hosmer_lemeshow(
         public_count(predictions.number(points, SUMMED[method]), relation)
     else:
         public_count(len(scores), relation, held)
-    share = _curve_share(method, bins)
+    share = curve_share_of(method, bins)
     curve = None
     rest = budget.epsilon
     kind = "thesis" if method == "thesis" and delta == 0 else "auto"
@@ -294,10 +294,12 @@ def dp_hosmer_lemeshow(
             relation=relation,
             rng=source,
             account=account,
-            what=WHAT,
+            what=HOSMER_LEMESHOW,
             held=held,
         )
-    found = _from_curve(curve, sums) if residual and curve is not None else _from_sums(sums)
+    found = (
+        groups_from_curve(curve, sums) if residual and curve is not None else groups_from_sums(sums)
+    )
     return judged(
         found,
         curve,
@@ -349,14 +351,14 @@ def _event(method: str, epsilon: float, relation: Relation) -> Event:
     return group_mechanism(1, columns, bounds, shares, epsilon, relation).event
 
 
-def _curve_share(method: str, bins: int) -> float:
+def curve_share_of(method: str, bins: int) -> float:
     if method != "thesis":
         return CURVE_SHARE[method]
     height = math.ceil(math.log2(checks.integer("bins", bins, minimum=2)))
     return (height + 1) / (height + 5)
 
 
-def _from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
+def groups_from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
     """Read the numbers of each group off the curve, with D from the sums."""
     edges = curve.grid.edges
     middle = (edges[1:] + edges[:-1]) / 2
@@ -378,7 +380,7 @@ def _from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
     )
 
 
-def _from_sums(sums: GroupSums) -> Groups:
+def groups_from_sums(sums: GroupSums) -> Groups:
     """Use Algorithm 10's four sums; expected numbers below 1 are raised to 1."""
     one = np.maximum(sums.columns["expected_1"], 1.0)
     zero = np.maximum(sums.columns["expected_0"], 1.0)

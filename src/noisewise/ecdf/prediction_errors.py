@@ -22,7 +22,7 @@ from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.group_sums import (
     ROUNDED,
-    UNIT,
+    SUM_UNIT,
     Family,
     GroupSums,
     Held,
@@ -34,8 +34,7 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.privacy import Event, Randomness, Relation, Statement
 from noisewise.privacy.randomness import resolve
-from noisewise.release import ONE_ROW, LedgerOrPath, per_unit
-from noisewise.release.words import one_vocabulary
+from noisewise.release import ONE_ROW, LedgerOrPath, one_vocabulary, per_unit
 
 __all__ = [
     "PrivateConfusion",
@@ -169,14 +168,14 @@ def private_confusion(
     cells = np.zeros((len(true), len(names)), np.int64)
     for row, one in enumerate(listed):
         for column, other in enumerate(listed):
-            cells[:, row * len(listed) + column] = UNIT * ((true == one) & (said == other))
+            cells[:, row * len(listed) + column] = SUM_UNIT * ((true == one) & (said == other))
     bounded = per_unit(units, max_per_unit, source)
     held = Held.of(bounded, units, len(true))
     most = ONE_ROW if bounded is None else bounded.contribution
     with account_of(ledger, relation, Budget(epsilon, 0.0), most) as account:
         sums = release_sums(
             np.zeros(len(true), np.intp),
-            [Family(names, cells, UNIT, 1.0)],
+            [Family(names, cells, SUM_UNIT, 1.0)],
             _NO_CUTS,
             epsilon=epsilon,
             relation=relation,
@@ -191,7 +190,7 @@ def private_confusion(
 
 def confusion_event(classes: int, epsilon: float, relation: Relation) -> Event:
     """Return what :func:`private_confusion` costs."""
-    return group_mechanism(1, (classes**2,), (UNIT,), (1.0,), epsilon, relation).event
+    return group_mechanism(1, (classes**2,), (SUM_UNIT,), (1.0,), epsilon, relation).event
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,7 +356,7 @@ def private_regression_errors(
         "target_square": place**2,
     }
     families = [
-        Family((name,), np.minimum(to_units(values[name]), UNIT)[:, None], UNIT, share)
+        Family((name,), np.minimum(to_units(values[name]), SUM_UNIT)[:, None], SUM_UNIT, share)
         for name, share in _SUMS.items()
     ]
     bounded = per_unit(units, max_per_unit, source)
@@ -382,4 +381,4 @@ def regression_event(epsilon: float, relation: Relation) -> Event:
     """Return what :func:`private_regression_errors` costs."""
     number = len(_SUMS)
     shares = tuple(_SUMS.values())
-    return group_mechanism(1, (1,) * number, (UNIT,) * number, shares, epsilon, relation).event
+    return group_mechanism(1, (1,) * number, (SUM_UNIT,) * number, shares, epsilon, relation).event

@@ -34,7 +34,7 @@ from noisewise.ecdf.options import QuantileOptions
 from noisewise.ecdf.quantile_model import Way, best, needs_size
 from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
+from noisewise.ecdf.search import MOST_QUANTILES, QuantileSearch, cells_for, part_of
 from noisewise.ecdf.sources.tables import rows_in_memory, without_others
 from noisewise.privacy import (
     Event,
@@ -44,26 +44,30 @@ from noisewise.privacy import (
     Sensitivity,
     Statement,
     ZeroConcentrated,
+    tightest,
 )
-from noisewise.privacy.accounting import tightest
 from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Aggregator,
+    Coarse,
     Contribution,
+    Decimals,
     Envelope,
     LedgerOrPath,
     PerUnit,
     Query,
+    RankChoice,
+    Ranked,
+    RankLimit,
     Release,
     ThisProcess,
+    one_vocabulary,
     open_account,
     per_unit,
     release,
+    spread_of,
 )
-from noisewise.release.decimals import Coarse, Decimals
-from noisewise.release.rank_choice import Limit, RankChoice, Ranked, spread_of
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -223,7 +227,7 @@ def dp_quantile(
             return _from_curve(curve, wanted)
         if mechanism == "search":
             spent = rest if rest is not budget else set_aside()
-            found = Search(domain, different).run(look, spent)
+            found = QuantileSearch(domain, different).run(look, spent)
             said = f"{_named(different)}, searched for in {found.looks} looks at counts; the last: "
             promise = replace(
                 found.curve.promise,
@@ -296,7 +300,7 @@ def plan_quantiles(
             )
             spread = spread_of(1 - q if upper else q, planned, total)
             beyond = math.ceil(unlikely * float(spread) / float(of_limit) * (1 + 1e-9)) + 1
-            limits.append(Limit(q, beyond, upper, of_limit))
+            limits.append(RankLimit(q, beyond, upper, of_limit))
     how = "exponential mechanism over ranks" + (", recursive splitting" if levels > 1 else "")
     rows = f" for {contribution.rows} rows of a unit" if contribution.of_units else ""
     public = "units" if contribution.of_units else "records"

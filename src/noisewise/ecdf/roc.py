@@ -22,8 +22,7 @@ from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
 from noisewise.privacy import Statement
-from noisewise.release import StatedNumber, StatedTuple
-from noisewise.release.words import one_vocabulary
+from noisewise.release import StatedNumber, StatedTuple, one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,8 +189,8 @@ class PrivateROC:
             band = self.confidence_band(level)
             x = np.linspace(0.0, 1.0, 1001)
             # Steps: between two thresholds the curve is monotone and nothing more is known.
-            upper = _steps(x, band.fpr_low, band.tpr_high, side="right")
-            lower = _steps(x, band.fpr_high, band.tpr_low, side="left")
+            upper = values_of_steps(x, band.fpr_low, band.tpr_high, side="right")
+            lower = values_of_steps(x, band.fpr_high, band.tpr_low, side="left")
             shade: dict[str, Any] = {"alpha": 0.2, "color": drawn.get_color(), "linewidth": 0}
             ax.fill_between(x, lower, upper, label=f"{level:.0%} region", **shade)
         ax.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--")
@@ -212,7 +211,7 @@ class PrivateROC:
         )
 
 
-def _steps(
+def values_of_steps(
     x: FloatArray, at: FloatArray, value: FloatArray, side: Literal["left", "right"]
 ) -> FloatArray:
     """Value of a monotone curve: of the next known point, or (side left) of the last one."""

@@ -19,8 +19,7 @@ from typing import Any
 
 from noisewise.errors import LedgerError, LedgerRolledBackError
 from noisewise.files import locked, private_file, replace_file
-from noisewise.privacy.ledger_book import LedgerHead
-from noisewise.privacy.ledger_witness import Seen, Witness
+from noisewise.privacy import LedgerHead, Seen, Witness
 
 __all__ = ["StreamState"]
 

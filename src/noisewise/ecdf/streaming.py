@@ -42,10 +42,15 @@ from noisewise.errors import LedgerError
 from noisewise.privacy import Event, Ledger, Pure, Randomness, Statement
 from noisewise.privacy.events import event_from_dict
 from noisewise.privacy.randomness import resolve
-from noisewise.release import Query, ThisProcess, release
-from noisewise.release.slots import NoiseSlots
-from noisewise.release.stream import SegmentAccount, StreamAccount
-from noisewise.release.words import one_vocabulary
+from noisewise.release import (
+    NoiseSlots,
+    Query,
+    SegmentAccount,
+    StreamAccount,
+    ThisProcess,
+    one_vocabulary,
+    release,
+)
 
 __all__ = ["StreamingCounter"]
 

@@ -54,11 +54,11 @@ from noisewise.release import (
     LedgerOrPath,
     PerUnit,
     Promise,
+    one_vocabulary,
     parties_of,
     per_unit,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 __all__ = ["TwoClassCounts", "TwoCurves", "count_two_classes", "two_curve_mechanism"]
 

@@ -18,17 +18,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
 from noisewise import checks
-from noisewise.datasets import Schema
-from noisewise.datasets.preflight import (
+from noisewise.datasets import (
     LOOKED,
     Look,
+    Schema,
     look_at_budget,
     look_at_columns,
     look_at_names,
     look_at_numbers,
     look_at_rows,
 )
-from noisewise.working import working
 from noisewise.estimators import tuning
 from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
@@ -51,12 +50,9 @@ from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
 from noisewise.privacy import Event, LedgerHead, Statement
-from noisewise.release import Account, SealedAccount, compose, digest_of, name_of_unit
-from noisewise.training import Plan, Polyak, fit
-from noisewise.training.plan import RECORD
-from noisewise.training.resolved import noise_beside
-from noisewise.training.unit_rules import UNIT
-from noisewise.training.units import UnitTable
+from noisewise.release import UNIT_NAME, Account, SealedAccount, compose, digest_of, name_of_unit
+from noisewise.training import ONE_RECORD, Plan, Polyak, UnitTable, fit, noise_beside
+from noisewise.working import working
 
 __all__ = ["PrivateEstimator"]
 
@@ -247,7 +243,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- training -----------------------------------------------------------------------
 
-    def _plan(self, rows: int, unit: str = RECORD) -> Plan:
+    def _plan(self, rows: int, unit: str = ONE_RECORD) -> Plan:
         plan = Plan(
             unit=unit,
             gradients=self._gradients(),
@@ -269,8 +265,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _unit(self, called: str | None) -> str:
         """What is protected: a record, or a unit as it is called, there or in the ledger."""
         if called is None:
-            return RECORD
-        said = "" if called == UNIT else called
+            return ONE_RECORD
+        said = "" if called == UNIT_NAME else called
         return self._unit_name or said or name_of_unit(self.ledger)
 
     def _beside(self) -> tuple[Event, ...]:

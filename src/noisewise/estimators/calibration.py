@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from noisewise.estimators.network import Array
 from noisewise.privacy import Pure, Randomness, Sensitivity
-from noisewise.privacy.randomness.discrete import exact_scale
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     Account,
     IntegerNoise,

@@ -8,9 +8,8 @@ from typing import Any
 from noisewise import checks
 from noisewise.estimators import tuning
 from noisewise.estimators.encoding import resolve_schema
-from noisewise.gradients import Estimator
-from noisewise.gradients.registry import words
-from noisewise.nn.projections import PROJECTIONS
+from noisewise.gradients import Estimator, rule_words
+from noisewise.nn import PROJECTIONS
 from noisewise.privacy import Ledger
 
 __all__ = ["check_settings"]
@@ -49,7 +48,7 @@ def check_settings(estimator: Any) -> None:
         raise ValueError("pictures have no schema: give either features or schema")
     if estimator.tune is not None:
         tuning.tuning_of(estimator.tune)
-    known = ("auto", *words())
+    known = ("auto", *rule_words())
     given = estimator.gradients
     if not (given in known if isinstance(given, str) else isinstance(given, Estimator)):
         raise ValueError(

@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
 from noisewise import checks
-from noisewise.datasets.preflight import Look, look_at_target
+from noisewise.datasets import Look, look_at_target
 from noisewise.estimators.base import LOSS_CLIP, PICTURE_CLIP, PrivateEstimator
 from noisewise.estimators.calibration import (
     CLIPPED_SLOPE,
@@ -26,7 +26,7 @@ from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError
 from noisewise.nn.losses import CrossEntropy
 from noisewise.privacy import Event, Statement
-from noisewise.training.streams import Streams
+from noisewise.training import Streams
 
 __all__ = ["PrivateClassifier"]
 

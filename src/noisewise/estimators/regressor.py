@@ -10,8 +10,7 @@ import torch
 from sklearn.base import RegressorMixin
 from torch import nn
 
-from noisewise.datasets import Numeric
-from noisewise.datasets.preflight import Look, look_at_target
+from noisewise.datasets import Look, Numeric, look_at_target
 from noisewise.estimators.base import PrivateEstimator
 from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError

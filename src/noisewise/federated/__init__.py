@@ -13,7 +13,7 @@ from noisewise.federated.flower import FlowerAggregator
 from noisewise.federated.function_sharing import FunctionSharing
 from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.noise import SharedNoise
-from noisewise.federated.protected import Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.questions import (
     EcdfQuestion,
     HistogramQuestion,
@@ -25,6 +25,7 @@ from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
 
 __all__ = [
+    "EACH_RECORD",
     "AcrossParties",
     "Aggregator",
     "Domain",

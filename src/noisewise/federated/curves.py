@@ -12,25 +12,34 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf import Budget, HosmerLemeshow, PrivateECDF, PrivateHistogram, PrivateROC
-from noisewise.ecdf.calibration import quantile_cuts
-from noisewise.ecdf.counting import account_of
-from noisewise.ecdf.group_sums import checked_cuts
-from noisewise.ecdf.hosmer_lemeshow import _curve_share, _from_curve, _from_sums, judged
-from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.options import CountOptions, CurveOptions
-from noisewise.ecdf.search import MOST_QUANTILES, Search
+from noisewise.ecdf import (
+    MOST_QUANTILES,
+    Budget,
+    CountOptions,
+    CurveOptions,
+    HosmerLemeshow,
+    PrivateECDF,
+    PrivateHistogram,
+    PrivateROC,
+    QuantileSearch,
+    account_of,
+    checked_cuts,
+    curve_share_of,
+    groups_from_curve,
+    groups_from_sums,
+    judged,
+    quantile_cuts,
+)
+from noisewise.ecdf.mechanisms import FloatArray
 from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.privacy import Pure, Randomness, Relation
 from noisewise.privacy.randomness import resolve
-from noisewise.release import Envelope, LedgerOrPath, together
-from noisewise.release.decimals import Decimals
-from noisewise.release.words import one_vocabulary
+from noisewise.release import Decimals, Envelope, LedgerOrPath, one_vocabulary, together
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -148,7 +157,9 @@ def quantiles(
     units, limit = rest.get("units"), rest.get("max_per_unit", 1)
     most = _records(parties, aggregator, units, limit, source)[1].contribution
     domain = Decimals(*_pair(bounds))
-    search = Search(domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()})))
+    search = QuantileSearch(
+        domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
+    )
     with account_of(ledger, relation, budget, most) as account:
         envelope = Envelope(account, most.told(Pure(epsilon)), source)
 
@@ -297,7 +308,7 @@ def hosmer_lemeshow(
             raise ValueError("predictions must be probabilities in [0, 1]")
     domain = Domain(0.0, 1.0, bins, labelled=True)
     points = None if cuts is None else checked_cuts(cuts)
-    share = _curve_share(method, bins)
+    share = curve_share_of(method, bins)
     curve = None
     rest = budget.epsilon
     kind = "thesis" if method == "thesis" and delta == 0 else "auto"
@@ -327,7 +338,9 @@ def hosmer_lemeshow(
                 points = quantile_cuts(curve, groups)
         sums = answered(sums_over(points), aggregator, records, account, source)
     found = (
-        _from_curve(curve, sums) if method == "residual" and curve is not None else _from_sums(sums)
+        groups_from_curve(curve, sums)
+        if method == "residual" and curve is not None
+        else groups_from_sums(sums)
     )
     return judged(
         found,
@@ -386,12 +399,12 @@ def _records(
                 "the parties' records are where they are, and this aggregator asks for them there: "
                 "give None in their place, and no units: what is protected stands in the study"
             )
-        return [], getattr(aggregator, "protects", RECORD)
+        return [], getattr(aggregator, "protects", EACH_RECORD)
     if parties is None or len(parties) == 0:
         raise ValueError("there are no parties: give a list with one entry for each")
     held = [Records.of(party, pos_label) for party in parties]
     protects = Protected.of(units, max_per_unit, len(held))
-    if protects == RECORD:
-        return held, RECORD
+    if protects == EACH_RECORD:
+        return held, EACH_RECORD
     (own,) = source.spawn(1)
     return protects.at_parties(held, units, own), protects

@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise import checks
-from noisewise.ecdf import Grid
-from noisewise.ecdf.grid import as_records
-from noisewise.ecdf.labelled import as_labelled
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
+from noisewise.ecdf import Grid, as_labelled, as_records
+from noisewise.ecdf.mechanisms import FloatArray, IntArray
 
 __all__ = ["Domain", "Records"]
 

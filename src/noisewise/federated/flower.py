@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import MissingExtraError
 from noisewise.federated.aggregator import SummedInOnePlace
 from noisewise.federated.masking import AggregationError

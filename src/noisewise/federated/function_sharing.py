@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise import checks
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.fss.checked import SOUNDNESS_BITS, generate_checked

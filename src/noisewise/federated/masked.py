@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import (
@@ -39,8 +39,7 @@ from noisewise.federated.results import Sums
 from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import Randomness
-from noisewise.release import Agreed
-from noisewise.release.shares import with_share
+from noisewise.release import Agreed, with_share
 
 __all__ = ["STAGES", "MaskedAggregator", "run_round"]
 

@@ -33,12 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf import Mechanism
-from noisewise.ecdf.budget import gaussian_delta
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf import Mechanism, gaussian_delta
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.privacy import Randomness
-from noisewise.release.shares import SharedBlock
+from noisewise.release import SharedBlock
 
 __all__ = ["SharedBlock", "SharedMechanism", "SharedNoise", "gaussian_sum_distance"]
 

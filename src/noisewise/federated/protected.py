@@ -15,21 +15,23 @@ from typing import Any, Literal
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
-from noisewise.privacy import Randomness, Relation
-from noisewise.privacy.units import unit_codes
-from noisewise.release import ONE_ROW, Contribution, Units, per_unit
-from noisewise.release.units import (
+from noisewise.privacy import Randomness, Relation, unit_codes
+from noisewise.release import (
     EACH_PARTY,
+    ONE_ROW,
+    Contribution,
+    Units,
     as_units,
     bound_of,
     chosen_among_all,
+    per_unit,
     rows_at_most,
 )
 
-__all__ = ["RECORD", "Protected", "canonical"]
+__all__ = ["EACH_RECORD", "Protected", "canonical"]
 
 KINDS = ("record", "identifier", "party", "device")
 NAMES = {
@@ -92,7 +94,7 @@ class Protected:
         """Read what a user says of the units of so many parties."""
         limit = rows_at_most(units, max_per_unit)
         if units is None:
-            return RECORD
+            return EACH_RECORD
         if isinstance(units, str):
             checks.choice("units", units, ("party", "device"))
             return cls(units, rows=limit)  # type: ignore[arg-type]
@@ -156,7 +158,7 @@ class Protected:
 
     def require(self, records: Records) -> None:
         """Raise unless these records were bounded for this."""
-        if (records.bounded_by or RECORD) != self or records.codes is not None:
+        if (records.bounded_by or EACH_RECORD) != self or records.codes is not None:
             raise UnsoundError(
                 f"protected is {self.name}, and these records were not bounded for it: with their "
                 "rows as they are one unit may count any number of times. Use "
@@ -197,7 +199,7 @@ class Protected:
         return cls(**fields)
 
 
-RECORD = Protected()
+EACH_RECORD = Protected()
 
 
 def _each(parties: Sequence[Records], rng: Randomness) -> list[tuple[Records, Randomness]]:

@@ -20,20 +20,26 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from noisewise import checks
-from noisewise.ecdf import Budget, Mechanism, PrivateECDF, PrivateHistogram, PrivateROC
-from noisewise.ecdf.counting import PUBLIC_GRID
-from noisewise.ecdf.estimate import (
+from noisewise.ecdf import (
+    PUBLIC_GRID,
     SMOOTHINGS,
-    _check_smoothing,
+    Budget,
+    Mechanism,
+    PrivateECDF,
+    PrivateHistogram,
+    PrivateROC,
+    TwoClassCounts,
+    check_smoothing,
     curve_mechanism,
+    smooth_both,
     smooth_counts,
+    two_curve_mechanism,
 )
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
+from noisewise.ecdf.mechanisms import FloatArray, IntArray
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.measuring import check_plausible, measure_in_field, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
-from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.results import Sums
 from noisewise.privacy import ADD_REMOVE, Relation
 from noisewise.release import Promise, Query, received
@@ -69,7 +75,7 @@ class Question(ABC):
     epsilon: float
     delta: float = 0.0
     relation: Relation = ADD_REMOVE
-    protects: Protected = field(default=RECORD, kw_only=True)
+    protects: Protected = field(default=EACH_RECORD, kw_only=True)
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
@@ -121,7 +127,7 @@ class Question(ABC):
             "protects": self.protects.to_dict(),
         }
         fields = {"kind": self.kind, **asdict(self), **written}
-        if self.protects == RECORD:
+        if self.protects == EACH_RECORD:
             del fields["protects"]  # as questions were before there were units
         return fields
 
@@ -230,7 +236,7 @@ class EcdfQuestion(Question):
             mechanism=self.mechanism,
             objective=self.objective,
         )
-        _check_smoothing(planned, self.smooth)
+        check_smoothing(planned, self.smooth)
         return planned
 
     def _statistic(self, records: Records) -> IntArray:

@@ -9,7 +9,7 @@ from noisewise.files.durable import (
     write_anew,
 )
 from noisewise.files.foreign import decode, read_foreign, read_foreign_text
-from noisewise.files.locks import locked
+from noisewise.files.locks import locked, process_guard
 
 __all__ = [
     "decode",
@@ -17,6 +17,7 @@ __all__ = [
     "open_regular",
     "private_file",
     "private_folder",
+    "process_guard",
     "read_foreign",
     "read_foreign_text",
     "replace_file",

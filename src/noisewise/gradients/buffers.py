@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from noisewise.gradients.attributes import Attributes, HeldAttributes
 from noisewise.gradients.reach import MISSING
-from noisewise.separation import Content
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import storage_key
+from noisewise.separation import Content, RefusedError, storage_key
 
 __all__ = ["Buffers", "Held", "Stage"]
 

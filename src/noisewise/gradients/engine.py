@@ -23,7 +23,7 @@ from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces, units_by_content
 from noisewise.gradients.units import WITHIN
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import unit_codes
 
 __all__ = ["PIECE", "GradientEngine", "bounded_sum"]
 

@@ -13,8 +13,7 @@ from torch.overrides import _get_current_function_mode_stack as _all_function_mo
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_dispatch_modes
 
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Shadow
+from noisewise.separation import RefusedError, Shadow
 
 __all__ = ["require_known", "require_no_modes"]
 

@@ -15,16 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds import Graph, Improvements, Propagation, loss_rule_for, propagate, trace
 from noisewise.arithmetic import hypotenuse, total
-from noisewise.bounds.cache import NormCache
-from noisewise.bounds.certificate import bounds_its_input
-from noisewise.bounds.norms.lengths import row_norms
-from noisewise.bounds.propagation import uses_of
+from noisewise.bounds import (
+    Graph,
+    Improvements,
+    NormCache,
+    Propagation,
+    bounds_its_input,
+    loss_rule_for,
+    propagate,
+    trace,
+    uses_of,
+)
+from noisewise.bounds.norms import row_norms
 from noisewise.gradients.contractions.rounding import SLACK, propagated_slack
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Gate", "LipschitzBounds", "Way", "changed", "shortened"]
 

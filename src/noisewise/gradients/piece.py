@@ -32,6 +32,10 @@ from noisewise.gradients.tape import Factors, Tape
 from noisewise.gradients.wiring import Wiring
 from noisewise.gradients.withheld import no_values, without_values
 from noisewise.separation import (
+    ESCAPED,
+    FOREIGN,
+    RAISING,
+    Cell,
     Finding,
     Leaks,
     Path,
@@ -43,8 +47,6 @@ from noisewise.separation import (
     noticing_backward_code,
     noticing_threads,
 )
-from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
-from noisewise.separation.shadow import Cell
 
 __all__ = ["Piece", "Selection"]
 

@@ -49,9 +49,7 @@ from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
-from noisewise.separation import Watch, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import LARGEST
+from noisewise.separation import MOST_RECORDS, RefusedError, Watch, storages
 
 __all__ = ["Summation"]
 
@@ -100,8 +98,8 @@ class Summation(Runner):
         self.model, self.loss, self.schedule = model, loss, gradients
         self.views = checks.integer("views", views, minimum=1)
         self.chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
-        if self.chunk is not None and self.chunk > LARGEST:
-            raise ValueError(f"chunk must be at most {LARGEST}, got {chunk}")
+        if self.chunk is not None and self.chunk > MOST_RECORDS:
+            raise ValueError(f"chunk must be at most {MOST_RECORDS}, got {chunk}")
         self.augmentation, self.assume_apart, self.private = augmentation, assume_apart, private
         self.expected = expected
         # Balancing costs three norms a layer; norms of weights that moved little are cached.
@@ -413,7 +411,7 @@ class Summation(Runner):
         dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
         halved = waiting and not dense
         if self.expected is None:
-            return min(records, _WAITING if halved else LARGEST)
+            return min(records, _WAITING if halved else MOST_RECORDS)
         cost, parameters = self._cost(x), sum(self.sizes.values())
         halved = halved and saves_memory(cost.activations, parameters, self.expected)
         return piece_size(self.expected, cost.price, halved)

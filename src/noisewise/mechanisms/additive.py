@@ -28,10 +28,11 @@ from noisewise.privacy import (
     Relation,
     Sensitivity,
     ZeroConcentrated,
+    calibrate,
     epsilon_of,
+    tightest,
 )
-from noisewise.privacy.accounting import calibrate, tightest
-from noisewise.privacy.randomness.discrete import exact_scale
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     GaussianNoise,
     GridNoise,
@@ -41,10 +42,10 @@ from noisewise.release import (
     Query,
     Release,
     ThisProcess,
+    one_vocabulary,
     open_account,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 __all__ = [
     "PUBLIC_SENSITIVITY",

@@ -22,10 +22,8 @@ from scipy.special import expit
 
 from noisewise import checks
 from noisewise.mechanisms.additive import PUBLIC_SENSITIVITY, gaussian_deviation, release_value
-from noisewise.privacy import ADD_REMOVE, Randomness, Relation, Sensitivity
-from noisewise.privacy.statement import Preprocessing
-from noisewise.release import GaussianNoise, LedgerOrPath, Release
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import ADD_REMOVE, Preprocessing, Randomness, Relation, Sensitivity
+from noisewise.release import GaussianNoise, LedgerOrPath, Release, one_vocabulary
 
 __all__ = ["LogisticProblem", "StronglyConvexProblem", "output_perturbation"]
 

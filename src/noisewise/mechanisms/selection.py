@@ -14,8 +14,13 @@ from noisewise import checks
 from noisewise.mechanisms.additive import release_value
 from noisewise.mechanisms.values import reals, sensitivity_in
 from noisewise.privacy import Randomness, Relation, Sensitivity
-from noisewise.release import ExponentialChoice, LedgerOrPath, PermuteAndFlip, Release
-from noisewise.release.words import one_vocabulary
+from noisewise.release import (
+    ExponentialChoice,
+    LedgerOrPath,
+    PermuteAndFlip,
+    Release,
+    one_vocabulary,
+)
 
 __all__ = ["exponential", "permute_and_flip"]
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from noisewise import checks
 from noisewise.errors import RelationError
-from noisewise.privacy import ADD_REMOVE, Relation, Sensitivity
-from noisewise.privacy.relation import Norm
+from noisewise.privacy import ADD_REMOVE, Norm, Relation, Sensitivity
 
 if TYPE_CHECKING:
     import torch

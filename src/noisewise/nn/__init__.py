@@ -27,6 +27,8 @@ from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import (
+    PROJECTIONS,
+    Projectable,
     ProjectionReport,
     bjorck_,
     clip_absolute_sums,
@@ -41,6 +43,7 @@ from noisewise.nn.scattering import Scattering2d
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
 __all__ = [
+    "PROJECTIONS",
     "AbsoluteValue",
     "AdaptiveClipGradient",
     "BoundedInput",
@@ -58,6 +61,7 @@ __all__ = [
     "MaxMin",
     "OrthogonalConv2d",
     "PatchFeatures",
+    "Projectable",
     "ProjectionReport",
     "RenewGradient",
     "ScaledAvgPool2d",

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds import Call, LayerRule, register
 from noisewise.arithmetic import loose
-from noisewise.bounds.rules.activation import Constants, ElementwiseRule
+from noisewise.bounds import Call, LayerRule, register
+from noisewise.bounds.rules import Constants, ElementwiseRule
 
 __all__ = [
     "AbsoluteValue",

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds.cache import NormCache
-from noisewise.bounds.norms import NormBound
-from noisewise.bounds.norms.convolution import riesz_grid
-from noisewise.bounds.norms.geometry import depth_to_space, geometry, space_to_depth
+from noisewise.bounds import NormCache
+from noisewise.bounds.norms import NormBound, depth_to_space, geometry, riesz_grid, space_to_depth
 from noisewise.nn.linear import check_finite
 from noisewise.nn.projections import (
     PROJECTIONS,

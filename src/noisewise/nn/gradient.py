@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds import Call, register
 from noisewise.arithmetic import product
-from noisewise.bounds.rules.linear import IdentityRule
+from noisewise.bounds import Call, register
+from noisewise.bounds.rules import IdentityRule
 
 __all__ = ["AdaptiveClipGradient", "ClipGradient", "RenewGradient"]
 

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds import Call, LayerRule, register
 from noisewise.arithmetic import loose, product, quotient
-from noisewise.bounds.norms import spectral_norm
-from noisewise.bounds.norms.lengths import row_norms
+from noisewise.bounds import Call, LayerRule, register
+from noisewise.bounds.norms import row_norms, spectral_norm
 
 __all__ = ["BoundedInput"]
 

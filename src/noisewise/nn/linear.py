@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds.cache import NormCache
+from noisewise.bounds import NormCache
 from noisewise.bounds.norms import NormBound, induced_norm
 from noisewise.nn.projections import (
     PROJECTIONS,

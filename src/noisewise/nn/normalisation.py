@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds import Call, register
 from noisewise.arithmetic import quotient, root
-from noisewise.bounds.rules.linear import IdentityRule
-from noisewise.bounds.rules.normalisation import Groups, NormalisationRule
+from noisewise.bounds import Call, register
+from noisewise.bounds.rules import Groups, IdentityRule, NormalisationRule
 
 __all__ = ["LayerCentering", "LipschitzGroupNorm", "LipschitzLayerNorm"]
 

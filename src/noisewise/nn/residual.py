@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.bounds import Call, LayerRule, register
 from noisewise.arithmetic import loose, product, total
-from noisewise.bounds.rules.vectors import wide
+from noisewise.bounds import Call, LayerRule, register
+from noisewise.bounds.rules import wide
 
 __all__ = ["ConvexMix", "LipschitzResidual"]
 

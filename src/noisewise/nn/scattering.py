@@ -19,11 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from noisewise import checks
-from noisewise.bounds import Call, LayerRule, Signal, register, rule_for
 from noisewise.arithmetic import product, root
-from noisewise.bounds.layer import Shape
-from noisewise.bounds.rules.scattering import Band, bank_energy, line_spectrum
-from noisewise.bounds.rules.windows import copies, padding_sources
+from noisewise.bounds import Call, LayerRule, Shape, Signal, register, rule_for
+from noisewise.bounds.rules import (
+    Band,
+    bank_energy,
+    copies_of_entries,
+    line_spectrum,
+    padding_sources,
+)
 from noisewise.nn.normalisation import LipschitzGroupNorm, LipschitzGroupNormRule
 from noisewise.nn.plain import register_plain, traced
 from noisewise.nn.plain.export import Export
@@ -310,7 +314,7 @@ def _slope(layer: Scattering2d) -> float:
     """Lipschitz constant of the transform, padding included, normalisation not."""
     mirrored = 1
     for size, padded in zip(layer.shape, layer.padded, strict=True):
-        mirrored *= copies(padding_sources(size, *_pad(size, padded), "reflect"), size)
+        mirrored *= copies_of_entries(padding_sources(size, *_pad(size, padded), "reflect"), size)
     return product(root(mirrored), root(_energy(layer, 0, layer.order, range(layer.J))))
 
 

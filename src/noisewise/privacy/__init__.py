@@ -10,12 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from noisewise.privacy.accounting import (
+    ACCOUNTANTS,
+    calibrate,
     delta,
     delta_of,
     epsilon,
     epsilon_of,
+    max_count,
     max_steps,
     noise_multiplier,
+    tightest,
+    training_step,
 )
 from noisewise.privacy.composition import (
     Guarantee,
@@ -41,10 +46,29 @@ from noisewise.privacy.events import (
     split_noise,
 )
 from noisewise.privacy.ledger import Charge, Ledger, LedgerHead
+from noisewise.privacy.ledger_witness import Seen, Witness
 from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity
-from noisewise.privacy.statement import Statement, statement_schema
-from noisewise.privacy.verification import Verification, verify
+from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Norm, Relation, Sensitivity
+from noisewise.privacy.signatures import Signer, verify_signature
+from noisewise.privacy.statement import (
+    Preprocessing,
+    Statement,
+    round_up,
+    single_up,
+    statement_schema,
+)
+from noisewise.privacy.statement_premises import POISSON_SAMPLING, WHOLE_UNITS, rows_of_units
+from noisewise.privacy.statement_texts import NOT_SOUND
+from noisewise.privacy.trials import TrialNumber
+from noisewise.privacy.units import (
+    MISSING_IDENTIFIERS,
+    MISSING_TEXT,
+    SPACES,
+    identifiers_of,
+    require_same_order,
+    unit_codes,
+)
+from noisewise.privacy.verification import Verification, other_accountant, read_statement, verify
 
 if TYPE_CHECKING:
     from noisewise.mechanisms import (
@@ -68,8 +92,15 @@ _MECHANISMS = {
 }  # fmt: skip
 
 __all__ = [
+    "ACCOUNTANTS",
     "ADD_REMOVE",
+    "MISSING_IDENTIFIERS",
+    "MISSING_TEXT",
+    "NOT_SOUND",
+    "POISSON_SAMPLING",
     "REPLACE_ONE",
+    "SPACES",
+    "WHOLE_UNITS",
     "Charge",
     "Event",
     "Gaussian",
@@ -79,20 +110,27 @@ __all__ = [
     "Ledger",
     "LedgerHead",
     "LogisticProblem",
+    "Norm",
     "PoissonGaussian",
     "PoissonRows",
+    "Preprocessing",
     "Pure",
     "Randomness",
     "Relation",
     "Release",
+    "Seen",
     "Selection",
     "Sensitivity",
+    "Signer",
     "Statement",
     "StronglyConvexProblem",
+    "TrialNumber",
     "Verification",
+    "Witness",
     "ZeroConcentrated",
     "advanced_composition",
     "amplification_by_sampling",
+    "calibrate",
     "classic_gaussian_deviation",
     "delta",
     "delta_of",
@@ -105,16 +143,28 @@ __all__ = [
     "gaussian_deviation",
     "group_privacy",
     "group_privacy_of",
+    "identifiers_of",
     "laplace",
+    "max_count",
     "max_steps",
     "noise_multiplier",
+    "other_accountant",
     "output_perturbation",
     "permute_and_flip",
+    "read_statement",
     "renyi_to_approximate",
+    "require_same_order",
+    "round_up",
+    "rows_of_units",
     "simple_composition",
+    "single_up",
     "split_noise",
     "statement_schema",
+    "tightest",
+    "training_step",
+    "unit_codes",
     "verify",
+    "verify_signature",
     "zero_concentrated_to_approximate",
 ]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise.privacy import Event, Pure, Randomness, Sensitivity
-from noisewise.privacy.randomness.discrete import bernoulli_exp
+from noisewise.privacy.randomness import bernoulli_exp
 
 __all__ = ["ExponentialChoice", "PermuteAndFlip"]
 

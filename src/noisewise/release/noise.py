@@ -30,7 +30,7 @@ from noisewise.privacy import (
     Sensitivity,
     ZeroConcentrated,
 )
-from noisewise.privacy.randomness.discrete import (
+from noisewise.privacy.randomness import (
     discrete_gaussian,
     discrete_laplace,
     discrete_laplace_variance,

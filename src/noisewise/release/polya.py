@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from noisewise import checks
 from noisewise.privacy import Randomness
-from noisewise.privacy.randomness.discrete import Scale, exact_scale
-from noisewise.privacy.randomness.exponential import exponentials
+from noisewise.privacy.randomness import Scale, exact_scale, exponentials
 from noisewise.release.noise import FloatArray, IntArray
 
 __all__ = ["LARGEST_SCALE", "polya", "polya_pmf"]

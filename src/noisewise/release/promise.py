@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import History, Relation, Statement
-from noisewise.privacy.accounting import tightest
+from noisewise.privacy import History, Relation, Statement, tightest
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from noisewise.privacy import Event, Randomness, Sensitivity
-from noisewise.privacy.randomness.discrete import discrete_gaussian, discrete_laplace
+from noisewise.privacy.randomness import discrete_gaussian, discrete_laplace
 from noisewise.release.account import Account, MemoryAccount
 from noisewise.release.kernel import release
 from noisewise.release.noise import Additive, Block, FloatArray, IntArray

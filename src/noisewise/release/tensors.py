@@ -16,8 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from noisewise.privacy import Event, Randomness, Sensitivity
-from noisewise.privacy.accounting import training_step
+from noisewise.privacy import Event, Randomness, Sensitivity, training_step
 from noisewise.release.allocation import deviations
 
 __all__ = ["TensorNoise"]

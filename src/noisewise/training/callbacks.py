@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from noisewise import checks
 from noisewise.errors import MissingExtraError, UnsoundError
-from noisewise.privacy.statement import round_up, single_up
+from noisewise.privacy import round_up, single_up
 
 if TYPE_CHECKING:
     from noisewise.training.private_run import PrivateRun

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 from noisewise import checks
 from noisewise.errors import BudgetExceededError, LedgerError, NoisewiseError
 from noisewise.privacy import Randomness
-from noisewise.release import Approval, Query, ThisProcess
-from noisewise.release.tensors import TensorNoise
+from noisewise.release import Approval, Query, TensorNoise, ThisProcess
 from noisewise.training.division import (
     compare_copies,
     compare_parts,

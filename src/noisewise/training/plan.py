@@ -18,9 +18,8 @@ from typing import Any
 from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients import Clipped, Estimator, PerLayer, Schedule
-from noisewise.privacy import Relation
-from noisewise.privacy.accounting import ACCOUNTANTS
-from noisewise.release.allocation import ALLOCATIONS
+from noisewise.privacy import ACCOUNTANTS, Relation
+from noisewise.release import ALLOCATIONS, UNIT_NAME
 from noisewise.training import unit_rules
 from noisewise.training.plan_values import from_plain, to_plain
 from noisewise.training.resolved import Constants, ResolvedPlan, calibrated, default_delta
@@ -28,7 +27,7 @@ from noisewise.training.sampling import REFUSED, SAMPLERS
 
 __all__ = ["Plan"]
 
-RECORD = "one record"
+ONE_RECORD = "one record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +173,8 @@ class Plan:
                 "were given: give units=, one identifier for each row, or every row would be "
                 "protected by itself"
             )
-        called = of_units if isinstance(of_units, str) else unit_rules.UNIT
-        if of_units and self.unit not in (RECORD, called) and called != unit_rules.UNIT:
+        called = of_units if isinstance(of_units, str) else UNIT_NAME
+        if of_units and self.unit not in (ONE_RECORD, called) and called != UNIT_NAME:
             raise ValueError(
                 f"the plan protects {self.unit!r}, but the identifiers are those of {called!r}: "
                 "one promise cannot be about both. Use one word, in Units(name=) or Plan(unit=)"
@@ -183,7 +182,7 @@ class Plan:
         rule = unit_rules.chosen(self, constants) if of_units else None
         rows = unit_rules.mean_rows(self, size) if rule == "rows" else 1.0
         return ResolvedPlan(
-            plan=self.with_(unit=called) if of_units and self.unit == RECORD else self,
+            plan=self.with_(unit=called) if of_units and self.unit == ONE_RECORD else self,
             records=size,
             sample_rate=constants.rate,
             steps=constants.steps,

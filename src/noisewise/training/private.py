@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.errors import UnsoundError, UnsupportedModelError
-from noisewise.gradients import GradientEngine
-from noisewise.gradients.compiled import uncompiled
-from noisewise.nn.projections import Projectable
-from noisewise.privacy import Ledger
-from noisewise.privacy.statement import Preprocessing
-from noisewise.release.steps import Steps
+from noisewise.gradients import GradientEngine, uncompiled
+from noisewise.nn import Projectable
+from noisewise.privacy import Ledger, Preprocessing
+from noisewise.release import Steps
 from noisewise.training.account import memory_account, open_account
 from noisewise.training.averaging import Averaging, averaging_of
 from noisewise.training.distributed import default_team

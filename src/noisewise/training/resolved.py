@@ -14,16 +14,17 @@ from noisewise.privacy import (
     Event,
     PoissonGaussian,
     Sensitivity,
+    calibrate,
     epsilon_of,
     noise_multiplier,
+    training_step,
 )
-from noisewise.privacy.accounting import calibrate, training_step
 from noisewise.privacy.events import with_count
 
 if TYPE_CHECKING:
     from torch import dtype
 
-    from noisewise.release.tensors import TensorNoise
+    from noisewise.release import TensorNoise
     from noisewise.training.plan import Plan
 
 __all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta", "noise_beside"]
@@ -127,7 +128,7 @@ class ResolvedPlan:
         self, bounds: Sequence[float], sizes: tuple[int, ...], types: Mapping[str, dtype]
     ) -> TensorNoise:
         """Return the noise of a step whose groups one record moves by at most `bounds`."""
-        from noisewise.release.tensors import TensorNoise
+        from noisewise.release import TensorNoise
 
         return TensorNoise(
             tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds),

@@ -20,9 +20,16 @@ from torch import Tensor, nn
 from noisewise import checks
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import Estimator, Schedule, bounded_sum
-from noisewise.privacy import History, Pure, Randomness, Relation, Sensitivity, Statement
+from noisewise.privacy import (
+    History,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    Statement,
+    TrialNumber,
+)
 from noisewise.privacy.randomness import resolve
-from noisewise.privacy.trials import TrialNumber
 from noisewise.release import (
     BestOf,
     IntegerNoise,

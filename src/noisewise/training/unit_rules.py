@@ -11,13 +11,11 @@ from noisewise.training.resolved import Constants
 if TYPE_CHECKING:
     from noisewise.training.plan import Plan
 
-__all__ = ["FIELDS", "UNIT", "check", "chosen", "mean_rows"]
+__all__ = ["FIELDS", "check", "chosen", "mean_rows"]
 
 UNIT_RULES = ("auto", "units", "rows")
 #: Fields of a plan that speak of units alone.
 FIELDS = ("unit_rule", "unit_rows", "rows")
-#: What is protected, if the user has no better word for it.
-UNIT = "one unit (all rows with one identifier)"
 
 
 def chosen(plan: Plan, constants: Constants) -> str:

@@ -21,16 +21,15 @@ from noisewise.ecdf import (
     Budget,
     PrivateCalibration,
     PrivateECDF,
+    account_of,
+    calibration_event,
     dp_ecdf,
     plan,
     private_calibration,
 )
-from noisewise.ecdf.calibration import calibration_event
-from noisewise.ecdf.counting import account_of
 from noisewise.privacy import Randomness, Relation, Statement
 from noisewise.privacy.randomness import resolve
-from noisewise.release import LedgerOrPath, compose, together
-from noisewise.release.words import one_vocabulary
+from noisewise.release import LedgerOrPath, compose, one_vocabulary, together
 
 __all__ = ["PrivateReliability", "private_reliability"]
 

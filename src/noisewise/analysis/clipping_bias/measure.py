@@ -21,10 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from noisewise import checks
-from noisewise.gradients import BoundedSum, GradientEngine, Group, GroupSpec
-from noisewise.gradients.combinations import propagating, rule_of
-from noisewise.gradients.losses import record_losses
-from noisewise.release.allocation import deviations
+from noisewise.gradients import (
+    BoundedSum,
+    GradientEngine,
+    Group,
+    GroupSpec,
+    propagating,
+    record_losses,
+    rule_of,
+)
+from noisewise.release import deviations
 
 __all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
 

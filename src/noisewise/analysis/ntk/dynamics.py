@@ -26,9 +26,7 @@ from noisewise import checks
 from noisewise.analysis.inputs import FloatArray
 from noisewise.analysis.ntk.kernel import Kernels, kernels
 from noisewise.analysis.ntk.positivity import Positivity, positivity
-from noisewise.gradients.grouping import layer_of
-from noisewise.gradients.losses import record_losses
-from noisewise.gradients.rules import clip_scale
+from noisewise.gradients import clip_scale, layer_of, record_losses
 
 __all__ = ["ClippedKernel", "LossChange", "analyse", "clipping_factors", "table_of_kernels"]
 

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from noisewise import checks
 from noisewise.analysis.inputs import FloatArray
-from noisewise.gradients.grouping import layer_of
-from noisewise.gradients.losses import record_losses
+from noisewise.gradients import layer_of, record_losses
 
 __all__ = ["Kernels", "kernels"]
 

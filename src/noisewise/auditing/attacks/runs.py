@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from noisewise import checks
 from noisewise.auditing.attacks.training import Data
 from noisewise.auditing.scores import Scores
-from noisewise.privacy import ADD_REMOVE
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import ADD_REMOVE, unit_codes
 
 __all__ = ["PrivateSteps", "private_steps"]
 

@@ -13,7 +13,7 @@ from noisewise.debugging.mutants import reported as reported
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants
 from noisewise.debugging.mutants.programs import PROGRAMS, Program
-from noisewise.debugging.mutants.subjects import Subject, with_bug, with_variant
+from noisewise.debugging.mutants.subjects import AnyTraining, Subject, with_bug, with_variant
 from noisewise.debugging.mutants.training import Training
 from noisewise.debugging.mutants.variants import CORRECT, Variant
 
@@ -21,6 +21,7 @@ __all__ = [
     "CORRECT",
     "PROGRAMS",
     "ROUNDS",
+    "AnyTraining",
     "Case",
     "Mutant",
     "Program",

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise import checks
-from noisewise.ecdf.grid import as_records
+from noisewise.ecdf import as_records
 from noisewise.federated.fss.comparison import ComparisonKeys
 from noisewise.federated.fss.hashing import Words
 from noisewise.federated.fss.keys import Keys

@@ -26,7 +26,7 @@ from noisewise.federated.sharing import additive
 from noisewise.federated.sharing.field import PRIME, Field, from_field, reduced
 from noisewise.federated.threat import ThreatModel
 from noisewise.privacy import Randomness
-from noisewise.release.shares import with_share
+from noisewise.release import with_share
 
 __all__ = ["CheckedStore", "KeyStore", "combine_shares", "noisy_share", "paired", "proven"]
 

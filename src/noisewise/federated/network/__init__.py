@@ -27,9 +27,21 @@ if TYPE_CHECKING:
         RefusedError,
         UnreachableError,
     )
+    from noisewise.federated.network.measurement import curve_domain
+    from noisewise.federated.network.rehearsal import sights, sizes
     from noisewise.federated.network.serving import run_server
     from noisewise.federated.network.settings import ClientSettings, Limits, ServerSettings
-    from noisewise.federated.network.study import Study
+    from noisewise.federated.network.setup import (
+        check_copy,
+        new_certificate,
+        new_key,
+        read_certificates,
+        read_members,
+        with_keys,
+        write_study,
+    )
+    from noisewise.federated.network.study import Server, Study
+    from noisewise.federated.network.threat import rows_of
 
 del _aiohttp
 
@@ -37,9 +49,21 @@ _HOMES = {
     "collection": ("RemoteAggregator", "Taken", "progress_of"),
     "contribution": ("contribute", "withdraw"),
     "errors": ("ConfigurationError", "NetworkError", "RefusedError", "UnreachableError"),
+    "measurement": ("curve_domain",),
+    "rehearsal": ("sights", "sizes"),
     "serving": ("run_server",),
     "settings": ("ClientSettings", "Limits", "ServerSettings"),
-    "study": ("Study",),
+    "setup": (
+        "check_copy",
+        "new_certificate",
+        "new_key",
+        "read_certificates",
+        "read_members",
+        "with_keys",
+        "write_study",
+    ),
+    "study": ("Server", "Study"),
+    "threat": ("rows_of",),
 }
 
 __all__ = [
@@ -49,14 +73,26 @@ __all__ = [
     "NetworkError",
     "RefusedError",
     "RemoteAggregator",
+    "Server",
     "ServerSettings",
     "Study",
     "Taken",
     "UnreachableError",
+    "check_copy",
     "contribute",
+    "curve_domain",
+    "new_certificate",
+    "new_key",
     "progress_of",
+    "read_certificates",
+    "read_members",
+    "rows_of",
     "run_server",
+    "sights",
+    "sizes",
+    "with_keys",
     "withdraw",
+    "write_study",
 ]
 
 

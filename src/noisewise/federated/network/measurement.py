@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.domain import Domain
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.study import Study

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from noisewise import checks
-from noisewise.bounds import Signal, register_loss
 from noisewise.arithmetic import loose, product, quotient, root
-from noisewise.bounds.losses import constants
-from noisewise.bounds.losses.torch_losses import class_labels, reduce_entries, to_simplex
-from noisewise.bounds.rules.vectors import largest_entry, wide
+from noisewise.bounds import Signal, register_loss
+from noisewise.bounds.losses import class_labels, constants, reduce_entries, to_simplex
+from noisewise.bounds.rules import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import (
     EntryLoss,

@@ -6,10 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from noisewise import checks
-from noisewise.bounds import Signal, register_loss
 from noisewise.arithmetic import loose, product, root, total
-from noisewise.bounds.losses import constants
-from noisewise.bounds.losses.torch_losses import reduce_entries
+from noisewise.bounds import Signal, register_loss
+from noisewise.bounds.losses import constants, reduce_entries
 from noisewise.nn.losses.base import EntryLoss, RecordLossRule
 
 __all__ = ["Huber", "MeanAbsolute", "MeanSquared"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from noisewise import checks
-from noisewise.bounds import Signal, register_loss
 from noisewise.arithmetic import hypotenuse, loose
+from noisewise.bounds import Signal, register_loss
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import RecordLoss, RecordLossRule, signs
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds.norms.lengths import underflow
+from noisewise.bounds.norms import underflow
 from noisewise.nn import activations, conv, gradient, linear, normalisation, pooling, residual
 from noisewise.nn import input as bounded
 from noisewise.nn.orthogonal import OrthogonalConv2d

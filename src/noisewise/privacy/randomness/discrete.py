@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noisewise import checks
-from noisewise.privacy.randomness.generator import Randomness, Shape, resolve, sizes
 from noisewise.privacy.randomness.exponential import exponentials
+from noisewise.privacy.randomness.generator import Randomness, Shape, resolve, sizes
 
 __all__ = [
     "bernoulli_exp",
