@@ -1,7 +1,6 @@
 """Dependencies point downward only: who may import whom, read from the source itself."""
 
 import ast
-import importlib
 from pathlib import Path
 
 import pytest
@@ -82,22 +81,34 @@ def test_dependencies_point_downward(package):
     assert set(offences(package, ALLOWED[package])) <= SHOWN
 
 
+def shown_by(face):
+    """What a package shows: to users in `__all__`, to other packages by "import name as name"."""
+    shown = {path.stem for path in face.parent.iterdir()}
+    for node in ast.walk(ast.parse(face.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            shown |= {alias.name for alias in node.names if alias.asname == alias.name}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and target.id == "__all__":
+                    shown |= set(ast.literal_eval(node.value))
+    return shown
+
+
 def reaching_in():
     """Imports of another package's modules instead of what its `__init__` shows."""
     for path in sorted(ROOT.rglob("*.py")):
         own = path.relative_to(ROOT).parts[0]
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or not node.module:
+            if not isinstance(node, ast.ImportFrom) or not node.module.startswith("noisewise."):
                 continue
-            package, *inside = node.module.split(".")[1:] or [""]
-            if package in (own, "") or not (ROOT / package).is_dir():
+            package, *inside = node.module.split(".")[1:]
+            if package == own or not (ROOT / package).is_dir():
                 continue
             face = ROOT.joinpath(package, *inside, "__init__.py")
             if not face.is_file():
                 yield f"{path.relative_to(ROOT)} imports from {node.module}"
                 continue
-            shown = getattr(importlib.import_module(node.module), "__all__", ())
-            hidden = {alias.name for alias in node.names} - set(shown)
+            hidden = {alias.name for alias in node.names} - shown_by(face)
             if hidden:
                 yield f"{path.relative_to(ROOT)}: {node.module} does not show {sorted(hidden)}"
 
@@ -107,7 +118,7 @@ def test_packages_are_imported_by_their_faces():
 
 
 def test_the_check_notices_an_upward_import():
-    assert any("noisewise.privacy" in line for line in offences("datasets", set()))
+    assert any("noisewise.privacy" in line for line in offences("release", set()))
 
 
 def test_every_module_says_what_it_is_for():

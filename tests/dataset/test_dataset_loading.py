@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import raw_forms
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from local_web import Handler, Web, send
 
 import noisewise.datasets as nd

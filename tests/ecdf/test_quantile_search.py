@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from noisewise import ecdf
-from noisewise.ecdf import quantile_model
-from noisewise.ecdf import search as module
+from noisewise.ecdf import quantile_model, search as module
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid

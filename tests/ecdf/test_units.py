@@ -32,8 +32,7 @@ from noisewise.privacy import Ledger, verify
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.units import unit_codes
-from noisewise.release import MemoryAccount, PerUnit, Units, per_unit
-from noisewise.release import noise as noising
+from noisewise.release import MemoryAccount, PerUnit, Units, noise as noising, per_unit
 from noisewise.release.units import WEIGHT_GRAIN
 
 GENERATOR = np.random.default_rng(0)

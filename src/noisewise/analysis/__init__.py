@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noisewise.analysis import calibration, clipping_bias, membership, ntk
-    from noisewise.analysis.figures import prediction_histogram, training_figures
+    from noisewise.analysis.figures import (
+        prediction_histogram as prediction_histogram,
+        training_figures as training_figures,
+    )
 
 _FIGURES = ("prediction_histogram", "training_figures")
 
-__all__ = [
-    "calibration",
-    "clipping_bias",
-    "membership",
-    "ntk",
-    "prediction_histogram",
-    "training_figures",
-]
+__all__ = ["calibration", "clipping_bias", "membership", "ntk"]
 
 
 def __getattr__(name: str) -> Any:

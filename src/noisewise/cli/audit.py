@@ -67,8 +67,7 @@ def audit(
 
     Example: noisewise audit scores.csv --epsilon 2 --delta 1e-5
     """
-    from noisewise.auditing import NoiseModel
-    from noisewise.auditing import audit as run
+    from noisewise.auditing import NoiseModel, audit as run
     from noisewise.working import working
 
     if report is not None and not report.absolute().parent.is_dir():

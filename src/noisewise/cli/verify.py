@@ -41,8 +41,7 @@ def verify(
     """
     from noisewise.errors import SignatureError, StatementError
     from noisewise.files import decode, read_foreign, read_foreign_text
-    from noisewise.privacy import Statement, verify_signature
-    from noisewise.privacy import verify as run
+    from noisewise.privacy import Statement, verify as run, verify_signature
 
     if (signature is None) != (signer is None):
         raise typer.BadParameter("--signature and --signer belong together: give both or none")

@@ -20,27 +20,34 @@ from noisewise.datasets.download import Transfer
 from noisewise.datasets.drafting import draft_schema
 from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.loading import load, load_images, load_table
-from noisewise.datasets.places import cache_folder, find_file, read_verified
-from noisewise.datasets.preflight import (
-    LOOKED,
-    Look,
-    look_at,
-    look_at_budget,
-    look_at_columns,
-    look_at_names,
-    look_at_names_alone,
-    look_at_numbers,
-    look_at_rows,
-    look_at_target,
+from noisewise.datasets.places import (
+    cache_folder as cache_folder,
+    find_file as find_file,
+    read_verified as read_verified,
 )
-from noisewise.datasets.reading import read_cells, read_table, text_numbers
+from noisewise.datasets.preflight import (
+    LOOKED as LOOKED,
+    Look as Look,
+    look_at as look_at,
+    look_at_budget as look_at_budget,
+    look_at_columns as look_at_columns,
+    look_at_names as look_at_names,
+    look_at_names_alone as look_at_names_alone,
+    look_at_numbers as look_at_numbers,
+    look_at_rows as look_at_rows,
+    look_at_target as look_at_target,
+)
+from noisewise.datasets.reading import (
+    read_cells as read_cells,
+    read_table,
+    text_numbers as text_numbers,
+)
 from noisewise.datasets.registry import DatasetInfo, info, list_datasets
 from noisewise.datasets.schema import Schema
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport
 from noisewise.datasets.schemas import schema_for
 
 __all__ = [
-    "LOOKED",
     "Binary",
     "Categorical",
     "CodeRanges",
@@ -52,7 +59,6 @@ __all__ = [
     "FileFormat",
     "Identifier",
     "Images",
-    "Look",
     "Numeric",
     "Ordinal",
     "Schema",
@@ -61,26 +67,13 @@ __all__ = [
     "Table",
     "Transfer",
     "YesNo",
-    "cache_folder",
     "content_hash",
     "draft_schema",
-    "find_file",
     "info",
     "list_datasets",
     "load",
     "load_images",
     "load_table",
-    "look_at",
-    "look_at_budget",
-    "look_at_columns",
-    "look_at_names",
-    "look_at_names_alone",
-    "look_at_numbers",
-    "look_at_rows",
-    "look_at_target",
-    "read_cells",
     "read_table",
-    "read_verified",
     "schema_for",
-    "text_numbers",
 ]

@@ -5,10 +5,15 @@ input and the cotangent arriving at its output. The tape sees both, asks the est
 one factor per record, and contracts once.
 """
 
-from noisewise.gradients.batches import keeps_rows, same_bits
-from noisewise.gradients.chance import Chance
-from noisewise.gradients.combinations import PerLayer, Schedule, propagating, rule_of
-from noisewise.gradients.compiled import uncompiled
+from noisewise.gradients.batches import keeps_rows as keeps_rows, same_bits as same_bits
+from noisewise.gradients.chance import Chance as Chance
+from noisewise.gradients.combinations import (
+    PerLayer,
+    Schedule,
+    propagating as propagating,
+    rule_of as rule_of,
+)
+from noisewise.gradients.compiled import uncompiled as uncompiled
 from noisewise.gradients.engine import GradientEngine, bounded_sum
 from noisewise.gradients.estimators import (
     BatchMaxScaled,
@@ -18,13 +23,13 @@ from noisewise.gradients.estimators import (
     InputScaled,
     Propagated,
 )
-from noisewise.gradients.grouping import GroupSpec, layer_of
-from noisewise.gradients.interception import FallbackWarning, Following
-from noisewise.gradients.losses import record_losses
-from noisewise.gradients.open_batch import selection_of, withheld
+from noisewise.gradients.grouping import GroupSpec, layer_of as layer_of
+from noisewise.gradients.interception import FallbackWarning, Following as Following
+from noisewise.gradients.losses import record_losses as record_losses
+from noisewise.gradients.open_batch import selection_of as selection_of, withheld as withheld
 from noisewise.gradients.proving import prove_apart
-from noisewise.gradients.registry import GRADIENT_RULES, rule_named, rule_words
-from noisewise.gradients.rules import clip_scale
+from noisewise.gradients.registry import GRADIENT_RULES, rule_named, rule_words as rule_words
+from noisewise.gradients.rules import clip_scale as clip_scale
 from noisewise.gradients.runner import WatchedWarning
 from noisewise.gradients.sums import SLACK, BoundedSum, Group
 
@@ -33,12 +38,10 @@ __all__ = [
     "SLACK",
     "BatchMaxScaled",
     "BoundedSum",
-    "Chance",
     "Clipped",
     "Estimator",
     "Factored",
     "FallbackWarning",
-    "Following",
     "GradientEngine",
     "Group",
     "GroupSpec",
@@ -48,17 +51,6 @@ __all__ = [
     "Schedule",
     "WatchedWarning",
     "bounded_sum",
-    "clip_scale",
-    "keeps_rows",
-    "layer_of",
-    "propagating",
     "prove_apart",
-    "record_losses",
     "rule_named",
-    "rule_of",
-    "rule_words",
-    "same_bits",
-    "selection_of",
-    "uncompiled",
-    "withheld",
 ]

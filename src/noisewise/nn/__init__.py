@@ -1,7 +1,10 @@
 """What users compose: layers and losses about which bounds are proven."""
 
-from noisewise.nn import effective as effective  # registers rules of reparametrised layers
-from noisewise.nn import losses, models
+from noisewise.nn import (
+    effective as effective,  # registers rules of reparametrised layers
+    losses,
+    models,
+)
 from noisewise.nn.activations import (
     AbsoluteValue,
     CReLU,
@@ -27,8 +30,8 @@ from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import (
-    PROJECTIONS,
-    Projectable,
+    PROJECTIONS as PROJECTIONS,
+    Projectable as Projectable,
     ProjectionReport,
     bjorck_,
     clip_absolute_sums,
@@ -43,7 +46,6 @@ from noisewise.nn.scattering import Scattering2d
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 
 __all__ = [
-    "PROJECTIONS",
     "AbsoluteValue",
     "AdaptiveClipGradient",
     "BoundedInput",
@@ -61,7 +63,6 @@ __all__ = [
     "MaxMin",
     "OrthogonalConv2d",
     "PatchFeatures",
-    "Projectable",
     "ProjectionReport",
     "RenewGradient",
     "ScaledAvgPool2d",

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from noisewise.privacy.accounting import (
-    ACCOUNTANTS,
-    calibrate,
+    ACCOUNTANTS as ACCOUNTANTS,
+    calibrate as calibrate,
     delta,
     delta_of,
     epsilon,
     epsilon_of,
-    max_count,
+    max_count as max_count,
     max_steps,
     noise_multiplier,
-    tightest,
-    training_step,
+    tightest as tightest,
+    training_step as training_step,
 )
 from noisewise.privacy.composition import (
     Guarantee,
@@ -46,29 +46,38 @@ from noisewise.privacy.events import (
     split_noise,
 )
 from noisewise.privacy.ledger import Charge, Ledger, LedgerHead
-from noisewise.privacy.ledger_witness import Seen, Witness
+from noisewise.privacy.ledger_witness import Seen as Seen, Witness as Witness
 from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Norm, Relation, Sensitivity
-from noisewise.privacy.signatures import Signer, verify_signature
+from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Norm as Norm, Relation, Sensitivity
+from noisewise.privacy.signatures import Signer as Signer, verify_signature as verify_signature
 from noisewise.privacy.statement import (
-    Preprocessing,
+    Preprocessing as Preprocessing,
     Statement,
-    round_up,
-    single_up,
+    round_up as round_up,
+    single_up as single_up,
     statement_schema,
 )
-from noisewise.privacy.statement_premises import POISSON_SAMPLING, WHOLE_UNITS, rows_of_units
-from noisewise.privacy.statement_texts import NOT_SOUND
-from noisewise.privacy.trials import TrialNumber
-from noisewise.privacy.units import (
-    MISSING_IDENTIFIERS,
-    MISSING_TEXT,
-    SPACES,
-    identifiers_of,
-    require_same_order,
-    unit_codes,
+from noisewise.privacy.statement_premises import (
+    POISSON_SAMPLING as POISSON_SAMPLING,
+    WHOLE_UNITS as WHOLE_UNITS,
+    rows_of_units as rows_of_units,
 )
-from noisewise.privacy.verification import Verification, other_accountant, read_statement, verify
+from noisewise.privacy.statement_texts import NOT_SOUND as NOT_SOUND
+from noisewise.privacy.trials import TrialNumber as TrialNumber
+from noisewise.privacy.units import (
+    MISSING_IDENTIFIERS as MISSING_IDENTIFIERS,
+    MISSING_TEXT as MISSING_TEXT,
+    SPACES as SPACES,
+    identifiers_of as identifiers_of,
+    require_same_order as require_same_order,
+    unit_codes as unit_codes,
+)
+from noisewise.privacy.verification import (
+    Verification,
+    other_accountant as other_accountant,
+    read_statement as read_statement,
+    verify,
+)
 
 if TYPE_CHECKING:
     from noisewise.mechanisms import (
@@ -92,15 +101,8 @@ _MECHANISMS = {
 }  # fmt: skip
 
 __all__ = [
-    "ACCOUNTANTS",
     "ADD_REMOVE",
-    "MISSING_IDENTIFIERS",
-    "MISSING_TEXT",
-    "NOT_SOUND",
-    "POISSON_SAMPLING",
     "REPLACE_ONE",
-    "SPACES",
-    "WHOLE_UNITS",
     "Charge",
     "Event",
     "Gaussian",
@@ -110,27 +112,20 @@ __all__ = [
     "Ledger",
     "LedgerHead",
     "LogisticProblem",
-    "Norm",
     "PoissonGaussian",
     "PoissonRows",
-    "Preprocessing",
     "Pure",
     "Randomness",
     "Relation",
     "Release",
-    "Seen",
     "Selection",
     "Sensitivity",
-    "Signer",
     "Statement",
     "StronglyConvexProblem",
-    "TrialNumber",
     "Verification",
-    "Witness",
     "ZeroConcentrated",
     "advanced_composition",
     "amplification_by_sampling",
-    "calibrate",
     "classic_gaussian_deviation",
     "delta",
     "delta_of",
@@ -143,28 +138,16 @@ __all__ = [
     "gaussian_deviation",
     "group_privacy",
     "group_privacy_of",
-    "identifiers_of",
     "laplace",
-    "max_count",
     "max_steps",
     "noise_multiplier",
-    "other_accountant",
     "output_perturbation",
     "permute_and_flip",
-    "read_statement",
     "renyi_to_approximate",
-    "require_same_order",
-    "round_up",
-    "rows_of_units",
     "simple_composition",
-    "single_up",
     "split_noise",
     "statement_schema",
-    "tightest",
-    "training_step",
-    "unit_codes",
     "verify",
-    "verify_signature",
     "zero_concentrated_to_approximate",
 ]
 

@@ -11,13 +11,13 @@ from noisewise.release.account import (
     digest_of,
     other_ledger,
 )
-from noisewise.release.allocation import ALLOCATIONS, deviations
+from noisewise.release.allocation import ALLOCATIONS as ALLOCATIONS, deviations as deviations
 from noisewise.release.best import BestOf, Outcome
 from noisewise.release.choice import ExponentialChoice, PermuteAndFlip
-from noisewise.release.decimals import Coarse, Decimals
+from noisewise.release.decimals import Coarse as Coarse, Decimals as Decimals
 from noisewise.release.kernel import Release, received, release
 from noisewise.release.noise import (
-    FLOATING_POINT,
+    FLOATING_POINT as FLOATING_POINT,
     Additive,
     Block,
     GaussianNoise,
@@ -38,40 +38,49 @@ from noisewise.release.parties import (
 )
 from noisewise.release.promise import Promise, StatedArray, StatedNumber, StatedTuple, compose
 from noisewise.release.query import Query
-from noisewise.release.rank_choice import RankChoice, Ranked, RankLimit, spread_of
+from noisewise.release.rank_choice import (
+    RankChoice as RankChoice,
+    Ranked as Ranked,
+    RankLimit as RankLimit,
+    spread_of as spread_of,
+)
 from noisewise.release.sealed import SealedAccount
 from noisewise.release.several import Envelope, Once, Opened, Prepaid, together
-from noisewise.release.shares import SharedBlock, with_share
-from noisewise.release.slots import NoiseSlots
-from noisewise.release.steps import LedgerSteps, MemorySteps, Step, Steps, promise_of
-from noisewise.release.stream import STREAM_UNIT, SegmentAccount, StreamAccount
-from noisewise.release.tensors import TensorNoise
+from noisewise.release.shares import SharedBlock as SharedBlock, with_share as with_share
+from noisewise.release.slots import NoiseSlots as NoiseSlots
+from noisewise.release.steps import (
+    LedgerSteps as LedgerSteps,
+    MemorySteps as MemorySteps,
+    Step as Step,
+    Steps as Steps,
+    promise_of as promise_of,
+)
+from noisewise.release.stream import (
+    STREAM_UNIT as STREAM_UNIT,
+    SegmentAccount as SegmentAccount,
+    StreamAccount as StreamAccount,
+)
+from noisewise.release.tensors import TensorNoise as TensorNoise
 from noisewise.release.units import (
-    EACH_PARTY,
+    EACH_PARTY as EACH_PARTY,
     ONE_ROW,
-    UNIT_NAME,
-    WEIGHT_GRAIN,
+    UNIT_NAME as UNIT_NAME,
+    WEIGHT_GRAIN as WEIGHT_GRAIN,
     Contribution,
     PerUnit,
     Units,
     as_rows,
-    as_units,
-    bound_of,
-    chosen_among_all,
+    as_units as as_units,
+    bound_of as bound_of,
+    chosen_among_all as chosen_among_all,
     name_of_unit,
     per_unit,
-    rows_at_most,
+    rows_at_most as rows_at_most,
 )
-from noisewise.release.words import one_vocabulary
+from noisewise.release.words import one_vocabulary as one_vocabulary
 
 __all__ = [
-    "ALLOCATIONS",
-    "EACH_PARTY",
-    "FLOATING_POINT",
     "ONE_ROW",
-    "STREAM_UNIT",
-    "UNIT_NAME",
-    "WEIGHT_GRAIN",
     "Account",
     "Additive",
     "Aggregator",
@@ -79,9 +88,7 @@ __all__ = [
     "Approval",
     "BestOf",
     "Block",
-    "Coarse",
     "Contribution",
-    "Decimals",
     "Envelope",
     "ExponentialChoice",
     "GaussianNoise",
@@ -89,12 +96,9 @@ __all__ = [
     "IntegerNoise",
     "LedgerAccount",
     "LedgerOrPath",
-    "LedgerSteps",
     "MemoryAccount",
-    "MemorySteps",
     "NamedAccount",
     "Noise",
-    "NoiseSlots",
     "Once",
     "Opened",
     "Outcome",
@@ -104,43 +108,25 @@ __all__ = [
     "Prepaid",
     "Promise",
     "Query",
-    "RankChoice",
-    "RankLimit",
-    "Ranked",
     "Release",
     "SealedAccount",
-    "SegmentAccount",
-    "SharedBlock",
     "StatedAggregator",
     "StatedArray",
     "StatedNumber",
     "StatedTuple",
-    "Step",
-    "Steps",
-    "StreamAccount",
     "Summed",
-    "TensorNoise",
     "ThisProcess",
     "Units",
     "as_rows",
-    "as_units",
-    "bound_of",
-    "chosen_among_all",
     "compose",
-    "deviations",
     "digest_of",
     "name_of_unit",
-    "one_vocabulary",
     "open_account",
     "open_ledger",
     "other_ledger",
     "parties_of",
     "per_unit",
-    "promise_of",
     "received",
     "release",
-    "rows_at_most",
-    "spread_of",
     "together",
-    "with_share",
 ]

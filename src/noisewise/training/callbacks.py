@@ -147,8 +147,13 @@ class ProgressBar(Callback):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn as Remaining,
+        )
 
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),

@@ -5,16 +5,7 @@ where it is: an engine counts, and sends back one row for each bin.
 """
 
 from noisewise.ecdf.counted import Counted
-from noisewise.ecdf.sources.places import is_url, open_table, shown
+from noisewise.ecdf.sources.places import is_url as is_url, open_table, shown as shown
 from noisewise.ecdf.sources.tables import Column, Source, column_of, open_source
 
-__all__ = [
-    "Column",
-    "Counted",
-    "Source",
-    "column_of",
-    "is_url",
-    "open_source",
-    "open_table",
-    "shown",
-]
+__all__ = ["Column", "Counted", "Source", "column_of", "open_source", "open_table"]

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
         RefusedError,
         UnreachableError,
     )
-    from noisewise.federated.network.measurement import curve_domain
-    from noisewise.federated.network.rehearsal import sights, sizes
+    from noisewise.federated.network.measurement import curve_domain as curve_domain
+    from noisewise.federated.network.rehearsal import sights as sights, sizes as sizes
     from noisewise.federated.network.serving import run_server
     from noisewise.federated.network.settings import ClientSettings, Limits, ServerSettings
     from noisewise.federated.network.setup import (
-        check_copy,
-        new_certificate,
-        new_key,
-        read_certificates,
-        read_members,
-        with_keys,
-        write_study,
+        check_copy as check_copy,
+        new_certificate as new_certificate,
+        new_key as new_key,
+        read_certificates as read_certificates,
+        read_members as read_members,
+        with_keys as with_keys,
+        write_study as write_study,
     )
-    from noisewise.federated.network.study import Server, Study
-    from noisewise.federated.network.threat import rows_of
+    from noisewise.federated.network.study import Server as Server, Study
+    from noisewise.federated.network.threat import rows_of as rows_of
 
 del _aiohttp
 
@@ -73,26 +73,14 @@ __all__ = [
     "NetworkError",
     "RefusedError",
     "RemoteAggregator",
-    "Server",
     "ServerSettings",
     "Study",
     "Taken",
     "UnreachableError",
-    "check_copy",
     "contribute",
-    "curve_domain",
-    "new_certificate",
-    "new_key",
     "progress_of",
-    "read_certificates",
-    "read_members",
-    "rows_of",
     "run_server",
-    "sights",
-    "sizes",
-    "with_keys",
     "withdraw",
-    "write_study",
 ]
 
 

@@ -27,7 +27,7 @@ from noisewise.privacy.events.history import (
 from noisewise.privacy.events.laplace import Laplace
 from noisewise.privacy.events.poisson_gaussian import PoissonGaussian
 from noisewise.privacy.events.poisson_rows import PoissonRows
-from noisewise.privacy.events.profile import Profile, profile_of
+from noisewise.privacy.events.profile import Profile as Profile, profile_of as profile_of
 from noisewise.privacy.events.pure import Pure
 from noisewise.privacy.events.selection import Selection
 from noisewise.privacy.events.zero_concentrated import ZeroConcentrated
@@ -40,13 +40,11 @@ __all__ = [
     "Laplace",
     "PoissonGaussian",
     "PoissonRows",
-    "Profile",
     "Pure",
     "Selection",
     "ZeroConcentrated",
     "as_history",
     "event_from_dict",
-    "profile_of",
     "register",
     "require_relation",
     "simplify",

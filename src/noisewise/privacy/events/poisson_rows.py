@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
-from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution as pld, privacy_loss_mechanism
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
