@@ -26,14 +26,19 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     target_range : pair of float, optional
         Public range of y; targets and predictions outside are clamped to it. Without one that
         of the schema, else (-10, 10).
-    epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
-    features, public_images, input_bound, random_state, ledger, preflight, verbose
+    epsilon, delta, schema, gradients, hidden_layer_sizes
+        As of `PrivateClassifier`.
+    steps, sample_rate, learning_rate, features, public_images
+        As of `PrivateClassifier`.
+    input_bound, random_state, ledger, preflight, verbose
         As of `PrivateClassifier`.
 
     Attributes
     ----------
     statement_ : Statement
+        What the fit promises; `print` says it in words.
     weights_ : list of (matrix, bias)
+        The noisy weights, layer by layer; they may be published.
 
     Examples
     --------
