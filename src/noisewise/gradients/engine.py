@@ -19,17 +19,14 @@ from noisewise.gradients.combinations import PerLayer, Schedule
 from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
+from noisewise.gradients.sizing import PIECE
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces, units_by_content
 from noisewise.gradients.units import WITHIN
 from noisewise.privacy import unit_codes
 
-__all__ = ["PIECE", "GradientEngine", "bounded_sum"]
-
-#: Records of a piece where nothing is known of the batches to come. A constant, since a number
-#: taken from the batch would tell model and loss how many records it has.
-PIECE = 32
+__all__ = ["GradientEngine", "bounded_sum"]
 
 
 def bounded_sum(

@@ -23,7 +23,11 @@ from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model, undisturbed
 from noisewise.separation import MOST_RECORDS
 
-__all__ = ["Cost", "cost_of_a_call", "piece_size", "saves_memory"]
+__all__ = ["PIECE", "Cost", "cost_of_a_call", "piece_size", "saves_memory"]
+
+#: Records of a piece where nothing is known of the batches to come. A constant, since a number
+#: taken from a batch would tell model, loss and kernels how many records it has.
+PIECE = 32
 
 # What a processor does in the time that Python needs for one operation. It only steers a choice.
 _WORK = 4e5

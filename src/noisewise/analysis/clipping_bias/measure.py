@@ -177,7 +177,8 @@ def measure(
     records = len(x)
     if records == 0:
         raise ValueError("the batch is empty: there is no gradient to look at")
-    engine = GradientEngine(model, loss, gradients) if engine is None else engine
+    if engine is None:
+        engine = GradientEngine(model, loss, gradients, expected=float(records))
     with _same_randomness() as restart:
         restart()
         true, steep = _true_sum(model, loss, x, target, engine.estimator)

@@ -105,7 +105,8 @@ class BiasSeries:
         known = self._engine
         same = known is not None and (known.model, known.loss) == (model, loss)
         if known is None or not same or known.schedule is not gradients:
-            known = self._engine = GradientEngine(model, loss, gradients)
+            expected = float(self.chunk)
+            known = self._engine = GradientEngine(model, loss, gradients, expected=expected)
         return known
 
     def _due(self, step: int, now: float) -> bool:
