@@ -149,7 +149,9 @@ def drawn_divisor(
     return audit(found, claimed=claim(2.0), method="clopper-pearson", confidence=LEVEL)
 
 
-def drawn_again(train: Printed = PUBLISHED["only empty batches drawn again (2024 and 2025, line 7)"]):
+def drawn_again(
+    train: Printed = PUBLISHED["only empty batches drawn again (2024 and 2025, line 7)"],
+):
     """Return the rate at which one of eight records is drawn at B = 1, and its epsilon."""
     torch.manual_seed(0)
     runs = 20_000

@@ -8,9 +8,9 @@ and the Lipschitz estimators `Propagated` and `InputScaled` with weights of norm
 (Lip-DP-SGD) and of norm C (Fix-Lip-DP-SGD), with and without normalisation of hidden values.
 Each method has the same search: learning rate, width of the one hidden layer, and the bound it is
 named for (clip, or C), by Optuna's sampler (TPE, seeded, the first half of the trials at random),
-judged by a quarter of the training rows of the first dealing. Without normalisation `Factored` computes
-on such networks what per-layer clipping does, so that one row stands for both. The best setting then meets all
-dealings of the rows; Wilcoxon's signed-rank test at 5 % compares every method with flat clipping.
+judged by a quarter of the training rows of the first dealing. Without normalisation `Factored`
+computes on such networks what per-layer clipping does, so that one row stands for both. The best
+setting then meets all dealings of the rows; Wilcoxon's signed-rank test at 5 % compares every method with flat clipping.
 The search is not covered by epsilon, as in the papers.
 
 Each trial and each fit is a line of ``experiments/papers_table.jsonl``: a command that was stopped

@@ -66,7 +66,13 @@ from noisewise.ecdf.prediction_errors import (
     private_regression_errors,
     regression_event as regression_event,
 )
-from noisewise.ecdf.quantile_results import PrivateQuantile, PrivateQuantiles
+from noisewise.ecdf.quantile_results import (
+    PrivateQuantile,
+    PrivateQuantiles,
+    asked_for as asked_for,
+    read_from as read_from,
+    searched as searched,
+)
 from noisewise.ecdf.quantiles import dp_median, dp_quantile
 from noisewise.ecdf.roc import (
     PrivateROC,

@@ -20,15 +20,20 @@ from noisewise.ecdf import (
     HosmerLemeshow,
     PrivateECDF,
     PrivateHistogram,
+    PrivateQuantile,
+    PrivateQuantiles,
     PrivateROC,
     QuantileSearch,
     account_of,
+    asked_for,
     checked_cuts,
     curve_share_of,
     groups_from_curve,
     groups_from_sums,
     judged,
     quantile_cuts,
+    read_from,
+    searched,
 )
 from noisewise.ecdf.mechanisms import FloatArray
 from noisewise.federated.aggregator import Aggregator
@@ -129,8 +134,8 @@ def quantiles(
     bounds: tuple[float, float],
     epsilon: float,
     **options: Unpack[WholeCurveOptions],
-) -> FloatArray:
-    """Return quantiles of all parties' records.
+) -> PrivateQuantile | PrivateQuantiles:
+    """Release quantiles of all parties' records, with a statement and intervals at no cost.
 
     They are searched for by few counts, as :func:`noisewise.ecdf.dp_quantile` does, so that bounds
     may be far too wide; or, if `bins`, `thresholds` or `delta` are given or the aggregator asks
@@ -143,25 +148,26 @@ def quantiles(
     >>> ages = np.random.default_rng(0).normal(40, 10, (3, 2000))
     >>> hospitals, trusted = list(ages), LocalAggregator()
     >>> median = quantiles(hospitals, 0.5, trusted, bounds=(-1e9, 1e9), epsilon=1.0, seed=1)
-    >>> bool(abs(median - 40) < 1)
+    >>> bool(abs(median - 40) < 1), median.statement().epsilon
+    (True, 1.0)
+    >>> low, high = median.confidence_interval(0.95)
+    >>> bool(low < 40 < high)
     True
     """
-    wanted = np.asarray(q, np.float64)
+    wanted = asked_for(q)
+    different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
     fixed = {"bins", "thresholds", "delta"} & options.keys()
-    if fixed or wanted.size > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
+    if fixed or len(different) > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
         curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
-        return np.asarray(curve.quantile(q))
+        return read_from(curve, wanted, np.asarray(curve.quantile(wanted)))
     rest: dict[str, Any] = dict(options)
     relation, budget = Relation.of(rest.pop("relation", "add-remove")), Budget(epsilon)
     ledger, source = rest.pop("ledger", None), resolve(rest.pop("seed", None))
     units, limit = rest.get("units"), rest.get("max_per_unit", 1)
     most = _records(parties, aggregator, units, limit, source)[1].contribution
-    domain = Decimals(*_pair(bounds))
-    search = QuantileSearch(
-        domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
-    )
+    whole = most.told(Pure(epsilon))
     with account_of(ledger, relation, budget, most) as account:
-        envelope = Envelope(account, most.told(Pure(epsilon)), source)
+        envelope = Envelope(account, whole, source)
 
         def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
             return ecdf(
@@ -169,9 +175,8 @@ def quantiles(
                 thresholds=thresholds, ledger=envelope, seed=envelope.rng, **rest,
             )  # fmt: skip
 
-        found = search.run(look, budget)
-    value = dict(zip(search.quantiles, found.values, strict=True))
-    return np.array([value[Fraction(one)] for one in wanted.ravel().tolist()]).reshape(wanted.shape)
+        found = QuantileSearch(Decimals(*_pair(bounds)), different).run(look, budget)
+    return searched(found, different, wanted, whole, 0.0)
 
 
 @one_vocabulary

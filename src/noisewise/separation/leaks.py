@@ -62,12 +62,17 @@ class Leaks(TorchFunctionMode):
         finally:
             watch.calls -= 1
         name = getattr(func, "__name__", "")
-        leaking = name in self.DOORS or (
-            name not in self.FACTS
-            # New memory from records takes an operation that reads them.
-            and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
-            # That nobody has written what is there, the operation that makes it says.
-            and not (name == "new" and all(isinstance(n, int) for n in pytree.tree_leaves(args[1:])))
+        leaking = (
+            name in self.DOORS
+            or (
+                name not in self.FACTS
+                # New memory from records takes an operation that reads them.
+                and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+                # That nobody has written what is there, the operation that makes it says.
+                and not (
+                    name == "new" and all(isinstance(n, int) for n in pytree.tree_leaves(args[1:]))
+                )
+            )
         )
         if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
             with self.watch.pause():
