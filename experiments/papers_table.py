@@ -10,8 +10,8 @@ Each method has the same search: learning rate, width of the one hidden layer, a
 named for (clip, or C), by Optuna's sampler (TPE, seeded, the first half of the trials at random),
 judged by a quarter of the training rows of the first dealing. Without normalisation `Factored`
 computes on such networks what per-layer clipping does, so that one row stands for both. The best
-setting then meets all dealings of the rows; Wilcoxon's signed-rank test at 5 % compares every method with flat clipping.
-The search is not covered by epsilon, as in the papers.
+setting then meets all dealings of the rows; Wilcoxon's signed-rank test at 5 % compares every
+method with flat clipping. The search is not covered by epsilon, as in the papers.
 
 Each trial and each fit is a line of ``experiments/papers_table.jsonl``: a command that was stopped
 goes on where it was, and ends with the same numbers.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +24,14 @@ from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GROUPINGS, GroupSpec, by_layer, partition
 from noisewise.gradients.registry import register
-from noisewise.gradients.rules import RULES, SMALLEST, clip_scale, formula, is_elementwise
+from noisewise.gradients.rules import (
+    RULES,
+    SMALLEST,
+    Clip as ClipRule,
+    clip_scale,
+    formula,
+    is_elementwise,
+)
 
 __all__ = [
     "BatchMaxScaled",
@@ -34,7 +41,9 @@ __all__ = [
     "InputScaled",
     "Lipschitz",
     "Propagated",
+    "clips",
     "factors_of",
+    "keeps_its_word",
 ]
 
 Clip = float | Mapping[str, float] | Sequence[float]
@@ -357,6 +366,19 @@ class BatchMaxScaled(Lipschitz):
         return (1.0 / finite.amax().clamp_min(SMALLEST)).expand_as(measure)
 
 
+def keeps_its_word(estimator: Any) -> bool:
+    """Whether limits and factors are formulas of this module, the same at every step."""
+    return type(estimator) in (Clipped, Factored) and is_elementwise(
+        getattr(estimator, "rule", "clip")
+    )
+
+
+def clips(estimator: Any) -> bool:
+    """Whether factors are those of the rule ``clip``."""
+    kind = type(estimator)
+    return kind is Factored or (kind is Clipped and RULES[estimator.rule] is ClipRule)
+
+
 def factors_of(
     estimator: Estimator, limit: float, device: torch.device | str = "cpu"
 ) -> Callable[[Tensor], Tensor]:
@@ -366,9 +388,7 @@ def factors_of(
     whatever it does to it, the measure stays what it was. One that claims no soundness, for study,
     may look at all records.
     """
-    kind = type(estimator)
-    measured = kind in (Clipped, Factored) and is_elementwise(getattr(estimator, "rule", "clip"))
-    if measured or kind in (InputScaled, Propagated):
+    if keeps_its_word(estimator) or type(estimator) in (InputScaled, Propagated):
         return lambda measure: estimator.scale(measure, limit)
     if not estimator.sound:
         return lambda measure: estimator.scale(measure.clone(), limit)

@@ -370,8 +370,9 @@ class Runner(Comparing, Failing, Agreeing):
             check_full_precision(self._device().type, type(bounded).__name__)
         check_hooks(self.parameters)
         held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
-        for parameter, _ in held:
-            parameter.grad = None
+        for parameter, gradient in held:
+            if gradient is not None:
+                parameter.grad = None
         try:
             with torch.enable_grad():
                 if forward_only:
@@ -391,7 +392,8 @@ class Runner(Comparing, Failing, Agreeing):
         finally:
             piece.close()
             for parameter, gradient in held:
-                parameter.grad = gradient
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
         return piece
 
     def accept_buffers(self) -> None:

@@ -19,6 +19,7 @@ from noisewise.bounds.norms.precision import (
     check_full_precision as check_full_precision,
     full_float32 as full_float32,
     full_precision as full_precision,
+    is_full as is_full,
 )
 from noisewise.bounds.norms.result import NormBound
 

@@ -21,7 +21,7 @@ def row_norms(rows: Tensor) -> Tensor:
     float32 squares are added in blocks, since a long float32 sum loses percents of itself.
     Squares that underflow are made up for, and those that overflow give infinity.
     """
-    flat = rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
+    flat = rows if rows.dim() == 2 else rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
     flat = flat if flat.dtype in _UNDERFLOW else flat.float()
     entries = flat.shape[1]
     if flat.dtype == torch.float64 or entries <= SQUARES_AT_ONCE:

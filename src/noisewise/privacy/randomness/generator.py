@@ -10,6 +10,7 @@ Torch is imported when the first tensor is asked for: a server that counts needs
 from __future__ import annotations
 
 import builtins
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -302,19 +303,25 @@ class Randomness:
 
         if len(tensors) != len(stds):
             raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
-        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
-        double = any(tensor.dtype == torch.float64 for tensor in tensors)
-        flat = self.normal(
-            sum(tensor.numel() for tensor in tensors),
-            dtype=torch.float64 if double else torch.float32,
-        )
         if not tensors:
             return []
-        parts = list(flat.split_with_sizes([tensor.numel() for tensor in tensors]))
-        torch._foreach_mul_(parts, scales)
+        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
+        double = any(tensor.dtype is torch.float64 for tensor in tensors)
+        wide = torch.float64 if double else torch.float32
+        counts = [tensor.numel() for tensor in tensors]
+        flat = torch.empty(sum(counts), dtype=wide)
+        one = scales[0] if scales.count(scales[0]) == len(scales) else 1.0
+        with self._stream.lock:
+            self._normals.fill(flat.numpy(), one, False)
+        parts = flat.split_with_sizes(counts)
+        if one != scales[0]:
+            torch._foreach_mul_(parts, scales)
+        shaped = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+        if all(tensor.dtype is wide and tensor.device.type == "cpu" for tensor in tensors):
+            return shaped
         return [
-            part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
+            part.to(device=tensor.device, dtype=tensor.dtype)
+            for part, tensor in zip(shaped, tensors, strict=True)
         ]
 
     def normal_numpy(
@@ -426,6 +433,7 @@ def _mantissa_bits(dtype: torch.dtype) -> int:
     return bits[dtype]
 
 
+@functools.lru_cache(typed=True)
 def _std(dtype: torch.dtype, std: float) -> float:
     import torch
 
