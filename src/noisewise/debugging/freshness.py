@@ -12,6 +12,7 @@ from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.noise_readings import SCALE, Measurement, measure, reading
 from noisewise.debugging.recurrence import same_numbers
 from noisewise.debugging.statistics import LEVEL, Vector, correlation, variance_ratio
+from noisewise.debugging.trainer import TrainingFailedError
 
 __all__ = ["freshness", "invariance"]
 
@@ -24,7 +25,7 @@ def freshness(bench: Bench) -> TestResult:
         return TestResult("freshness", title, "skipped", "there is no noise to look at (see noise)")
     findings: list[Finding] = []
     p_values: list[float] = []
-    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
+    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(bench, measured)]:
         p_values.append(p_value)
         findings += [finding] if finding else []
     if not findings:
@@ -179,9 +180,11 @@ def _centred(bench: Bench, name: str, part: slice, rows: Vector) -> bool:
     return any(vanish(rows[:, part], axes) and vanish(np.stack(seen), axes) for axes in choices)
 
 
-def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
-    rows = measured.readings["base"].rows
-    if len(rows) < 2:
+def _between_seeds(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
+    # Every setting has seeds of its own, so seeds that differ by thousands are among them.
+    plain = [r.rows for r in measured.readings.values() if r.label != "batch < dataset"]
+    rows = np.concatenate([row / _length(row) for row in (*plain, *_wrapped(bench))])
+    if len(rows) < 2 or bench.known.same_noise:
         return []
     # All pairs: a generator with few states gives some runs the noise of others.
     pairs = [(i, j) for i in range(len(rows)) for j in range(i)]
@@ -202,6 +205,26 @@ def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
             p_value,
         )
     return [(finding, p_value)]
+
+
+def _length(rows: Vector) -> float:
+    return float(np.sqrt(np.mean(rows**2))) or 1.0
+
+
+def _wrapped(bench: Bench) -> list[Vector]:
+    """Return noise of seeds that are zero if a seed has 8, 10 or 16 bits, or three digits."""
+    rows = []
+    for seed in (256, 1024, 10_000, 65_536):
+        try:
+            rows.append(
+                bench.noise(
+                    clip=bench.usable_clip, sigma=SIGMA, batch_size=4, seeds=1, first_seed=seed
+                )
+            )
+        except TrainingFailedError:
+            # Seeds this large are our wish alone.
+            break
+    return rows
 
 
 def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None, float, str]:
