@@ -183,7 +183,9 @@ def _centred(bench: Bench, name: str, part: slice, rows: Vector) -> bool:
 def _between_seeds(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
     # Every setting has seeds of its own, so seeds that differ by thousands are among them.
     plain = [r.rows for r in measured.readings.values() if r.label != "batch < dataset"]
-    rows = np.concatenate([row / _length(row) for row in (*plain, *_wrapped(bench))])
+    # Tensors may have noise of their own: without it, the loudest alone would be compared.
+    gain = np.where(measured.gain > 0, measured.gain, 1.0)
+    rows = np.concatenate([row / gain for row in (*plain, *_wrapped(bench))])
     if len(rows) < 2 or bench.known.same_noise:
         return []
     # All pairs: a generator with few states gives some runs the noise of others.
@@ -205,10 +207,6 @@ def _between_seeds(bench: Bench, measured: Measurement) -> list[tuple[Finding | 
             p_value,
         )
     return [(finding, p_value)]
-
-
-def _length(rows: Vector) -> float:
-    return float(np.sqrt(np.mean(rows**2))) or 1.0
 
 
 def _wrapped(bench: Bench) -> list[Vector]:

@@ -51,10 +51,7 @@ def control_flow(bench: Bench) -> TestResult:
         return TestResult("decisions", _TITLE, "skipped", "weights do not move at loud noise")
     findings: list[Finding] = []
     seen, widest = [], 0.0
-    # A record contributes at most C a step, on either side; the rest is rounding. Signs and
-    # lengths of noisy gradients, and Adam, make more of what is small.
-    curved = bench.adam or bool(bench.known.obstacle)
-    allowed = (0.12 if curved else 0.04) + 3 * steps * plain.clip / length
+    allowed = _allowed(bench, plain, steps, length)
     for label, data in _datasets(bench, plain, steps).items():
         walk = _walk(bench, data)
         try:
@@ -68,7 +65,7 @@ def control_flow(bench: Bench) -> TestResult:
             bench.known.decided_by_data = findings[0].name != "path-depends-on-data"
             break
     if not findings:
-        finding = _at_large_weights(bench, steps, allowed) or _with_patience(bench, curved)
+        finding = _at_large_weights(bench, steps, allowed) or _with_patience(bench)
         findings += [finding] if finding else []
     seen.append(f"ends {widest:.1%} apart on different data (allowed {allowed:.1%})")
     p_values: list[float] = []
@@ -108,7 +105,7 @@ def _at_large_weights(bench: Bench, steps: int, allowed: float) -> Finding | Non
     return None
 
 
-def _with_patience(bench: Bench, curved: bool) -> Finding | None:
+def _with_patience(bench: Bench) -> Finding | None:
     """Follow a few datasets for long: code may wait for many steps before it decides."""
     steps = bench.effort.long_path
     if not steps or bench.box.observe is not None or not bench.known.deterministic:
@@ -123,7 +120,7 @@ def _with_patience(bench: Bench, curved: bool) -> Finding | None:
     length = float(np.linalg.norm(end))
     if length == 0.0:
         return None
-    allowed = (0.12 if curved else 0.04) + 3 * steps * plain.clip / length
+    allowed = _allowed(bench, plain, steps, length)
     fitted = _fitted(bench)
     kinds = {"records that the model gets right": fitted} if fitted is not None else {}
     x, y = bench.records.draw(10 * _SIZE, seed=38)
@@ -146,6 +143,17 @@ def _with_patience(bench: Bench, curved: bool) -> Finding | None:
         if apart > allowed:
             return _named(bench, plain, walk, steps, label, apart)
     return None
+
+
+def _allowed(bench: Bench, walk: Walk, steps: int, length: float) -> float:
+    """Return how far the ends may be apart, over the length of the way.
+
+    A record contributes at most C a step, on either side, and more where its noise is larger too.
+    The rest is rounding; signs and lengths of noisy gradients, and Adam, make more of it.
+    """
+    curved = bench.adam or bool(bench.known.obstacle)
+    bound = walk.clip * max(1.0, bench.known.largest)
+    return (0.12 if curved else 0.04) + 3 * steps * bound / length
 
 
 def _walk(bench: Bench, data: Data, batch_size: int = _SIZE, seed: int = 8000) -> Walk:
