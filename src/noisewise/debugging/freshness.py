@@ -225,6 +225,27 @@ def _wrapped(bench: Bench) -> list[Vector]:
     return rows
 
 
+def _shared_by_runs(rows: Vector, measured: Measurement) -> Finding | None:
+    """Compare what several steps added in runs of neighbouring seeds, pair by pair."""
+    rows = rows / np.where(measured.gain > 0, measured.gain, 1.0)
+    pairs = [(i, j) for i in range(len(rows)) for j in range(i)]
+    found = [correlation(rows[i], rows[j]) for i, j in pairs]
+    value, p_value = max(found, key=lambda pair: abs(pair[0]), default=(0.0, 1.0))
+    p_value = min(1.0, len(pairs) * p_value)
+    if p_value >= LEVEL or abs(value) < 0.25:
+        return None
+    return Finding(
+        "noise-same-for-every-seed",
+        "freshness",
+        "randomness",
+        f"runs with neighbouring seeds share noise over several steps (correlation {value:.2f}), "
+        "although their first steps do not: the generator of a step seems to be seeded by the "
+        "run's seed plus the step, so that two runs can be subtracted from each other.",
+        {"correlation": value},
+        p_value,
+    )
+
+
 def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None, float, str]:
     """Compare the variance after three steps with what independent noise would give.
 
@@ -248,6 +269,9 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
     expected = one**2 * float(np.sum(response**2))
     squares, count = float(np.sum(rows**2)), len(rows) * int(measured.live.sum())
     ratio = squares / count / one**2 if one > 0 else math.inf
+    shared = _shared_by_runs(rows, measured)
+    if shared is not None:
+        return shared, shared.p_value or 0.0, shared.sentence
     p_value = variance_ratio(squares, expected, count)
     seen = (
         f"variance after {steps} steps {ratio:.2f}x one step (expected {np.sum(response**2):.2f}x)"

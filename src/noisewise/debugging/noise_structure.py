@@ -21,6 +21,8 @@ __all__ = ["by_batch", "structure"]
 # A tenth of a deviation less, or more, is not worth an accusation here.
 _LEAST, _MOST = 0.75, 1.35
 _LAGS = 400
+#: Squared lengths that vary by less than this share of what they should are no accident.
+_STEADY = 0.5
 
 
 def structure(
@@ -34,6 +36,7 @@ def structure(
     p_values: list[float] = []
     for found, p_value in (
         _single_coordinates(bench, measured, rows),
+        *_lengths(bench, measured, rows),
         *_directions(bench, measured, rows),
         _distances(bench, measured, rows),
     ):
@@ -84,6 +87,38 @@ def _single_coordinates(
     )
 
 
+def _lengths(
+    bench: Bench, measured: Measurement, rows: Vector
+) -> list[tuple[Finding | None, float]]:
+    """Lengths of independent noise vary from run to run, by a known amount."""
+    parts = {name: part for name, part in bench.box.slices.items() if name not in measured.silent}
+    if not measured.uneven:
+        parts["all tensors"] = slice(0, rows.shape[1])
+    results: list[tuple[Finding | None, float]] = []
+    for name, part in parts.items():
+        inside = rows[:, part][:, measured.live[part]]
+        size = inside.shape[1]
+        if size < 12 or len(inside) < 6:
+            continue
+        squares = np.sum(inside**2, axis=1)
+        ratio = float(np.var(squares, ddof=1) / np.mean(squares) ** 2) * size / 2
+        p_value = float(stats.chi2.cdf((len(inside) - 1) * ratio, len(inside) - 1))
+        found = None
+        if p_value < LEVEL and ratio < _STEADY:
+            found = Finding(
+                "noise-correlated",
+                "noise",
+                "randomness",
+                f"the length of the noise of {name} varies {ratio:.2g} times as much as that of "
+                "independent numbers: noise is scaled or standardised after it was drawn, so its "
+                "law is not Gaussian and what it hides can be computed from its length.",
+                {"variance_of_squares": ratio},
+                p_value,
+            )
+        results.append((found, p_value))
+    return results
+
+
 def _directions(
     bench: Bench, measured: Measurement, rows: Vector
 ) -> list[tuple[Finding | None, float]]:
@@ -128,6 +163,12 @@ def _directions(
         if length > 0 and weights.size > 1:
             along.append(inside @ weights / length)
             along_records.append(contributions @ weights / length)
+        if inside.shape[1] > 1:
+            judge(
+                inside.sum(1) / inside.shape[1] ** 0.5,
+                contributions.sum(1) / inside.shape[1] ** 0.5,
+                f"sums over the noise of {name}",
+            )
         if len(shape) < 2:
             continue
         for axes in {(1,), tuple(range(2, len(shape) + 1))}:
