@@ -397,9 +397,9 @@ def _shared_seed(
 
 
 def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
-    """The divisor must stay when one record is added: N = 16 and 17, B = 8."""
-    shares = []
-    for total in (16, 17):
+    """The divisor must stay when one record is added, or many: N = 16, 17 and 40, B = 8."""
+    shares = {}
+    for total in (16, 17, 40) if bench.effort.sizes_runs else (16, 17):
         data = bench.records.draw(total, seed=8)
         rows = bench.contributions(data, clip)
         solved, _ = _memberships(bench, data, rows, 8, 4, first_seed=700)
@@ -407,8 +407,10 @@ def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
         if counts.sum() == 0:
             return
         present = solved[counts > 0.5]
-        shares.append(float(np.median(present)))
-    if abs(shares[1] / shares[0] - 1) > 0.03:
+        shares[total] = float(np.median(present))
+    apart = {total: abs(share / shares[16] - 1) for total, share in shares.items()}
+    more = max(apart, key=lambda total: apart[total])
+    if apart[more] > 0.03:
         if any(f.name == "divides-by-actual-batch-size" for f in case.findings):
             return
         case.findings.append(
@@ -416,9 +418,9 @@ def _dataset_size(case: Case, bench: Bench, clip: float, scale: float) -> None:
                 "divisor-depends-on-dataset-size",
                 "sampling",
                 "averaging",
-                f"the sum is divided by {1 / shares[0]:.3g} with 16 records and by "
-                f"{1 / shares[1]:.3g} with 17, at the same batch size 8: the divisor tells how "
-                "many records there are. Use a public constant.",
-                {"divisor_16": 1 / shares[0], "divisor_17": 1 / shares[1]},
+                f"the sum is divided by {1 / shares[16]:.3g} with 16 records and by "
+                f"{1 / shares[more]:.3g} with {more}, at the same batch size 8: the divisor, "
+                "or the learning rate, tells how many records there are. Use a public constant.",
+                {f"divisor_{total}": 1 / share for total, share in shares.items()},
             )
         )

@@ -465,6 +465,7 @@ def broken_records(bench: Bench) -> TestResult:
     share = bench.known.divisors.get(size, 1 / size)
     rest = share * rows.sum(0)
     lr = bench.rate(float(np.linalg.norm(rest)) or clip)
+    goes_on = _second_step(bench, (x, y), clip)
     findings = []
     for label, inputs, targets in spoiled:
         try:
@@ -474,6 +475,9 @@ def broken_records(bench: Bench) -> TestResult:
             break
         if not np.isfinite(update).all():
             findings.append(_broken("makes the weights non-finite", label))
+            break
+        if goes_on and _second_step(bench, (inputs, targets), clip) < 0.05 * goes_on:
+            findings.append(_broken("ends training after its step", label))
             break
         if not bench.known.additive:
             continue
@@ -495,6 +499,19 @@ def broken_records(bench: Bench) -> TestResult:
     status = "failed" if findings else "passed"
     summary = findings[0].sentence if findings else "the other records count as before"
     return TestResult("broken-records", title, status, summary, (), tuple(findings))
+
+
+def _second_step(bench: Bench, data: Data, clip: float) -> float:
+    """Return how far the second step leads, over the first; 0 if that cannot be told."""
+    if "steps" not in bench.box.accepted or bench.box.observe is not None:
+        return 0.0
+    settings = {"clip": clip, "lr": bench.rate(clip, 1e-3)}
+    try:
+        one, both = (bench.update(data, steps=steps, **settings) for steps in (1, 2))  # type: ignore[arg-type]
+    except TrainingFailedError:
+        return 0.0
+    length = float(np.linalg.norm(one))
+    return float(np.linalg.norm(both - one)) / length if length > 0 else 0.0
 
 
 def _broken(effect: str, label: str) -> Finding:
