@@ -125,8 +125,7 @@ def _further_settings(
         # Its first step is invertible for small gradients only.
         return []
     settings = [("large sigma", clip, 12 * SIGMA, 4, seeds)]
-    if not bench.known.random:
-        settings.append(("tiny noise", clip / 100, 0.02, 4, seeds))
+    settings.append(("tiny noise", clip / 1000, SIGMA, 4, seeds))
     mean = abs(bench.known.divisors.get(16, 1 / 16) * 16 - 1) < 0.02
     if bench.dimension <= 100_000 and mean and not bench.known.incomplete:
         settings.append(("very large batch", clip, SIGMA, _LARGE, max(2, seeds // 2)))
