@@ -22,6 +22,7 @@ from noisewise.debugging import freshness, late, noise, paper, path, replay, sam
 from noisewise.debugging.bench import DEFAULT, QUICK, THOROUGH, Bench
 from noisewise.debugging.findings import Findings, TestResult
 from noisewise.debugging.grouping import takes_units, whole_units
+from noisewise.debugging.neighbours import neighbours
 from noisewise.debugging.preflight import preflight
 from noisewise.debugging.replacement import separation_by_replacement
 from noisewise.debugging.replay import Claim
@@ -106,6 +107,12 @@ REGISTRY = (
         "invariance", lambda bench, _: freshness.invariance(bench), reads_noise=True, optional=True
     ),
     Test("sampling", lambda bench, _: sampling.batches(bench), "the sampling", takes_random=True),
+    Test(
+        "neighbours",
+        lambda bench, _: neighbours(bench),
+        reads_noise=True,
+        takes_random=True,
+    ),
     Test("second-step", lambda bench, _: replay.two_steps(bench)),
     Test(
         "decisions",

@@ -6,9 +6,11 @@ from noisewise.debugging.mutants import (
     frozen_eighth as frozen_eighth,
     frozen_ninth as frozen_ninth,
     frozen_seventh as frozen_seventh,
+    frozen_tenth as frozen_tenth,
     frozen_thrice as frozen_thrice,
     habits as habits,
     known as known,
+    odd_tenth as odd_tenth,
     private_ninth as private_ninth,
     reported as reported,
 )
