@@ -61,24 +61,10 @@ SHORT = [test for test in TESTS if test not in ("late-steps", "decisions")]
 MISSED: tuple[str, ...] = ()
 
 # One of each kind; the others are run with the slow tests.
-QUICK = (
-    "flat clipping",
-    "Adam",
-    "dropout",
-    "sign of the noisy gradient",
-    "noisy gradient limited to C",
-    "noisy gradient normalised",
-)
-
-
-#: Accused as long as contributions are not held to the noise of their own tensor.
-ACCUSED = {"head learns faster": "the rate of one layer is taken for a missing bound"}
+QUICK = ("flat clipping", "Adam", "dropout", "noisy gradient limited to C")
 
 
 def as_parameter(variant):
-    if variant.name in ACCUSED:
-        known = pytest.mark.xfail(reason=ACCUSED[variant.name])
-        return pytest.param(variant, marks=[pytest.mark.slow, known])
     return variant if variant.name in QUICK else slow(variant)
 
 

@@ -153,6 +153,11 @@ MODELS = {
     "group norm": (
         lambda: Mean(nn.Sequential(nn.Conv1d(2, 6, 3), nn.GroupNorm(2, 6)), 6, 2), (2, 7), None
     ),
+    # The gradient of the bias before it is nothing but rounding.
+    "instance norm": (
+        lambda: convolved(nn.Sequential(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True)), 4),
+        (2, 6, 6), None
+    ),
 }  # fmt: skip
 
 #: Models that torch runs in bfloat16, and whose bounds do not depend on their own arithmetic.

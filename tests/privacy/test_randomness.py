@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import integrate, stats
 
 from noisewise.privacy.randomness import (

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.curve_charts import precision_chart, roc_chart
-from noisewise.ecdf.evaluation import Evaluation
-from noisewise.ecdf.labelled import as_labelled
-from noisewise.reports.chart import Chart
-from noisewise.reports.page import Page, promised, seeded
+from noisewise.ecdf import Evaluation, as_labelled
+from noisewise.reports import Chart, Page, promised, seeded
 
 __all__ = [
     "measure_rows",
@@ -229,7 +227,7 @@ def _with_truth(chart: Chart, rows: Any, kind: str) -> Chart:
 def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
-    from noisewise.analysis.figures import prediction_histogram
+    from noisewise.analysis import prediction_histogram
 
     calibration = found.calibration
     assert calibration is not None
@@ -237,7 +235,7 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
     figure, axes = plt.subplots(**size)
     calibration.plot(axes)
     if rows is not None:
-        from noisewise.ecdf.group_sums import group_of
+        from noisewise.ecdf import group_of
 
         group = group_of(rows[:, 1], calibration.sums.cuts)
         count = np.maximum(np.bincount(group, minlength=calibration.sums.groups), 1)

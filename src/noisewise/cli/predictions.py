@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.datasets.preflight import Look, look_at_budget
-from noisewise.privacy.units import unit_codes
+from noisewise.datasets import Look, look_at_budget
+from noisewise.privacy import unit_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,7 @@ def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.
     """Read a file, by the rules of a schema if one is given."""
     import pandas as pd
 
-    from noisewise.datasets import FileFormat, Schema
-    from noisewise.datasets.reading import read_cells, read_table, text_numbers
+    from noisewise.datasets import FileFormat, Schema, read_cells, read_table, text_numbers
 
     if not path.is_file():
         raise ValueError(f"no file at {str(path)!r}")

@@ -104,8 +104,8 @@ def train(
         summary_of,
     )
     from noisewise.cli.training_run import begin, finishing
-    from noisewise.datasets.working import working
     from noisewise.release import compose
+    from noisewise.working import working
 
     _check_folders(report, out, ledger)
     _check_parts(test, evaluate, threshold)
@@ -230,7 +230,7 @@ def _warn(texts: Iterable[str]) -> None:
 def _others(records: Any, model: Any, settings: dict[str, Any]) -> list[Comparison]:
     """Train what a private model is compared with: flat clipping, and no privacy."""
     from noisewise.cli.training_job import Comparison, train_plain, train_private
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     rows = []
     if settings["gradients"] not in ("auto", "clipped"):
@@ -264,7 +264,7 @@ def _say_what_is_written(
     measured: bool,
     own_ledger: bool,
 ) -> None:
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     if kept is None:
         console.print(str(statement))
@@ -292,7 +292,7 @@ def _show(
 ) -> None:
     from noisewise.cli.evaluation_report import measure_rows, says_no, unsure
     from noisewise.cli.predictions import finite
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
     for row in rows:

@@ -20,10 +20,14 @@ import pandas as pd
 from noisewise import datasets
 from noisewise.cli.training_run import Kept
 from noisewise.datasets import Images, Schema, Table, read_table
-from noisewise.estimators import PrivateClassifier, PrivateRegressor
-from noisewise.estimators.network import apply_network, build_network, weights_of
-from noisewise.privacy.events import Event
-from noisewise.privacy.units import unit_codes
+from noisewise.estimators import (
+    PrivateClassifier,
+    PrivateRegressor,
+    apply_network,
+    build_network,
+    weights_of,
+)
+from noisewise.privacy import Event, unit_codes
 from noisewise.release import SealedAccount, Units, name_of_unit
 
 __all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]

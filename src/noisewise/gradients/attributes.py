@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Attributes", "HeldAttributes"]
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.separation import same_bits
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError, same_bits
 
 __all__ = [
     "Part",

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from noisewise.gradients.attributes import Attributes, HeldAttributes
 from noisewise.gradients.census import Census
 from noisewise.gradients.reach import MISSING
-from noisewise.separation import Content
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import storage_key
+from noisewise.separation import Content, RefusedError, storage_key
 
 if TYPE_CHECKING:
     from typing import TypeGuard

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from noisewise.separation.draws import Draws
+from noisewise.separation import Draws
 
 __all__ = ["Chance"]
 

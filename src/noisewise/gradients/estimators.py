@@ -20,12 +20,18 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GROUPINGS, GroupSpec, by_layer, partition
 from noisewise.gradients.registry import register
-from noisewise.gradients.rules import RULES, SMALLEST, clip_scale, formula, is_elementwise
-from noisewise.gradients.rules import Clip as ClipRule
-from noisewise.privacy import _validate
+from noisewise.gradients.rules import (
+    RULES,
+    SMALLEST,
+    Clip as ClipRule,
+    clip_scale,
+    formula,
+    is_elementwise,
+)
 
 __all__ = [
     "BatchMaxScaled",
@@ -75,7 +81,7 @@ _LONGEST = 1e30
 
 
 def _threshold(name: str, value: float) -> float:
-    value = _validate.positive(name, value)
+    value = checks.positive(name, value)
     if value > _LONGEST:
         raise ValueError(
             f"{name} must be at most {_LONGEST:g}, got {value:g}: sums of such gradients overflow"
@@ -151,9 +157,9 @@ class Clipped:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", _check_clip(self.clip))
         if isinstance(self.per, str):
-            _validate.choice("per", self.per, GROUPINGS)
-        _validate.choice("rule", self.rule, tuple(RULES))
-        _validate.positive("gamma", self.gamma)
+            checks.choice("per", self.per, GROUPINGS)
+        checks.choice("rule", self.rule, tuple(RULES))
+        checks.positive("gamma", self.gamma)
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
         """Partition by `per`."""
@@ -221,13 +227,11 @@ class Lipschitz:
 
     def __post_init__(self) -> None:
         if self.loss_clip is not None:
-            object.__setattr__(self, "loss_clip", _validate.positive("loss_clip", self.loss_clip))
+            object.__setattr__(self, "loss_clip", checks.positive("loss_clip", self.loss_clip))
         if self.input_norm is not None:
-            object.__setattr__(
-                self, "input_norm", _validate.positive("input_norm", self.input_norm)
-            )
+            object.__setattr__(self, "input_norm", checks.positive("input_norm", self.input_norm))
         if self.knee is not None:
-            object.__setattr__(self, "knee", _validate.positive("knee", self.knee))
+            object.__setattr__(self, "knee", checks.positive("knee", self.knee))
 
     def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
         """Refuse: they depend on the model's weights."""

@@ -33,8 +33,7 @@ from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
-from noisewise.separation import GENERAL, Path
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import GENERAL, Path, RefusedError
 
 __all__ = [
     "FallbackWarning",

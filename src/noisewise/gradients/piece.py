@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
-from noisewise.bounds.norms.precision import is_full
+from noisewise.bounds.norms import is_full
 from noisewise.gradients.batches import augmented, finite_records, fold_views, signature
 from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
@@ -33,6 +33,10 @@ from noisewise.gradients.tape import Factors, Tape
 from noisewise.gradients.wiring import Wiring
 from noisewise.gradients.withheld import no_values, without_values
 from noisewise.separation import (
+    ESCAPED,
+    FOREIGN,
+    RAISING,
+    Cell,
     Finding,
     Leaks,
     Path,
@@ -44,8 +48,6 @@ from noisewise.separation import (
     noticing_backward_code,
     noticing_threads,
 )
-from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
-from noisewise.separation.shadow import Cell
 
 __all__ = ["Piece", "Selection"]
 

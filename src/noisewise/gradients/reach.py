@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from noisewise.separation.origin import is_users
+from noisewise.separation import is_users
 
 __all__ = ["CONTAINERS", "MISSING", "Space", "spaces"]
 

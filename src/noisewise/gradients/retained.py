@@ -16,10 +16,16 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from noisewise.separation import Finding, Path, Proof
-from noisewise.separation.before import private_memory, remember_private
-from noisewise.separation.proof import KEPT
-from noisewise.separation.shadow import Shadow, storage_key
+from noisewise.separation import (
+    KEPT,
+    Finding,
+    Path,
+    Proof,
+    Shadow,
+    private_memory,
+    remember_private,
+    storage_key,
+)
 
 __all__ = ["Lingering", "kept_by", "remember_kept"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.norms.precision import check_full_precision, full_float32
+from noisewise.bounds.norms import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.agreeing import Agreeing
 from noisewise.gradients.batches import Part, signature
@@ -37,9 +37,7 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Path, Proof, Storages, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Origin, storage_key
+from noisewise.separation import Origin, Path, Proof, RefusedError, Storages, storage_key, storages
 
 __all__ = ["Runner", "WatchedWarning"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.bounds.norms.precision import full_precision
+from noisewise.bounds.norms import full_precision
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
@@ -41,10 +41,7 @@ from noisewise.gradients.wiring import (
     Wiring,
     not_apart,
 )
-from noisewise.separation import Finding, Origin, Path, Watch
-from noisewise.separation.origin import place
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import broadcast_shapes
+from noisewise.separation import Finding, Origin, Path, RefusedError, Watch, broadcast_shapes, place
 
 __all__ = ["KEPT_BYTES", "Factors", "Tape"]
 

@@ -11,8 +11,7 @@ from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import Layout
-from noisewise.separation import Outside, Path
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import Outside, Path, RefusedError
 
 __all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring", "not_apart"]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.errors import LedgerError
-from noisewise.privacy._durable import private_file, replace_file
-from noisewise.privacy._locked_file import locked, process_guard
+from noisewise.files import locked, private_file, process_guard, replace_file
 from noisewise.privacy.ledger_book import Book, Charge, Mark, seal
 from noisewise.privacy.ledger_witness import Seen, Witness
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from noisewise.privacy.events import History
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import History, Randomness, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release.account import Account, Remembering
 from noisewise.release.noise import Noise
 from noisewise.release.parties import Parties

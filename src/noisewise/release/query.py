@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import RelationError, UnsoundError
-from noisewise.privacy.events import History
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import History, Relation, Sensitivity
 
 if TYPE_CHECKING:
     from noisewise.release.noise import Noise

@@ -16,10 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from noisewise.privacy.accounting import training_step
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Randomness, Sensitivity, training_step
 from noisewise.release.allocation import deviations
 
 __all__ = ["TensorNoise"]

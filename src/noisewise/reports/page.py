@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from noisewise.privacy.statement import Statement, round_up
+from noisewise.privacy import Statement, round_up
 from noisewise.reports.chart import Chart
 
 if TYPE_CHECKING:

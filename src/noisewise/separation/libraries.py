@@ -10,6 +10,7 @@ so that one bad value does not stop the run.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from typing import Any
@@ -48,8 +49,37 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     return (tensor.unsqueeze(-1) == classes).to(torch.long)
 
 
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """The same, of which a negative variance makes no number: such a record counts nothing."""
+    if isinstance(var, Tensor) and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    if (
+        not isinstance(var, Tensor)
+        or reduction != "none"
+        or torch.broadcast_shapes(var.shape, input.shape) != input.shape
+    ):
+        return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    positive = var.clone()
+    with torch.no_grad():
+        positive.clamp_(min=eps)
+    losses = 0.5 * (torch.log(positive) + (input - target) ** 2 / positive)
+    if full:
+        losses = losses + 0.5 * math.log(2 * math.pi)
+    return torch.where(var < 0, torch.nan * losses, losses)
+
+
 #: Torch functions that look at values to check them, and the same without.
-GENERAL: dict[Any, Any] = {functional.one_hot: _one_hot}
+GENERAL: dict[Any, Any] = {
+    functional.one_hot: _one_hot,
+    functional.gaussian_nll_loss: _gaussian_nll_loss,
+}
 
 
 def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:

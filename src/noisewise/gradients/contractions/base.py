@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = [
     "CHUNK_BYTES",

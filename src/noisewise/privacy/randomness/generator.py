@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.randomness import integers
 from noisewise.privacy.randomness.gaussian import LARGEST, Normals
 from noisewise.privacy.randomness.keystream import (
@@ -88,7 +88,7 @@ class Randomness:
 
     def spawn(self, count: int) -> list[Randomness]:
         """Return `count` generators that are independent of this one and of each other."""
-        count = _validate.integer("count", count, minimum=1)
+        count = checks.integer("count", count, minimum=1)
         with self._stream.lock:
             root = self._stream.root
             if root is None:
@@ -161,11 +161,11 @@ class Randomness:
 
     def bytes(self, count: int) -> builtins.bytes:
         """Return `count` random bytes."""
-        return self._draw(_validate.integer("count", count)).tobytes()
+        return self._draw(checks.integer("count", count)).tobytes()
 
     def coins(self, count: int) -> NDArray[np.bool_]:
         """Return fair coin tosses, one bit of the stream each."""
-        count = _validate.integer("count", count)
+        count = checks.integer("count", count)
         packed = self._draw(-(-count // 8))
         return np.unpackbits(packed, count=count).view(np.bool_)
 
@@ -189,7 +189,7 @@ class Randomness:
                 raise ValueError("shape is that of the bounds when bound is an array")
             bounds = integers.checked_bounds(bound)
             return integers.below_each(self.uint64, bounds.reshape(-1)).reshape(bounds.shape)
-        single = _validate.integer("bound", bound, minimum=1, maximum=integers.WORDS)
+        single = checks.integer("bound", bound, minimum=1, maximum=integers.WORDS)
         size = sizes(() if shape is None else shape)
         if single == integers.WORDS:
             return self.uint64(size)
@@ -361,10 +361,10 @@ class Randomness:
         """Return a seeded generator that continues where :meth:`state` was taken."""
         if state.get("cipher") != "AES-256-CTR/1":
             raise ValueError(f"not a state of this generator: {state!r}")
-        epoch = _validate.integer("epoch", state["epoch"])
-        block = _validate.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
+        epoch = checks.integer("epoch", state["epoch"])
+        block = checks.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
         stream = Keystream(builtins.bytes.fromhex(state["key"]), epoch, block)
-        return cls(stream, str(state["name"]), _validate.integer("spawned", state["spawned"]))
+        return cls(stream, str(state["name"]), checks.integer("spawned", state["spawned"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_secure:
@@ -385,7 +385,7 @@ class Randomness:
     # ---------------------------------------------------------------- inside
 
     def _mask(self, count: int, rate: float | Fraction) -> NDArray[np.bool_]:
-        count, exact = _validate.integer("count", count), integers.checked_rate(rate)
+        count, exact = checks.integer("count", count), integers.checked_rate(rate)
         return integers.bernoulli(self.uint64, count, exact)
 
     def _draw(self, size: int) -> NDArray[np.uint8]:
@@ -421,7 +421,7 @@ def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
 def sizes(shape: Shape) -> tuple[int, ...]:
     """Return a shape as a tuple of checked integers."""
     whole = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    return tuple(_validate.integer("shape", size) for size in whole)
+    return tuple(checks.integer("shape", size) for size in whole)
 
 
 def _mantissa_bits(dtype: torch.dtype) -> int:
@@ -442,7 +442,7 @@ def _std(dtype: torch.dtype, std: float) -> float:
 
 
 def _within(limits: Any, std: float, kind: str) -> float:
-    std = _validate.positive("std", std)
+    std = checks.positive("std", std)
     if not limits.tiny <= std <= limits.max / LARGEST:
         raise ValueError(
             f"std must lie in [{limits.tiny:.3g}, {limits.max / LARGEST:.3g}] for {kind}, "
