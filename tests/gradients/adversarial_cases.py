@@ -216,12 +216,13 @@ def propagating():
 
 
 #: How the record that is left out comes: by itself, in pieces of a batch, as views, as a unit.
+#: Pieces are small only because batches here are.
 WAYS = {
-    "a record": {},
+    "a record": {"chunk": 4},
     "in pieces of one": {"chunk": 1},
     "in pieces of two": {"chunk": 2},
-    "views": {"views": 2},
-    **{f"a unit, {within} of its rows": {"within": within} for within in WITHIN},
+    "views": {"views": 2, "chunk": 4},
+    **{f"a unit, {within} of its rows": {"within": within, "chunk": 8} for within in WITHIN},
 }
 
 
