@@ -338,6 +338,23 @@ def test_where_n_is_private_and_decides_it_is_paid_for_and_all_together_is_the_b
         assert "2 thresholds" not in public.statement().mechanism
 
 
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("many", [1, 3])
+def test_auto_counts_no_records_that_are_elsewhere(many: int, relation: str) -> None:
+    """Tables are asked nothing but counts of looks, and parties of unequal size nothing at all."""
+    duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
+    q = np.arange(1, many + 1) / (many + 1)
+    options: dict[str, Any] = {
+        "bounds": (-1e9, 1e9), "epsilon": 1.0, "seed": 1, "relation": relation,
+    }  # fmt: skip
+    table = duckdb.connect().from_arrow(pa.table({"x": SKEWED}))
+    alone = ecdf.dp_quantile(SKEWED, q, mechanism="search", **options)
+    there = ecdf.dp_quantile("x", q, data=table, **options)
+    parts = [SKEWED[:7], SKEWED[7:]]
+    apart = ecdf.dp_quantile(parts, q, aggregator=LocalAggregator(), **options)
+    assert alone.tolist() == there.tolist() == apart.tolist()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "epsilon", "many"), [(300, 0.3, 9), (3000, 0.3, 3)])
 def test_auto_is_never_far_from_the_best(number: int, epsilon: float, many: int) -> None:

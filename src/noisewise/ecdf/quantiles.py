@@ -29,7 +29,7 @@ from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
-from noisewise.ecdf.quantile_model import Way, best, needs_size
+from noisewise.ecdf.quantile_model import SIZES, Way, best, needs_size
 from noisewise.ecdf.quantile_results import (
     PrivateQuantile,
     PrivateQuantiles,
@@ -125,13 +125,13 @@ def dp_quantile(
         The budget of all quantiles and limits together.
     relation, units, max_per_unit
         See :func:`noisewise.ecdf.dp_ecdf`. With units, quantiles are those of the weighted rows.
-    mechanism : {"auto", "exponential", "curve"}
+    mechanism : {"auto", "exponential", "search", "curve"}
         "exponential" ranks the records, which must be in this process, and chooses each quantile
         by its rank. "search" looks at few counts, up to ten times, each time closer: for tables of
         engines and for parties. "curve" reads them from one private curve on `bins` thresholds,
         for hundreds of them. "auto" takes what misses least on public shapes for this many
         quantiles, records times epsilon, and `bins`; where the number of records is private and
-        decides, a 64th of the budget is spent on it.
+        decides, a 64th of the budget is spent on it. Of tables and parties it is not asked for.
     interval : float, optional
         Level of :meth:`confidence_interval` that is to be paid for: half of the budget goes to
         limits. A search and a curve have intervals of any level for nothing.
@@ -214,8 +214,10 @@ def dp_quantile(
 
         if mechanism == "auto":
             among = _among(len(different), here)
-            size = 0.0
-            if needs_size(len(different), among, bins):
+            # Records that are elsewhere are not counted for this: a search begins with few
+            # counts, and goes on by what it has seen.
+            size = float(SIZES[-1])
+            if here and needs_size(len(different), among, bins):
                 known = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
                 number = float(known or 0)
                 if known is None:

@@ -135,7 +135,7 @@ class PushedDown:
         """Read values, codes of labels and identifiers into memory."""
         nw = self.nw
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
-        wanted = {"value": nw.col(value).cast(nw.Float64), "label": code}
+        wanted = {"value": self._doubles(value), "label": code}
         if unit is not None:
             wanted["unit"] = nw.col(unit)
         query = self.frame.select(**wanted)
@@ -178,7 +178,7 @@ class PushedDown:
         nw, number = self.nw, self.number
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
         frame = self.frame.select(
-            noisewise_value=nw.col(value).cast(nw.Float64), noisewise_label=code, **others
+            noisewise_value=self._doubles(value), noisewise_label=code, **others
         )
         column = nw.col("noisewise_value")
         absent = column.is_null()
@@ -202,6 +202,13 @@ class PushedDown:
             .then(number(-1.0))
             .otherwise(nw.col("noisewise_place"))
         )
+
+    def _doubles(self, value: str) -> Any:
+        """Return a column as doubles; truth values by way of whole numbers (PostgreSQL)."""
+        column = self.nw.col(value)
+        if self.types[value] == self.nw.Boolean:
+            column = column.cast(self.nw.Int32)
+        return column.cast(self.nw.Float64)
 
     def _placed(self, frame: Any, placement: Placement) -> Any:
         """Add the bin, by the same operations as :meth:`Placement.place`."""
