@@ -6,9 +6,9 @@ NOISEWISE_MUTANT_SECONDS ends a piece; the page ``docs/debugging-mutants-table.m
 has been run, and with how many versions of the code. ``noisewise bench mutants`` is the same
 contest with every test and every tool for every bug.
 
-A bug is checked at quick effort, and if nothing is found at default effort. What other tools say is taken from the
-store where it is known; NOISEWISE_MUTANT_OTHERS=4 runs them, and nothing else, on every fourth bug
-of the catalogue, and NOISEWISE_MUTANT_OTHERS="ninth freeze" on the bugs of a round.
+A bug is checked at quick effort, and if nothing is found at default effort. What other tools say
+is taken from the store where it is known; NOISEWISE_MUTANT_OTHERS=4 runs them, and nothing else, on
+every fourth bug of the catalogue, and NOISEWISE_MUTANT_OTHERS="ninth freeze" on the bugs of a round.
 """
 
 from __future__ import annotations
