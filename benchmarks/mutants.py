@@ -7,8 +7,8 @@ has been run, and with how many versions of the code. ``noisewise bench mutants`
 contest with every test and every tool for every bug.
 
 A bug is checked at quick effort, and if nothing is found at default effort. What other tools say
-is taken from the store where it is known; NOISEWISE_MUTANT_OTHERS=4 runs them, and nothing else, on
-every fourth bug of the catalogue, and NOISEWISE_MUTANT_OTHERS="ninth freeze" on the bugs of a round.
+is taken from the store where it is known; NOISEWISE_MUTANT_OTHERS=4 runs them, and nothing else,
+on every fourth bug of the catalogue, and NOISEWISE_MUTANT_OTHERS="ninth freeze" on a round.
 """
 
 from __future__ import annotations
