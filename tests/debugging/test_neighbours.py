@@ -12,6 +12,10 @@ from noisewise.debugging import check
 from noisewise.debugging.mutants import Training, cases
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @dataclass(frozen=True)
 class Changed(Training):
     """A right training of which one stage is changed by a function of its own."""
@@ -66,9 +70,9 @@ def less_noise_for_small_batches(noise, at):
     ("stage", "change", "test", "finding"),
     [
         ("bounded", unclipped_with_noise, "neighbours", "noise-follows-data"),
-        ("noise", less_noise_for_one_class, "neighbours", "noise-follows-data"),
+        slow("noise", less_noise_for_one_class, "neighbours", "noise-follows-data"),
         ("clip", clip_by_size, "sampling", "weight-depends-on-company"),
-        ("bounded", large_batches_unclipped, "sampling", "weight-depends-on-company"),
+        slow("bounded", large_batches_unclipped, "sampling", "weight-depends-on-company"),
         ("noise", less_noise_for_small_batches, "noise", "noise-depends-on-batch"),
     ],
 )
@@ -101,7 +105,7 @@ def factor_with_a_floor(add_up, at):
     return bounded
 
 
-@pytest.mark.parametrize("change", [one_class_unclipped, factor_with_a_floor])
+@pytest.mark.parametrize("change", [one_class_unclipped, slow(factor_with_a_floor)])
 def test_records_of_every_class_and_far_beyond_the_norm_are_measured(change):
     assert judged("bounded", change, "contribution").verdict == "bug"
 
@@ -117,7 +121,7 @@ def seeded(bits):
     return change
 
 
-@pytest.mark.parametrize("states", [256, 65_536])
+@pytest.mark.parametrize("states", [slow(256), 65_536])
 def test_a_seed_that_is_cut_off_gives_two_runs_one_noise(states):
     findings = judged("noise", seeded(states), "noise", "freshness")
     assert "noise-same-for-every-seed" in findings.bugs
@@ -131,7 +135,7 @@ def divided_by_pieces(noise, at):
     return {n: z / max(1, -(-len(at.batch) // 32)) for n, z in noise.items()}
 
 
-@pytest.mark.parametrize("change", [sigma_cut_off, divided_by_pieces])
+@pytest.mark.parametrize("change", [sigma_cut_off, slow(divided_by_pieces)])
 def test_noise_is_read_at_large_sigma_and_for_large_batches(change):
     assert judged("noise", change, "separation", "noise").verdict == "bug"
 
@@ -190,7 +194,7 @@ def on_levels(update, at):
     return found
 
 
-@pytest.mark.parametrize("change", [rounded, on_levels])
+@pytest.mark.parametrize("change", [slow(rounded), on_levels])
 def test_a_noisy_gradient_that_is_rounded_afterwards_is_not_accused(change):
     findings = judged("update", change, "separation", "contribution", "noise", "freshness")
     assert findings.verdict == "not judged"

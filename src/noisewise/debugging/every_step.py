@@ -94,9 +94,8 @@ def parts_of_late_steps(
         whole = float(np.mean(now**2)) / max(float(np.mean(first**2)), 1e-300)
         if whole < 1e-6:
             continue
-        # A learning rate or a sigma that changes is the business of the whole step.
-        pooled.append((now / math.sqrt(float(np.mean(now**2)))).ravel())
         for name, part in bench.box.slices.items():
+            pooled += _standardised(now[:, part])
             base, here = float(np.mean(first[:, part] ** 2)), float(np.mean(now[:, part] ** 2))
             places = now[:, part].size
             if base == 0.0 or places < 4:
@@ -126,7 +125,6 @@ def parts_of_late_steps(
     if not pooled or bench.known.noise is None or bench.known.noise.uneven:
         return [], p_values
     values = np.concatenate(pooled)
-    values = values[np.abs(values) > 1e-9]
     shape, tails = normal_shape(values)
     excess, peaked = kurtosis(values)
     p_value = min(shape, tails, peaked if abs(excess) > 0.3 else 1.0)
@@ -144,6 +142,15 @@ def parts_of_late_steps(
             p_value,
         )
     ], p_values
+
+
+def _standardised(rows: Vector) -> list[Vector]:
+    """Return what moves, in deviations of its own: its size is not the matter here, its law is.
+
+    A learning rate or a sigma may change, and a tensor may begin to be trained.
+    """
+    values = rows[rows != 0]
+    return [values / math.sqrt(float(np.mean(values**2)))] if values.size >= 50 else []
 
 
 def _records(silent: list[Walk], part: slice, step: int) -> float | None:

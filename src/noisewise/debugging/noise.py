@@ -141,7 +141,7 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
         share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
         relative[label] = reading.factor / reading.batch_size / (share * largest)
     low = {k: v for k, v in relative.items() if v < 1 - max(SCALE, readings[k].error)}
-    high = {k: v for k, v in relative.items() if v > 1 + max(_GENEROUS, readings[k].error)}
+    high = {k: v for k, v in relative.items() if v * (1 - readings[k].error) > 1 + _GENEROUS}
     evidence = {"factors": {k: r.factor for k, r in readings.items()}, "relative": relative}
     p_value = min(reading.p_value for reading in readings.values())
     faulty = [reading for reading in readings.values() if reading.off]

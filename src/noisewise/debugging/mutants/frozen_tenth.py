@@ -309,7 +309,8 @@ def _(batch: Tensor, at: Situation) -> Tensor:
     last: Tensor = at.memory.get("batch", batch)
     at.memory["batch"] = batch
     kept = last[: len(last) // 2]
-    return torch.cat([kept, batch[: len(batch) - len(batch) // 2]]).unique()
+    rest = batch[: len(batch) - len(batch) // 2]
+    return torch.tensor(sorted({*kept.tolist(), *rest.tolist()}), dtype=torch.long)
 
 
 # What the data decide.
