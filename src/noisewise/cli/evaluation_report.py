@@ -209,7 +209,7 @@ def _steps(rows: Any, trial: bool) -> list[str]:
         "Choose a threshold with the slider below: it costs nothing.",
         "Share this page: its statement is below, and --statement writes it to a file that others "
         "can verify.",
-        "Every further question to these records adds to epsilon: keep a --ledger.",
+        "Every further question to these records adds to epsilon: keep a ledger (--ledger).",
     ]
 
 

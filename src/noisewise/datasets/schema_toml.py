@@ -85,7 +85,12 @@ def from_text(text: str, where: str = "the schema") -> dict[str, Any]:
     try:
         stored = parse_toml(text.removeprefix("\ufeff"))
     except ValueError as error:
-        raise SchemaProblemsError(where, [f"it is not TOML: {error}"]) from None
+        problem = f"it is not TOML: {error}"
+        if where.lower().endswith((".csv", ".tsv", ".parquet")):
+            problem = (
+                "it is a table; a schema file is needed here: noisewise schema draft writes one"
+            )
+        raise SchemaProblemsError(where, [problem]) from None
     version = stored.get("noisewise_schema")
     if version != VERSION:
         raise SchemaProblemsError(
