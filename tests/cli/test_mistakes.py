@@ -86,7 +86,7 @@ TABLE_COMMAND = {
     "misspelt dataset": (["train", "adlut", "--epsilon", 1], "did you mean 'adult'"),
     "schema not finished": (
         ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1],
-        "range is still to be filled in"),
+        "range still to be filled in"),
     "kind that is none": (
         ["train", "people.csv", "--schema", "kinds.toml", "--epsilon", 1], "kind 'float' is not"),
     "no target": (

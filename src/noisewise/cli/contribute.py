@@ -71,6 +71,7 @@ def contribute(
     """
     from noisewise.cli.evaluate import is_engine
     from noisewise.cli.predictions import look_at_contribution
+    from noisewise.datasets.working import tell
     from noisewise.federated.network import contribution
     from noisewise.federated.network.settings import ClientSettings
     from noisewise.federated.network.threat import rows_of
@@ -83,7 +84,7 @@ def contribute(
         typer.echo(f"taken for granted: {rests_on}", err=True)
     elif preflight:
         look = look_at_contribution(records.values, records.positive, settings.study)
-        typer.echo(str(look), err=True)
+        tell(str(look))
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "

@@ -279,18 +279,19 @@ def _look(
     """Look at the records before they cost anything; of an engine's, at the names alone."""
     from noisewise.cli.predictions import look_at_predictions, read_columns
     from noisewise.datasets.preflight import look_at_names, look_at_names_alone
+    from noisewise.datasets.working import tell
 
     if asked.engine is not None:
         look = look_at_names_alone(asked.engine.columns) if asked.units is None else None
         if look is not None and look.warnings:
-            typer.echo(str(look), err=True)
+            tell(str(look))
     elif asked.classes is None and not asked.regression:
         look = look_at_predictions(
             asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units, delta
         )
         if asked.units is None and file is not None:
             look += look_at_names(read_columns(file, "", "", schema))
-        typer.echo(str(look), err=True)
+        tell(str(look))
         look.require()
 
 

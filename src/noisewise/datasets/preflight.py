@@ -9,7 +9,6 @@ switches the look off.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from noisewise.datasets.columns import Drop
 from noisewise.datasets.identifiers import holds_codes_again, looks_like_unit
 from noisewise.datasets.reading import read_cells, read_table
 from noisewise.datasets.schema import Schema
+from noisewise.datasets.working import tell
 
 __all__ = [
     "LOOKED",
@@ -114,7 +114,7 @@ class Look:
     def tell(self, aloud: bool) -> None:
         """Print it, or warn of what may disappoint; raise what cannot work."""
         if aloud:
-            print(Look(self.facts, self.warnings), file=sys.stderr)
+            tell(str(Look(self.facts, self.warnings)))
         self.require()  # says the rest
         if not aloud:
             for text in self.warnings:

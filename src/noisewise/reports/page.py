@@ -204,7 +204,7 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
         "What is promised",
         f"epsilon {round_up(statement.epsilon)}{delta}",
         [
-            f"Protects {statement.unit}: {statement.relation.sentence_of(statement.unit)}.",
+            f"Protects {statement.unit}, {statement.relation.sentence.removeprefix('one record ')}.",
             meaning,
         ],
     )
