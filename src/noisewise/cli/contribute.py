@@ -72,6 +72,7 @@ def contribute(
     from noisewise.cli.evaluate import is_engine
     from noisewise.cli.predictions import look_at_contribution
     from noisewise.federated.network import ClientSettings, contribution, rows_of
+    from noisewise.working import tell
 
     settings = ClientSettings.read(config)
     records = read_records(
@@ -81,7 +82,7 @@ def contribute(
         typer.echo(f"taken for granted: {rests_on}", err=True)
     elif preflight:
         look = look_at_contribution(records.values, records.positive, settings.study)
-        typer.echo(str(look), err=True)
+        tell(str(look))
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "

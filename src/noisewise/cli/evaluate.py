@@ -135,7 +135,7 @@ def evaluate(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
     if preflight:
-        _look(asked, epsilon, None if model is not None else Path(predictions), schema)
+        _look(asked, epsilon, delta, None if model is not None else Path(predictions), schema)
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
     with (
         _account(ledger, f"evaluate {_title(predictions)}") as account,
@@ -272,22 +272,25 @@ def _named(units: Any, ledger: Path | None) -> Any:
     return None if units is None else Units(units, name=name_of_unit(ledger, str(units.name)))
 
 
-def _look(asked: _Asked, epsilon: float, file: Path | None, schema: Path | None) -> None:
+def _look(
+    asked: _Asked, epsilon: float, delta: float, file: Path | None, schema: Path | None
+) -> None:
     """Look at the records before they cost anything; of an engine's, at the names alone."""
     from noisewise.cli.predictions import look_at_predictions, read_columns
     from noisewise.datasets import look_at_names, look_at_names_alone
+    from noisewise.working import tell
 
     if asked.engine is not None:
         look = look_at_names_alone(asked.engine.columns) if asked.units is None else None
         if look is not None and look.warnings:
-            typer.echo(str(look), err=True)
+            tell(str(look))
     elif asked.classes is None and not asked.regression:
         look = look_at_predictions(
-            asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units
+            asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units, delta
         )
         if asked.units is None and file is not None:
             look += look_at_names(read_columns(file, "", "", schema))
-        typer.echo(str(look), err=True)
+        tell(str(look))
         look.require()
 
 
@@ -309,6 +312,11 @@ def read_predictions(
         if column not in frame.columns:
             known = ", ".join(map(repr, frame.columns[:20]))
             raise ValueError(f"{option} {column!r} is not a column of {path.name!r}: {known}")
+    if label == score:
+        raise ValueError(
+            f"--label and --score are both {label!r}: one is what happened, the other what the "
+            "model said"
+        )
     missing = {name: int(frame[name].isna().sum()) for name in (label, score)}
     for name, count in missing.items():
         if count:

@@ -123,6 +123,7 @@ def look_at_predictions(
     upper: float | None,
     epsilon: float,
     units: Any = None,
+    delta: float = 0.0,
 ) -> Look:
     """Look at labels and scores before they cost anything; local, and not private."""
     labels, scores = np.asarray(y), np.asarray(score, np.float64)
@@ -147,9 +148,9 @@ def look_at_predictions(
             "these are no probabilities. Give the public range of such scores, for example "
             "--lower -20 --upper 20, or turn them into probabilities"
         )
-    if units is None:
-        return found + look_at_budget(len(labels), epsilon)
-    return found + look_at_budget(len(np.unique(unit_codes(units))), epsilon, "units")
+    few = (len(labels), "rows") if units is None else (len(np.unique(unit_codes(units))), "units")
+    measured = "curves begin to show something"
+    return found + look_at_budget(few[0], epsilon, delta, few[1], measured)
 
 
 def look_at_contribution(values: Any, positive: Any, study: Any) -> Look:

@@ -223,8 +223,10 @@ def _check_parts(test: float, evaluate: float, threshold: float) -> None:
 
 
 def _warn(texts: Iterable[str]) -> None:
+    from noisewise.working import tell
+
     for text in texts:
-        typer.echo(f"Warning: {text}", err=True)
+        tell(f"Warning: {text}")
 
 
 def _others(records: Any, model: Any, settings: dict[str, Any]) -> list[Comparison]:
@@ -341,6 +343,9 @@ def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
 
 
 def _stopped(kept: Any) -> None:
+    from noisewise.working import tell
+
+    command = ""
     if kept is None:
         said = "Stopped. Nothing was kept or released. A run with --out can be resumed."
     elif not kept.checkpoint.exists():
@@ -349,10 +354,12 @@ def _stopped(kept: Any) -> None:
         given = [part for part in sys.argv[1:] if part != "--resume"]
         said = (
             f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. To go on "
-            "where it stopped, without paying for a step twice:\n"
-            f"  noisewise {shlex.join(given)} --resume"
+            "where it stopped, without paying for a step twice:"
         )
-    typer.echo(said, err=True)
+        command = f"  noisewise {shlex.join(given)} --resume"
+    tell(said)
+    if command:
+        typer.echo(command, err=True)  # in one piece, to be copied
 
 
 def _sizes(text: str) -> Any:

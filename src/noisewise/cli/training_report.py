@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.evaluation_report import measure_rows, quality, ranking
+from noisewise.cli.measure_pictures import picture
 from noisewise.cli.training_job import Comparison, Data, Trained
 from noisewise.cli.training_quality import local_measures, seldom_yes
 from noisewise.ecdf import Evaluation
@@ -87,6 +88,8 @@ def write_training_report(
         page.heading("Private measures: may be published")
         if isinstance(measured, Evaluation):
             ranking(page, measured)
+        else:
+            picture(page, measured)
         page.table(("measure", "private value"), measure_rows(numbers))
     page.heading("Result")
     page.table(

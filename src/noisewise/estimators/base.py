@@ -328,7 +328,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             found += look_at_numbers(np.asarray(x), self.input_bound)
             found += Look() if table is not None else look_at_names(x)
         few = (len(y), "rows") if table is None else (len(table), "units")
-        found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, few[1])
+        delta = 0.0 if self.delta == "auto" else float(self.delta)
+        found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, delta, few[1])
         found.tell(self.verbose)
 
     def _look_at_target(self, y: Any) -> Look:
