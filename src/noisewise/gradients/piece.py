@@ -43,6 +43,7 @@ from noisewise.separation import (
     noticing_backward_code,
     noticing_threads,
 )
+from noisewise.separation.origin import place
 from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
 from noisewise.separation.shadow import Cell
 
@@ -330,10 +331,13 @@ class Piece:
                 if self.watch is None:
                     self.path.begin()
                     yield
+                    self.path.require_no_setting()
                 else:
                     with self.watch, Leaks(self.watch):
                         self.path.begin()
                         yield
+                    if self.watch.random:
+                        self.watch.draws.begin(place)
                 now = interception.versions()
                 self.path.wrote(
                     (before, after, version)

@@ -357,6 +357,8 @@ class Runner(Comparing, Failing, Agreeing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
+        if self.own_places:
+            piece.path.drawing = {}
         if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece
