@@ -62,12 +62,14 @@ class Leaks(TorchFunctionMode):
         finally:
             watch.calls -= 1
         name = getattr(func, "__name__", "")
-        leaking = name in self.DOORS or (
-            name not in self.FACTS
-            # New memory from records takes an operation that reads them.
-            and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
-            # That nobody has written what is there, the operation that makes it says.
-            and not (name == "new" and all(isinstance(n, int) for n in pytree.tree_leaves(args[1:])))
+        leaking = (
+            name in self.DOORS
+            or (
+                name not in self.FACTS
+                # New memory from records takes an operation that reads them.
+                and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+                and not (name == "new" and _are_sizes(args[1:]))
+            )
         )
         if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
             with self.watch.pause():
@@ -102,6 +104,11 @@ def _is_new(result: Any, args: Any) -> bool:
         return storage_key(result) not in {storage_key(t) for t in given}
     except NotImplementedError:  # inside vmap, where operations are followed one level below
         return False
+
+
+def _are_sizes(values: Any) -> bool:
+    """Of such memory the operation that makes it says that nobody has written it."""
+    return all(isinstance(size, int) for size in pytree.tree_leaves(values))
 
 
 def tensors_only(result: Any) -> bool:
