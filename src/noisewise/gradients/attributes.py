@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from noisewise.gradients.doors import handing_over, unseen_code
 from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
 from noisewise.separation import RefusedError
 
@@ -113,14 +114,18 @@ class Attributes:
     def __init__(self, model: nn.Module, *others: Any) -> None:
         self._roots = (model, *(other for other in others if other is not None))
         self._looks: list[_Look] | None = None
+        #: By what records could leave a run (`gradients/doors.py`).
+        self.handing = self.unseen = ""
         #: Values that a run changes, as far as runs were looked at.
         self.moving: dict[tuple[int, Any], Space] = {}
 
     def look(self) -> None:
         """Find out anew what the program reaches."""
+        reached = spaces(*self._roots)
+        self.handing, self.unseen = handing_over(reached), unseen_code(reached)
         self._looks = [
             _Look(space)
-            for space in spaces(*self._roots)
+            for space in reached
             if not (isinstance(space.owner, (list, dict)) and _can_be_kept(space.owner))
         ]
 

@@ -73,6 +73,9 @@ class _Mode(TorchFunctionMode):
         tape, path = owner.tape, owner.path
         if types and path is not None:
             path.require_plain(types)
+        way: int | None = None
+        if path is not None and (path.digest in path.drawing or path.learning):
+            way = path.begin_draw()
         try:
             if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
                 result = GENERAL.get(func, func)(*args, **kwargs)
@@ -85,6 +88,8 @@ class _Mode(TorchFunctionMode):
                 path.fail(func, args, kwargs, error)
             raise
         if path is not None:
+            if way is not None:
+                path.end_draw(way)
             path.note(func, args, kwargs, result)
         return result
 
@@ -110,16 +115,21 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        path = self.path
         if types:
-            self.path.require_plain(types)
+            path.require_plain(types)
+        draws = path.digest in path.drawing or path.learning
+        way = path.begin_draw() if draws else None
         try:
             result = GENERAL.get(func, func)(*args, **(kwargs or {}))
         except (Detour, NoisewiseError):
             raise
         except Exception as error:
-            self.path.fail(func, args, kwargs, error)
+            path.fail(func, args, kwargs, error)
             raise
-        self.path.note(func, args, kwargs, result)
+        if way is not None:
+            path.end_draw(way)
+        path.note(func, args, kwargs, result)
         return result
 
 

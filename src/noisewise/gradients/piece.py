@@ -47,6 +47,7 @@ from noisewise.separation import (
     is_mixed,
     noticing_backward_code,
     noticing_threads,
+    place,
 )
 
 __all__ = ["Piece", "Selection"]
@@ -351,10 +352,13 @@ class Piece:
                 if self.watch is None:
                     self.path.begin()
                     yield
+                    self.path.require_no_setting()
                 else:
                     with self.watch, Leaks(self.watch):
                         self.path.begin()
                         yield
+                    if self.watch.random:
+                        self.watch.draws.begin(place)
                 if buffers:
                     now = interception.versions()
                     self.path.wrote(

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +38,17 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Origin, Path, Proof, RefusedError, Storages, storage_key, storages
+from noisewise.separation import (
+    HANDED,
+    Finding,
+    Origin,
+    Path,
+    Proof,
+    RefusedError,
+    Storages,
+    storage_key,
+    storages,
+)
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -249,14 +260,17 @@ class Runner(Comparing, Failing, Agreeing):
 
     def _judge(self, piece: Piece, wiring: Wiring) -> None:
         """Accept what is proven, or what the user vouches for."""
+        self.buffers.attributes.look()
         proof = piece.proof()
+        if handing := self.buffers.attributes.handing:
+            found = Finding(handing, self.defined() or "the program", HANDED)
+            proof = replace(proof, escapes=(*proof.escapes, found))
         if not proof.proven and not self.assume_apart:
             raise proof.refusal(self.defined())
         if self.proof is None or self.proof.proven:
             self.proof = proof
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
-            self.buffers.attributes.look()
         if piece.watch is not None:
             self.random = self.random or piece.watch.random
             self._shifting = next(iter(piece.watch.shifting), self._shifting)
@@ -355,6 +369,10 @@ class Runner(Comparing, Failing, Agreeing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
+        if self.own_places:
+            piece.path.drawing = {}
+        if unseen := self.buffers.attributes.unseen:
+            piece.path.lose(unseen)
         if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece

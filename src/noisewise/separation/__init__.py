@@ -19,6 +19,7 @@ from noisewise.separation.path import Outside, Path
 from noisewise.separation.proof import (
     ESCAPED as ESCAPED,
     FOREIGN as FOREIGN,
+    HANDED as HANDED,
     KEPT as KEPT,
     RAISING as RAISING,
     Finding,

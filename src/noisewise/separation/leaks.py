@@ -69,9 +69,7 @@ class Leaks(TorchFunctionMode):
                 # New memory from records takes an operation that reads them.
                 and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
                 # That nobody has written what is there, the operation that makes it says.
-                and not (
-                    name == "new" and all(isinstance(n, int) for n in pytree.tree_leaves(args[1:]))
-                )
+                and not (name == "new" and _are_sizes(args[1:]))
             )
         )
         if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
@@ -107,6 +105,11 @@ def _is_new(result: Any, args: Any) -> bool:
         return storage_key(result) not in {storage_key(t) for t in given}
     except NotImplementedError:  # inside vmap, where operations are followed one level below
         return False
+
+
+def _are_sizes(values: Any) -> bool:
+    """Of such memory the operation that makes it says that nobody has written it."""
+    return all(isinstance(size, int) for size in pytree.tree_leaves(values))
 
 
 def tensors_only(result: Any) -> bool:

@@ -27,6 +27,7 @@ from torch._C._autograd import _top_saved_tensors_default_hooks as _saving
 from torch.nn import Parameter
 
 from noisewise.separation.content import Content
+from noisewise.separation.draws import Draws
 from noisewise.separation.kernels import replaced
 from noisewise.separation.origin import is_torchs, place
 from noisewise.separation.torchs import own
@@ -93,6 +94,8 @@ class Outside:
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Content, int]] = {}
         self._count = 0
+        #: Ways to calls that draw, and whether the one before had ended where they began.
+        self.drawing: dict[int, bool] = {}
 
     def number(self, tensor: Tensor, learning: bool) -> int | None:
         """Which of them it is; None if it is none, or has changed since."""
@@ -126,6 +129,8 @@ class Path:
         The way to the last call that raised, and the call itself.
     prefixes : set, optional
         The ways to all calls, and from them, if they are asked for.
+    drawing : dict of int to bool
+        As of `Outside`; nothing, if it does not matter whether somebody sets the generator.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
@@ -134,6 +139,7 @@ class Path:
     __slots__ = (
         "_below",
         "_count",
+        "_draws",
         "_known",
         "_learning",
         "_memory",
@@ -141,8 +147,10 @@ class Path:
         "_outside",
         "_writes",
         "digest",
+        "drawing",
         "failing",
         "floats",
+        "learning",
         "prefixes",
         "unfollowed",
     )
@@ -160,7 +168,9 @@ class Path:
         self.prefixes: set[Any] | None = None
         self._known = known
         self._outside = Outside() if outside is None else outside
-        self._learning = learning
+        self._learning = self.learning = learning
+        self.drawing = self._outside.drawing
+        self._draws = Draws()
         self._count = 0
         self._below = 0
         #: By identity: a reference to the tensor, its number, its version and address at that time.
@@ -177,6 +187,8 @@ class Path:
     def begin(self) -> None:
         """A part of the run begins, with the dispatch modes that are there now."""
         self._below = _modes_below()
+        with _quietly():
+            self._draws.expect()
         if others := replaced():
             self.lose(f"the kernel of {min(others)} was replaced through torch.library")
 
@@ -231,6 +243,37 @@ class Path:
             else:
                 found = None if now is None else self._numbers.get(id(now))
                 self._writes[index, "exchanged"] = 0 if found is None else found[1]
+
+    def begin_draw(self) -> int | None:
+        """A call begins that may draw; give what is returned to `end_draw` when it is over."""
+        with _quietly():
+            if not self.learning:
+                if self.drawing[self.digest]:
+                    self.require_no_setting()
+                else:
+                    self._draws.expect()
+            else:
+                self._draws.begin(place)
+                if self._draws.were_set:  # by what no call shows: the watch knows better
+                    self.drawing[self.digest] = False
+                    self._draws = Draws()
+        return self.digest
+
+    def end_draw(self, way: int) -> None:
+        """The call is over."""
+        with _quietly():
+            if self.learning and self._draws.moved:
+                self.drawing.setdefault(way, True)
+            self._draws.expect()
+
+    def require_no_setting(self) -> None:
+        """Here the generator must be where the last draw left it."""
+        if self.learning or not self.drawing:
+            return
+        with _quietly():
+            self._draws.begin(place)
+        if self._draws.were_set:
+            self.lose("torch's generator was set")
 
     def end(self) -> None:
         """The run is over."""

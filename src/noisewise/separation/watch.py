@@ -151,6 +151,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         was, self.paused = self.paused, True
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
+                if self.random and not was:
+                    self.draws.begin(place)
                 yield
         finally:
             self.paused = was
