@@ -290,6 +290,8 @@ class Path:
         seen: list[Any] = [self.digest]
         with _quietly():
             for value in values:
+                if isinstance(value, Tensor):
+                    self.require_plain((type(value),))
                 if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
                     self._describe((value,), seen, exact=True)
                 else:
