@@ -108,6 +108,7 @@ class Page:
         marked: int | None = None,
     ) -> Page:
         """Add a table: of numbers, or of `words`; the column `marked` has its words as colours."""
+        rows = list(rows)
         head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
 
         def cell(place: int, value: Any) -> str:
