@@ -10,13 +10,12 @@ import pytest
 from scipy.stats import binom
 
 from noisewise import ecdf
-from noisewise.ecdf import quantile_model
-from noisewise.ecdf import search as module
+from noisewise.ecdf import quantile_model, search as module
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms import plan
-from noisewise.ecdf.search import MOST_LOOKS, Found, Search
+from noisewise.ecdf.search import MOST_LOOKS, Found, QuantileSearch
 from noisewise.errors import BudgetExceededError
 from noisewise.federated import LocalAggregator
 from noisewise.privacy import Ledger, Pure, ZeroConcentrated
@@ -63,7 +62,7 @@ class Watched:
 
 def searched(looks: Watched, q: Any, budget: Budget) -> Found:
     wanted = tuple(sorted(Fraction(one) for one in q))
-    return Search(Decimals(*map(float, looks.bounds)), wanted).run(looks, budget)
+    return QuantileSearch(Decimals(*map(float, looks.bounds)), wanted).run(looks, budget)
 
 
 # --------------------------------------------------------------------------- privacy
@@ -121,7 +120,9 @@ def test_what_is_asked_next_follows_from_what_was_seen() -> None:
         asked.append((thresholds, part))
         return next(answers)
 
-    again = Search(Decimals(-1e9, 1e9), tuple(map(Fraction, THREE))).run(replay, Budget(1.0))
+    again = QuantileSearch(Decimals(-1e9, 1e9), tuple(map(Fraction, THREE))).run(
+        replay, Budget(1.0)
+    )
     assert again == found
     assert len(asked) == len(first.asked)
     for (mine, part), (other, same) in zip(asked, first.asked, strict=True):

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.search import Found
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Statement
 from noisewise.release import StatedArray, StatedNumber
 
 __all__ = [
@@ -53,7 +52,7 @@ class PrivateQuantile(StatedNumber):
         What was not paid for is not known: without ``interval=``, or for a higher level than that,
         the limits are the bounds. Quantiles of a curve have limits of any level.
         """
-        low, high = self._between(_validate.fraction("level", level))
+        low, high = self._between(checks.fraction("level", level))
         return float(low), float(high)
 
 
@@ -80,7 +79,7 @@ class PrivateQuantiles(StatedArray):
         """
         self.statement()  # an array that was changed has neither
         between: Any = self._between
-        found: tuple[FloatArray, FloatArray] = between(_validate.fraction("level", level))
+        found: tuple[FloatArray, FloatArray] = between(checks.fraction("level", level))
         return found
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget, concentrated_rho
 from noisewise.ecdf.counting import PUBLIC_GRID, public_total, stated_delta
 from noisewise.ecdf.curve import PrivateECDF
@@ -40,30 +41,39 @@ from noisewise.ecdf.quantile_results import (
     searched,
 )
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
+from noisewise.ecdf.search import MOST_QUANTILES, QuantileSearch, cells_for, part_of
 from noisewise.ecdf.sources.tables import rows_in_memory, without_others
-from noisewise.privacy import _validate
-from noisewise.privacy.accounting import tightest
-from noisewise.privacy.events import Event, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import (
+    Event,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    ZeroConcentrated,
+    tightest,
+)
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Aggregator,
+    Coarse,
     Contribution,
+    Decimals,
     Envelope,
     LedgerOrPath,
     PerUnit,
     Query,
+    RankChoice,
+    Ranked,
+    RankLimit,
     Release,
     ThisProcess,
+    one_vocabulary,
     open_account,
     per_unit,
     release,
+    spread_of,
 )
-from noisewise.release.decimals import Coarse, Decimals
-from noisewise.release.rank_choice import Limit, RankChoice, Ranked, spread_of
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -151,8 +161,8 @@ def dp_quantile(
     """
     relation, budget, source = Relation.of(relation), Budget.of(epsilon, delta, rho), resolve(seed)
     wanted = asked_for(q)
-    _validate.choice("mechanism", mechanism, MECHANISMS)
-    level = None if interval is None else _validate.fraction("interval", interval)
+    checks.choice("mechanism", mechanism, MECHANISMS)
+    level = None if interval is None else checks.fraction("interval", interval)
     grid = Grid.of(bounds, 2)
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
@@ -227,7 +237,7 @@ def dp_quantile(
             return read_from(curve, wanted)
         if mechanism == "search":
             spent = rest if rest is not budget else set_aside()
-            found = Search(domain, different).run(look, spent)
+            found = QuantileSearch(domain, different).run(look, spent)
             assert whole is not None
             return searched(found, different, wanted, whole, stated_delta(budget))
         chosen = _released(x, choice, units, bounded, relation, budget, account, noise)
@@ -294,7 +304,7 @@ def plan_quantiles(
             )
             spread = spread_of(1 - q if upper else q, planned, total)
             beyond = math.ceil(unlikely * float(spread) / float(of_limit) * (1 + 1e-9)) + 1
-            limits.append(Limit(q, beyond, upper, of_limit))
+            limits.append(RankLimit(q, beyond, upper, of_limit))
     how = "exponential mechanism over ranks" + (", recursive splitting" if levels > 1 else "")
     rows = f" for {contribution.rows} rows of a unit" if contribution.of_units else ""
     public = "units" if contribution.of_units else "records"

@@ -27,8 +27,7 @@ from noisewise.federated.network import (
 )
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.manifest import frame
-from noisewise.federated.network.masks import analyst as masks_analyst
-from noisewise.federated.network.masks import party as masks_party
+from noisewise.federated.network.masks import analyst as masks_analyst, party as masks_party
 from noisewise.federated.network.measurement import curve_domain
 from noisewise.federated.network.trial import make_trial
 from noisewise.privacy.randomness import resolve

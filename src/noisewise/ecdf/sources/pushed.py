@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.group_sums import UNIT
+from noisewise.ecdf.group_sums import SUM_UNIT
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.engine_units import answered, by_unit
@@ -285,7 +285,7 @@ class PushedDown:
         else:
             raise KeyError(name)
         # Round half to even, as NumPy does: engines' own rounding differs in ties.
-        frame = frame.with_columns(noisewise_scaled=part * number(UNIT))
+        frame = frame.with_columns(noisewise_scaled=part * number(SUM_UNIT))
         frame = frame.with_columns(noisewise_whole=scaled.floor())
         whole = nw.col("noisewise_whole")
         rest, odd = scaled - whole, whole - number(2) * (whole * number(0.5)).floor()
@@ -293,11 +293,13 @@ class PushedDown:
         frame = frame.with_columns(
             noisewise_rounded=nw.when(up).then(whole + number(1)).otherwise(whole)
         )
-        rounded, limit = nw.col("noisewise_rounded"), number(UNIT)
+        rounded, limit = nw.col("noisewise_rounded"), number(SUM_UNIT)
         bounded = (
             nw.when(rounded > limit)
             .then(limit)
-            .otherwise(nw.when(rounded < number(-UNIT)).then(number(-UNIT)).otherwise(rounded))
+            .otherwise(
+                nw.when(rounded < number(-SUM_UNIT)).then(number(-SUM_UNIT)).otherwise(rounded)
+            )
         )
         known = nw.when(nw.col("noisewise_absent")).then(number(0)).otherwise(bounded)
         return frame.with_columns(**{f"noisewise_sum_{name}": known.cast(nw.Int64)})

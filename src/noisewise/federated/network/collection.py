@@ -37,7 +37,7 @@ from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.sharing.field import PRIME, from_field, total
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release import Agreed
 
 __all__ = ["RemoteAggregator", "Taken", "progress_of"]

@@ -42,8 +42,8 @@ from noisewise.federated.network.masks.stages import (
 from noisewise.federated.network.outbox import Outbox, digest_of
 from noisewise.federated.network.reading import read_json, readable
 from noisewise.federated.network.settings import ClientSettings
-from noisewise.privacy._durable import replace_file
-from noisewise.privacy.randomness import Randomness
+from noisewise.files import replace_file
+from noisewise.privacy import Randomness
 
 __all__ = ["Journal", "take_part"]
 
