@@ -90,7 +90,9 @@ def test_no_aimed_record_breaks_a_measured_bound(name):
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "a record"])
-@pytest.mark.parametrize("name", ["bag", "convolution", "factors of a weight", "wide sequence"])
+@pytest.mark.parametrize(
+    "name", ["bag", "convolution", "factors of a weight", "instance norm", "wide sequence"]
+)
 def test_no_aimed_record_breaks_a_bound_in_pieces_views_units_or_combinations(name, way):
     estimators = attacks(name)
     for seed in range(len(name + way) % 13, len(estimators), 13):
@@ -391,6 +393,25 @@ def test_long_norms_of_equal_entries_do_not_drift():
     result = nw.bounded_sum(model, lambda o, t: o.sum(1) * 0.3, x, y, nw.Clipped(1.0))
     length = float(result.gradients["weight"].double().norm()) / 2
     assert length == pytest.approx(1.0, abs=5e-5)
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_the_size_of_a_batch_does_not_change_the_kernels_of_its_records(units):
+    """The gradient of a bias before a normalisation is nothing but rounding, as long as the limit.
+
+    An engine that nobody told what to expect chose its pieces by the batches that came.
+    """
+    torch.manual_seed(0)
+    build, shape, _ = MODELS["instance norm"]
+    model, x, y = build(), torch.randn(70, *shape), torch.randn(70)
+    numbers = torch.cat([torch.zeros(3, dtype=torch.long), torch.arange(1, 68)]) if units else None
+    first = 3 if units else 1
+    rule = nw.Clipped(0.7, per="parameter", rule="normalise")
+    for rows in (first + 1, 5, 9, 33, 70):
+        engine = GradientEngine(model, loss_of(1e15), rule, within="sum" if units else None)
+        codes = (None, None) if numbers is None else (numbers[first:rows], numbers[:rows])
+        without = engine.sum(x[first:rows], y[first:rows], codes[0])
+        assert distance(engine.sum(x[:rows], y[:rows], codes[1]), without) <= 1
 
 
 def test_equal_records_of_a_full_kernel_stay_within_the_slack():

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisewise import privacy
+from noisewise import checks, privacy
 from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.noise import whitened
 from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.statistics import Vector
 from noisewise.debugging.trainer import Data, StateDict
-from noisewise.privacy import _validate
 
 __all__ = ["Claim", "claim", "response", "two_steps"]
 
@@ -30,11 +29,11 @@ class Claim:
     steps: int
 
     def __post_init__(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
-        _validate.fraction("delta", self.delta)
-        _validate.positive("noise_multiplier", self.noise_multiplier)
-        _validate.probability("sample_rate", self.sample_rate)
-        _validate.integer("steps", self.steps, minimum=1)
+        checks.positive("epsilon", self.epsilon)
+        checks.fraction("delta", self.delta)
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        checks.probability("sample_rate", self.sample_rate)
+        checks.integer("steps", self.steps, minimum=1)
 
 
 def response(bench: Bench) -> None:
