@@ -179,7 +179,7 @@ def test_every_contraction_is_attacked(monkeypatch):
 
 #: Records of a setting, drawn among all that are aimed at its model.
 EACH = 96
-#: The same in other ways, and how many estimators one of them stands for: all are met by each way, in
+#: The same in other ways, and how many estimators one of them stands for: each way meets all, in
 #: one model or the other.
 MOST, APART = 30, 9
 
