@@ -37,7 +37,7 @@ def draft(
     Example: noisewise schema draft patients.csv --target outcome
     """
     from noisewise.datasets import draft_schema
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     place = table.with_suffix(".toml") if out is None else out
     if place.exists() and not force:
@@ -65,9 +65,8 @@ def check(
 
     Example: noisewise schema check patients.toml patients.csv
     """
-    from noisewise.datasets import Schema, SchemaError
-    from noisewise.datasets.preflight import look_at
-    from noisewise.datasets.working import working
+    from noisewise.datasets import Schema, SchemaError, look_at
+    from noisewise.working import working
 
     console = Console(highlight=False)
     try:

@@ -11,12 +11,13 @@ import contextlib
 import secrets
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.norms.precision import check_full_precision, full_float32
+from noisewise.bounds.norms import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.agreeing import Agreeing
 from noisewise.gradients.batches import Part, signature
@@ -37,9 +38,17 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Path, Proof, Storages, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Origin, storage_key
+from noisewise.separation import (
+    HANDED,
+    Finding,
+    Origin,
+    Path,
+    Proof,
+    RefusedError,
+    Storages,
+    storage_key,
+    storages,
+)
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -254,14 +263,17 @@ class Runner(Comparing, Failing, Agreeing):
 
     def _judge(self, piece: Piece, wiring: Wiring) -> None:
         """Accept what is proven, or what the user vouches for."""
+        self.buffers.attributes.look()
         proof = piece.proof()
+        if handing := self.buffers.attributes.handing:
+            found = Finding(handing, self.defined() or "the program", HANDED)
+            proof = replace(proof, escapes=(*proof.escapes, found))
         if not proof.proven and not self.assume_apart:
             raise proof.refusal(self.defined())
         if self.proof is None or self.proof.proven:
             self.proof = proof
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
-            self.buffers.attributes.look()
         if piece.watch is not None:
             self.random = self.random or piece.watch.random
             self._shifting = next(iter(piece.watch.shifting), self._shifting)
@@ -360,6 +372,10 @@ class Runner(Comparing, Failing, Agreeing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
+        if self.own_places:
+            piece.path.drawing = {}
+        if unseen := self.buffers.attributes.unseen:
+            piece.path.lose(unseen)
         if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece
@@ -375,8 +391,9 @@ class Runner(Comparing, Failing, Agreeing):
             check_full_precision(self._device().type, type(bounded).__name__)
         check_hooks(self.parameters)
         held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
-        for parameter, _ in held:
-            parameter.grad = None
+        for parameter, gradient in held:
+            if gradient is not None:
+                parameter.grad = None
         try:
             with torch.enable_grad():
                 if forward_only:
@@ -396,7 +413,8 @@ class Runner(Comparing, Failing, Agreeing):
         finally:
             piece.close()
             for parameter, gradient in held:
-                parameter.grad = gradient
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
         return piece
 
     def accept_buffers(self) -> None:

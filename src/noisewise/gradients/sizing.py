@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model, undisturbed
-from noisewise.separation.shadow import LARGEST
+from noisewise.separation import MOST_RECORDS
 
 __all__ = ["PIECE", "Cost", "cost_of_a_call", "piece_size", "saves_memory"]
 
@@ -57,7 +57,7 @@ def piece_size(expected: float, price: float, halved: bool) -> int:
     for pieces in range(2 if halved and expected >= 64 else 1, 65):
         size = _whole_lines(max(1, math.ceil(whole / pieces)))
         work = sum(math.ceil(n / size) for n in sizes) * (size + price)
-        if size <= LARGEST and work < least:
+        if size <= MOST_RECORDS and work < least:
             best, least = size, work
     return best
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisewise.bounds.improvements import Improvements
-from noisewise.bounds.norms.precision import require_strict_libraries
+from noisewise import checks
+from noisewise.bounds import Improvements
+from noisewise.bounds.norms import require_strict_libraries
 from noisewise.errors import UnsoundError
 from noisewise.gradients.batches import (
     Part,
@@ -33,7 +34,7 @@ from noisewise.gradients.comparing import Start
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import RecordsFailError
-from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of, keeps_its_word
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
@@ -49,10 +50,7 @@ from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
-from noisewise.privacy import _validate
-from noisewise.separation import Watch, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import LARGEST
+from noisewise.separation import MOST_RECORDS, RefusedError, Watch, storages
 
 __all__ = ["Summation"]
 
@@ -97,10 +95,10 @@ class Summation(Runner):
                 f"{gradients!r}"
             )
         self.model, self.loss, self.schedule = model, loss, gradients
-        self.views = _validate.integer("views", views, minimum=1)
-        self.chunk = None if chunk is None else _validate.integer("chunk", chunk, minimum=1)
-        if self.chunk is not None and self.chunk > LARGEST:
-            raise ValueError(f"chunk must be at most {LARGEST}, got {chunk}")
+        self.views = checks.integer("views", views, minimum=1)
+        self.chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
+        if self.chunk is not None and self.chunk > MOST_RECORDS:
+            raise ValueError(f"chunk must be at most {MOST_RECORDS}, got {chunk}")
         self.augmentation, self.assume_apart, self.private = augmentation, assume_apart, private
         self.expected = expected
         # Balancing costs three norms a layer; norms of weights that moved little are cached.
@@ -139,6 +137,7 @@ class Summation(Runner):
         self._surveyed = False
         self._size: int | None = None
         self._of_estimator: tuple[Estimator | PerLayer, tuple[GroupSpec, ...], bool] | None = None
+        self._fixed: tuple[Estimator | PerLayer, dict[str, float], Factors] | None = None
         self._precision = contextlib.ExitStack()
         for estimator in self._stages():
             check_within(within, estimator)
@@ -239,14 +238,16 @@ class Summation(Runner):
         chance = None if self.own_places else start.chance
         seen: dict[Any, Any] = {}
         stage = self.buffers.stage(start.held)
+        places = self.placed(x, y, records, codes)
         with self._attachment():
-            for part in self.parts_of(x, y, records, codes):
+            for part in self.parts_of(x, y, records, codes, places):
                 chance = self.repeated_chance(chance)
                 with stage.piece():
                     here = chance if self.own_places or not part.number else None
                     piece = self._run(part, limits, select, here)
                 self.compare_chance(chance.is_unseen)
-                self.compare_pieces(seen, part, piece, stage)
+                if len(places) > 1:
+                    self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)
         self.compare_stages(stage)
         self.buffers.accept_moved()
@@ -316,8 +317,13 @@ class Summation(Runner):
             with self._attachment():
                 self._survey(next(self.parts_of(x, None, leading(x))))
             self._surveyed = True
+        if self._fixed is not None and self._fixed[0] is self.estimator:
+            _, limits, self.factors = self._fixed
+            return limits
         limits = self._limits(x)
         self.factors = self._factors(limits)
+        if keeps_its_word(self.estimator):
+            self._fixed = self.estimator, limits, self.factors
         return limits
 
     def _factors(self, limits: dict[str, float]) -> Factors:
@@ -356,7 +362,8 @@ class Summation(Runner):
         places: Sequence[UnitPlaces] | None = None,
     ) -> Iterator[Part]:
         """Pieces of one size; the last one is filled up."""
-        for number, held in enumerate(places or self.placed(x, y, records, codes)):
+        places = self.placed(x, y, records, codes) if places is None else places
+        for number, held in enumerate(places):
             part = Part.of(x, y, held.places, number, held.each, held.left)
             if codes is not None:
                 part = self._shared(part, codes)._replace(owners=held.owners)
@@ -459,8 +466,8 @@ class Summation(Runner):
                 total = total if total is None or views == 1 else total / views
                 kind = sum_type(parameter.dtype, records)
                 if total is None:
-                    total = torch.zeros_like(parameter, dtype=kind)
-                gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
+                    total = torch.zeros_like(parameter, dtype=kind, requires_grad=False)
+                gradients[name] = total if total.dtype is kind else total.to(kind)
             slack = self.slacks.get(spec.name, SLACK)
             sensitivity = sensitivity_of(limits[spec.name], slack)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size, slack))

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from noisewise.privacy.statement import Statement, round_up
+from noisewise.privacy import Statement, round_up
 from noisewise.reports.chart import Chart
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
     meaning = (
         "Whatever anybody does with this result, it tells at most that much about any one of them."
     )
+    change = statement.relation.sentence.removeprefix("one record ")
     if seeded(statement):
         meaning = (
             "This was a trial: its noise came from a seed, and whoever knows the seed can take it "
@@ -204,7 +205,7 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
         "What is promised",
         f"epsilon {round_up(statement.epsilon)}{delta}",
         [
-            f"Protects {statement.unit} ({statement.relation.sentence_of(statement.unit)}).",
+            f"Protects {statement.unit}, {change}.",
             meaning,
         ],
     )

@@ -27,7 +27,7 @@ from noisewise.separation.origin import place
 from noisewise.separation.registry import Operation, operation_of
 from noisewise.separation.sameness import public_kind, uniform_numbers
 from noisewise.separation.shadow import (
-    LARGEST,
+    MOST_RECORDS,
     PLANE,
     TOP,
     Cell,
@@ -120,8 +120,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
         """Say which record each row of a tensor belongs to (negative: none)."""
-        if owners.numel() and int(owners.max()) >= LARGEST:
-            raise ValueError(f"a batch of at most {LARGEST} records can be followed")
+        if owners.numel() and int(owners.max()) >= MOST_RECORDS:
+            raise ValueError(f"a batch of at most {MOST_RECORDS} records can be followed")
         own = (owners + 1).to(PLANE)
         planes = torch.stack([own, torch.where(own > 0, TOP - own, own)])
         planes = planes.reshape(2, -1, *(1,) * (tensor.dim() - 1))
@@ -151,6 +151,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         was, self.paused = self.paused, True
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
+                if self.random and not was:
+                    self.draws.begin(place)
                 yield
         finally:
             self.paused = was

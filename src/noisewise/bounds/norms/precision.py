@@ -21,7 +21,13 @@ import torch
 
 from noisewise.errors import UnsoundError
 
-__all__ = ["check_full_precision", "full_float32", "full_precision", "require_strict_libraries"]
+__all__ = [
+    "check_full_precision",
+    "full_float32",
+    "full_precision",
+    "is_full",
+    "require_strict_libraries",
+]
 
 #: Where torch keeps the precision of float32 kernels, from version 2.9 on.
 _SWITCHES = {
@@ -41,9 +47,15 @@ _VARIABLES = {
 def full_precision(device: str) -> contextlib.AbstractContextManager[None]:
     """Compute float32 in float32 on devices of this type, whatever autocast says."""
     # Asked by every layer of every step, and nearly always in force already.
-    if not _autocast(device) and not _reduced(device):
-        return contextlib.nullcontext()
-    return _full_precision(device)
+    return _NOTHING if is_full(device) else _full_precision(device)
+
+
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def is_full(device: str) -> bool:
+    """Whether float32 is computed in float32 already."""
+    return not _autocast(device) and not _reduced(device)
 
 
 @contextlib.contextmanager
