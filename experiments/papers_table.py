@@ -241,7 +241,7 @@ def draw(runs: list[dict[str, Any]]) -> None:
     """Draw how far every method is from flat clipping, in points."""
     (found, _), (names, methods) = collected(runs), shown(runs)
     methods = methods[1:]
-    size = (3 + 2.2 * len(names), 1.2 + 0.3 * len(methods))
+    size = (3 + 2.2 * len(names), 1.4 + 0.3 * len(methods))
     figure, axes = plt.subplots(1, len(names), figsize=size, sharey=True, layout="constrained")
     for axis, name in zip(np.atleast_1d(axes), names, strict=True):
         flat = found[name, "DP-SGD"]
@@ -258,10 +258,7 @@ def draw(runs: list[dict[str, Any]]) -> None:
     first = np.atleast_1d(axes)[0]
     first.set_yticks(range(len(methods)), methods)
     first.invert_yaxis()
-    figure.supxlabel(
-        "points of accuracy above DP-SGD with flat clipping: ten dealings and their mean; "
-        "blue: gradients are clipped, red: weights"
-    )
+    figure.supxlabel("points above DP-SGD (blue: gradients clipped; red: weights)", fontsize=10)
     figure.savefig(PICTURE, dpi=100)
 
 
