@@ -32,6 +32,8 @@ from noisewise.nn.losses import CrossEntropy
 from noisewise.training import Ema
 
 RUNS = Path(__file__).with_name("robustness_runs.jsonl")
+PAGE = Path(__file__).parents[1] / "docs" / "robustness.md"
+BEGIN, END = "<!-- begin of the table -->", "<!-- end of the table -->"
 RADII = (0.1, 0.25, 0.5, 1.0)
 EPSILONS = {"mnist": (2.93, 1.0), "fashion_mnist": (2.7, 1.0)}
 #: The loss sees logits times this: large for accuracy, small for wide margins.
@@ -124,26 +126,37 @@ def done() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
 
 
-def report() -> None:
-    """Print the table of the page: means of the seeds."""
+def markdown(runs: list[dict[str, Any]]) -> str:
+    """Return the table of the page: means of the seeds on the test images."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for run in done():
+    for run in runs:
         if not run["split"]:
             key = (run["data"], run["epsilon"], run["temperature"])
             found.setdefault(key, []).append(run)
     wide = " | ".join(f"within {radius:g}" for radius in RADII)
-    print(f"| pictures | epsilon | temperature | accuracy | {wide} | seeds |")
-    print("|---|" + "---:|" * (len(RADII) + 4))
-    for (data, epsilon, temperature), runs in sorted(found.items()):
+    lines = [f"| pictures | epsilon | temperature | accuracy | {wide} | seeds |"]
+    lines.append("|---|" + "---:|" * (len(RADII) + 4))
+    for (data, epsilon, temperature), own in sorted(found.items()):
         cells = []
         for index in range(len(RADII)):
-            sure, left = (mean(r[kind][index] for r in runs) for kind in ("certified", "attacked"))
+            sure, left = (
+                mean(run[kind][index] for run in own) for kind in ("certified", "attacked")
+            )
             cells.append(f"{sure:.1f} ({left:.1f})")
-        shown = f"{mean(r['accuracy'] for r in runs):.2f}"
-        print(
-            f"| {data} | {epsilon:g} | {temperature:g} | {shown} | {' | '.join(cells)} "
-            f"| {len(runs)} |"
+        accuracy = f"{mean(run['accuracy'] for run in own):.2f}"
+        title = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}[data]
+        lines.append(
+            f"| {title} | {epsilon:g} | {temperature:g} | {accuracy} | {' | '.join(cells)} "
+            f"| {len(own)} |"
         )
+    return "\n".join(lines)
+
+
+def report() -> None:
+    """Write the table into the page."""
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{markdown(done())}\n\n{END}{after}", "utf-8")
 
 
 def main() -> None:
