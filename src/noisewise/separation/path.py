@@ -202,7 +202,8 @@ class Path:
         try:
             version, address = tensor._version, tensor.data_ptr()
             # Of its memory, too: somebody may hold that by an object which torch never showed.
-            self._memory.append((tensor.untyped_storage()._weak_ref(), number))
+            memory: Any = tensor.untyped_storage()
+            self._memory.append((memory._weak_ref(), number))
         except (RuntimeError, NotImplementedError):
             version, address = _state(tensor)
         self._numbers[id(tensor)] = (weakref.ref(tensor), number, version, address)

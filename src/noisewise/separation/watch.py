@@ -170,7 +170,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             raise RefusedError(
-                f"{func.name()} at {place()} runs functions of its own by values, and no rule "
+                f"{func} at {place()} runs functions of its own by values, and no rule "
                 "speaks for it",
                 "Compute every branch for all records, and choose with torch.where.",
             )
