@@ -244,8 +244,9 @@ class Piece:
         self.tape.returning = True
         self.path.turn_back()
         assert losses is not None
-        # Nobody else's code runs in a bound backward pass, so it stays as it is.
-        self.tape.is_full = self.watch is None and is_full(self.tape.device)
+        # Where nobody else's code runs in a bound backward pass, it stays as it is.
+        alone = self.watch is None and not self.path.recomputes
+        self.tape.is_full = alone and is_full(self.tape.device)
         with self._following():
             if losses.requires_grad:
                 seeds = self.seeds(losses)

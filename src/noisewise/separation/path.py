@@ -131,6 +131,8 @@ class Path:
         The ways to all calls, and from them, if they are asked for.
     drawing : dict of int to bool
         As of `Outside`; nothing, if it does not matter whether somebody sets the generator.
+    recomputes : bool
+        Whether the program's own code may run in the backward pass.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
@@ -152,6 +154,7 @@ class Path:
         "floats",
         "learning",
         "prefixes",
+        "recomputes",
         "unfollowed",
     )
 
@@ -164,6 +167,7 @@ class Path:
         self.digest = 0
         self.floats = 0
         self.unfollowed = ""
+        self.recomputes = False
         self.failing: Any = None
         self.prefixes: set[Any] | None = None
         self._known = known
@@ -301,6 +305,7 @@ class Path:
 
     def called(self, kind: Any, unseen: str) -> None:
         """Something else than a torch function was called; `unseen`: what it may do unseen."""
+        self.recomputes = True
         self.digest = hash((self.digest, kind))
         if unseen:
             self.lose(f"{kind.__name__} {unseen}")
