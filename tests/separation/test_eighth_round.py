@@ -1,12 +1,12 @@
 """An eighth round: programs written by somebody who had read the page, and what it left open.
 
-Of 163 mixing programs eleven moved a sum by more than its bound or kept records, of four kinds: an
+Of 163 mixing programs twelve moved a sum by more than its bound or kept records, of four kinds: an
 autograd function that is applied by a name of its own (which was not noticed, so that its backward
 pass could exchange gradients later on), threads that run already, calls of scripts that were bound
 before, and a generator that is set at a later step or after the last draw. One, a thread that looks
 into a plain container again and again, still does. Four ended in an error of torch's instead of a
 refusal. Innocent programs were refused more often: of 362 losses, layers and distributions of torch
-38 were, most for want of a rule; eleven still are, in words.
+38 were, most for want of a rule; eleven still are.
 """
 
 import asyncio
