@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from noisewise.gradients.reach import Space
-from noisewise.separation.origin import is_users
+from noisewise.separation import is_users
 
 __all__ = ["handing_over", "unseen_code"]
 

@@ -33,8 +33,7 @@ from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
-from noisewise.separation import GENERAL, Path
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import GENERAL, Path, RefusedError
 
 __all__ = [
     "FallbackWarning",
@@ -189,12 +188,12 @@ class Interception:
 
     def versions(self) -> list[tuple[Tensor | None, int]]:
         """The buffers as they are now, and how often they were written."""
-        held = [b for buffers in self._buffers for b in buffers.values()]
+        held = [b for buffers in self._buffers if buffers for b in buffers.values()]
         return [(b, 0 if b is None or b.is_inference() else b._version) for b in held]
 
     def known(self) -> Container[int]:
         """Identities of the model's parameters and buffers as they are now."""
-        held = [b for buffers in self._buffers for b in buffers.values()]
+        held = [b for buffers in self._buffers if buffers for b in buffers.values()]
         if all(id(b) in self._constants for b in held):
             return self._constants
         return self._constants | set(map(id, held))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.norms.precision import check_full_precision, full_float32
+from noisewise.bounds.norms import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.agreeing import Agreeing
 from noisewise.gradients.batches import Part, signature
@@ -38,10 +38,17 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Finding, Path, Proof, Storages, storages
-from noisewise.separation.proof import HANDED
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Origin, storage_key
+from noisewise.separation import (
+    HANDED,
+    Finding,
+    Origin,
+    Path,
+    Proof,
+    RefusedError,
+    Storages,
+    storage_key,
+    storages,
+)
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -67,6 +74,8 @@ class Runner(Comparing, Failing, Agreeing):
         What gives records their factors, for every group, in the batch under way.
     slacks : dict of str to float
         What rounding may take of the sensitivities of groups, where it is not the usual.
+    threads : int
+        With which torch computed when the batch under way began.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -88,6 +97,7 @@ class Runner(Comparing, Failing, Agreeing):
     whole: tuple[Any, Any] = (None, None)
     factors: Factors
     slacks: dict[str, float]
+    threads: int
     interception: Interception
     buffers: Buffers
     lingering: Lingering
@@ -381,8 +391,9 @@ class Runner(Comparing, Failing, Agreeing):
             check_full_precision(self._device().type, type(bounded).__name__)
         check_hooks(self.parameters)
         held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
-        for parameter, _ in held:
-            parameter.grad = None
+        for parameter, gradient in held:
+            if gradient is not None:
+                parameter.grad = None
         try:
             with torch.enable_grad():
                 if forward_only:
@@ -402,7 +413,8 @@ class Runner(Comparing, Failing, Agreeing):
         finally:
             piece.close()
             for parameter, gradient in held:
-                parameter.grad = gradient
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
         return piece
 
     def accept_buffers(self) -> None:
@@ -433,6 +445,14 @@ class Runner(Comparing, Failing, Agreeing):
 
     def settle(self) -> None:
         """All pieces of a batch were treated alike: later ones are, too."""
+        if torch.get_num_threads() != self.threads:
+            # What is measured, and added later, may be computed twice; and pieces are to be alike.
+            raise RefusedError(
+                "the number of torch's threads changed while a batch was computed, and kernels "
+                "may round in another way with another number of them",
+                "Call torch.set_num_threads once, before training, and neither in the model nor "
+                "in a thread beside it.",
+            )
         for wiring in self._wirings.values():
             wiring.settled = wiring.settled or bool(wiring.paths)
 

@@ -69,6 +69,7 @@ class Leaks(TorchFunctionMode):
                 name not in self.FACTS
                 # New memory from records takes an operation that reads them.
                 and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+                # That nobody has written what is there, the operation that makes it says.
                 and not (name == "new" and _are_sizes(args[1:]))
             )
         )

@@ -49,6 +49,7 @@ _PLAIN = (
 )
 #: Of these hash and equality are Python's or torch's.
 _EXACT = frozenset(kind for kind in _PLAIN if kind not in (enum.Enum, type)) | {type}
+_TENSORS = frozenset((Tensor, Parameter))
 _NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
 _WHOLE = slice(None)
@@ -78,6 +79,10 @@ _RETURNING = frozenset(
         vars(torch._C.TensorBase)["_backward_hooks"].__set__,
     )
 )
+
+
+#: Kinds of functions that those are.
+_OF_TENSORS = frozenset(map(type, (*_RETURNING, _EXCHANGE)))
 
 
 class Outside:
@@ -218,6 +223,17 @@ class Path:
         self._memory = alive
         return alive
 
+    def hand_on(self, lasting: Container[int]) -> list[int]:
+        """Give away the references to memory that is alive, but for what may stay."""
+        alive, self._memory = self.alive(), []
+        given = []
+        for held, number in alive:
+            if number in lasting:
+                _let_go(held)
+            else:
+                given.append(held)
+        return given
+
     def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
         """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
         for index, (before, now, version) in enumerate(buffers):
@@ -275,6 +291,8 @@ class Path:
         seen: list[Any] = [self.digest]
         with _quietly():
             for value in values:
+                if isinstance(value, Tensor):
+                    self.require_plain((type(value),))
                 if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
                     self._describe((value,), seen, exact=True)
                 else:
@@ -303,7 +321,8 @@ class Path:
             self.digest = hash((self.digest, function, result))
             return
         with _quietly():
-            self._look_below()
+            if _modes_below() != self._below or _saving(False) is not None:
+                self._look_below()
             known = own(function)
             if known is None:
                 # What it does is done below the mode that notes the path.
@@ -312,10 +331,11 @@ class Path:
             elif known.times:
                 self.digest = hash((self.digest, known.times))
             self._record(function, args, kwargs, result)
-            if function in _RETURNING:
-                self.lose("a hook on a tensor's gradient")
-            elif function == _EXCHANGE:
-                self._name(args[0])
+            if function.__class__ in _OF_TENSORS:
+                if function in _RETURNING:
+                    self.lose("a hook on a tensor's gradient")
+                elif function == _EXCHANGE:
+                    self._name(args[0])
 
     def require_plain(self, types: Iterable[type]) -> None:
         """Types of tensors met a call: what their own code does is done below the mode."""
@@ -334,7 +354,7 @@ class Path:
         seen = self._call(function, args, kwargs)
         if self.prefixes is not None:
             self.prefixes.add((hash(tuple(seen)), self.floats))
-        if isinstance(result, Tensor):
+        if result.__class__ is Tensor or isinstance(result, Tensor):
             seen.append(result.dtype)  # settings choose it, too: autocast, the default type
             self._name(result)
         elif isinstance(result, (tuple, list)):
@@ -393,14 +413,19 @@ class Path:
         So what has parts is one entry: flip([0, 2]) is not flip(1, 0, 2).
         """
         for value in values:
-            if isinstance(value, Tensor):
+            if value.__class__ in _TENSORS or isinstance(value, Tensor):
                 found = self._numbers.get(id(value))
                 if found is not None and found[0]() is value:
-                    version, address = _state(value)
+                    try:
+                        version, address = value._version, value.data_ptr()
+                    except RuntimeError:
+                        version, address = _state(value)
                     if version == found[2] and address == found[3]:
                         seen.append(found[1])
                     else:
                         seen.append(self._changed(found, version, address))
+                elif id(value) in self._known:
+                    seen.append(("known", id(value)))
                 else:
                     seen.append(self._stranger(value))
                 seen.append(value.shape)
@@ -437,9 +462,7 @@ class Path:
                 seen.append(tuple(parts))
 
     def _stranger(self, tensor: Tensor) -> Any:
-        """A tensor that this run has not made."""
-        if id(tensor) in self._known:
-            return "known", id(tensor)
+        """A tensor that this run has not made, and that is no parameter or buffer."""
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             self.lose("torch.func runs a function of the program's own")
         if self.unfollowed:  # the run is watched in any case, and the same if it does the same

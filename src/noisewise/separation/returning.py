@@ -9,9 +9,8 @@ calls are on the path like those of the forward pass itself.
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,6 +29,8 @@ _TOLD: list[Callable[[Any, str], None]] = []
 #: What torch makes of a function whenever it is applied, by whatever name.
 _NODE: Any = BackwardCFunction
 _KINDS_OF_SCRIPTS: Any = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+#: The library's own functions, forward and backward, as far as they were met.
+_OWN: dict[tuple[int, int], tuple[Any, Any]] = {}
 _RETURNS = "runs code of its own in the backward pass"
 _HOOKS: Any = saved_tensors_hooks
 #: What is there while nobody is told.
@@ -43,15 +44,29 @@ def _tell(kind: Any, unseen: str) -> None:
 
 def _begin(self: Any) -> None:
     kind = self._forward_cls
-    files = {_file_of(kind.forward), _file_of(kind.backward)}
-    if not all(map(is_ours, files)):
+    pair = kind.forward, kind.backward
+    known = _ids(pair)
+    if known in _OWN:
+        return
+    files = {file for function in pair for file in _files_of(function)}
+    if all(map(is_ours, files)):
+        _OWN[known] = pair
+    else:
         _tell(kind, "" if files == {checkpoint.__file__} else _RETURNS)
 
 
-def _file_of(function: Any) -> str:
-    """Where a function was written, whatever its module says."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return "" if code is None else code.co_filename
+def _ids(pair: tuple[Any, Any]) -> tuple[int, int]:
+    return id(pair[0]), id(pair[1])
+
+
+def _files_of(function: Any) -> Iterator[str]:
+    """Where a function was written, and what it says that it wraps, whatever its module says."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        code = getattr(function, "__code__", None)
+        yield "" if code is None else code.co_filename
+        function = getattr(function, "__wrapped__", None)
 
 
 def _enter(self: Any) -> Any:

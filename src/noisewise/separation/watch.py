@@ -29,7 +29,7 @@ from noisewise.separation.refusal import RefusedError
 from noisewise.separation.registry import Operation, operation_of
 from noisewise.separation.sameness import public_kind, uniform_numbers
 from noisewise.separation.shadow import (
-    LARGEST,
+    MOST_RECORDS,
     PLANE,
     TOP,
     Cell,
@@ -125,8 +125,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
         """Say which record each row of a tensor belongs to (negative: none)."""
-        if owners.numel() and int(owners.max()) >= LARGEST:
-            raise ValueError(f"a batch of at most {LARGEST} records can be followed")
+        if owners.numel() and int(owners.max()) >= MOST_RECORDS:
+            raise ValueError(f"a batch of at most {MOST_RECORDS} records can be followed")
         own = (owners + 1).to(PLANE)
         planes = torch.stack([own, torch.where(own > 0, TOP - own, own)])
         planes = planes.reshape(2, -1, *(1,) * (tensor.dim() - 1))
@@ -170,7 +170,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             raise RefusedError(
-                f"{func.name()} at {place()} runs functions of its own by values, and no rule "
+                f"{func} at {place()} runs functions of its own by values, and no rule "
                 "speaks for it",
                 "Compute every branch for all records, and choose with torch.where.",
             )
