@@ -74,6 +74,8 @@ class Runner(Comparing, Failing, Agreeing):
         What gives records their factors, for every group, in the batch under way.
     slacks : dict of str to float
         What rounding may take of the sensitivities of groups, where it is not the usual.
+    threads : int
+        With which torch computed when the batch under way began.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -95,6 +97,7 @@ class Runner(Comparing, Failing, Agreeing):
     whole: tuple[Any, Any] = (None, None)
     factors: Factors
     slacks: dict[str, float]
+    threads: int
     interception: Interception
     buffers: Buffers
     lingering: Lingering
@@ -442,6 +445,14 @@ class Runner(Comparing, Failing, Agreeing):
 
     def settle(self) -> None:
         """All pieces of a batch were treated alike: later ones are, too."""
+        if torch.get_num_threads() != self.threads:
+            # What is measured, and added later, may be computed twice; and pieces are to be alike.
+            raise RefusedError(
+                "the number of torch's threads changed while a batch was computed, and kernels "
+                "may round in another way with another number of them",
+                "Call torch.set_num_threads once, before training, and neither in the model nor "
+                "in a thread beside it.",
+            )
         for wiring in self._wirings.values():
             wiring.settled = wiring.settled or bool(wiring.paths)
 

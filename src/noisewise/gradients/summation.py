@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from noisewise import checks
 from noisewise.bounds import Improvements
+from noisewise.bounds.norms import require_strict_libraries
 from noisewise.errors import UnsoundError
 from noisewise.gradients.batches import (
     Part,
@@ -102,6 +103,7 @@ class Summation(Runner):
         self.expected = expected
         # Balancing costs three norms a layer; norms of weights that moved little are cached.
         self.improvements = Improvements(balancing=False) if improvements is None else improvements
+        require_strict_libraries()
         check_modules(model)
         self.losses_of = record_losses(loss)
         self.within = within
@@ -130,6 +132,7 @@ class Summation(Runner):
         self.lingering = Lingering(model)
         self.progress = 0.0
         self.factors, self.slacks = {}, {}
+        self.threads = torch.get_num_threads()
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
@@ -303,6 +306,7 @@ class Summation(Runner):
 
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
+        self.threads = torch.get_num_threads()
         self.buffers.require_unchanged()
         self.lingering.require_gone()
         if self._lipschitz and not self._surveyed:

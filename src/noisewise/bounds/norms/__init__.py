@@ -20,6 +20,7 @@ from noisewise.bounds.norms.precision import (
     full_float32 as full_float32,
     full_precision as full_precision,
     is_full as is_full,
+    require_strict_libraries as require_strict_libraries,
 )
 from noisewise.bounds.norms.result import NormBound
 
