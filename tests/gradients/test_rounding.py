@@ -28,12 +28,12 @@ from noisewise.gradients.contractions.given import CombinedContraction
 from noisewise.gradients.contractions.gram import squares
 from noisewise.gradients.contractions.rounding import (
     ALONE,
-    BLOCK,
     PIECES,
     POSITIONS,
     RECORDS,
     RUN,
     SHARED,
+    SQUARES_AT_ONCE,
     WIDEST,
     Totals,
     adds_whole,
@@ -61,7 +61,7 @@ def test_the_budget_adds_up():
     # Runs: each chunk of a run passes so many additions (#runs), kernels of all sizes nest.
     additions = [RUN - 1, *range(RUN - 1, 0, -1)]
     runs = 4 * U * RECORDS * math.sqrt(RUN * sum(n * n for n in additions)) * math.sqrt(4 / 3)
-    norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+    norms = gamma(SQUARES_AT_ONCE + 2, torch.float32) + 4 * U
     itself = gamma(POSITIONS + PIECES, torch.float32)
     result = 2 * U * FEW
     # Second-order terms are a thousandth of these.
@@ -73,7 +73,7 @@ def test_the_budget_adds_up():
 def test_the_budget_of_a_layer_by_itself_adds_up():
     """Its right column: shared kernels of at most 16 records (#alone)."""
     runs = 4 * U * 16 * math.sqrt(RUN * sum(n * n for n in [RUN - 1, *range(RUN - 1, 0, -1)]))
-    norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+    norms = gamma(SQUARES_AT_ONCE + 2, torch.float32) + 4 * U
     total = (ALONE + runs + norms + 2 * U * FEW) * 1.001
     assert 0.8 * SLACK < total <= SLACK
 
@@ -91,7 +91,7 @@ def test_the_budget_of_a_propagated_bound_adds_up(positions):
             kernels = unit(dtype) * positions * (3 * records**2 + (records - 1) ** 2)
             additions = [RUN - 1, *range(RUN - 1, 0, -1)]
             runs = 4 * unit(dtype) * records * math.sqrt(RUN * sum(n * n for n in additions))
-            norms = gamma(BLOCK + 2, torch.float32) + 4 * U
+            norms = gamma(SQUARES_AT_ONCE + 2, torch.float32) + 4 * U
             assert (kernels + runs + norms + 2 * U * FEW) * 1.001 <= stated
 
 
@@ -236,7 +236,9 @@ def test_norms_of_equal_entries_are_right_to_their_share(entries):
         exact = math.sqrt(entries) * float(rows[0, 0])
         found = row_norms(rows)
         assert found.dtype == torch.float64
-        assert float((found / exact - 1).abs().max()) <= gamma(BLOCK + 2, torch.float32) / 2
+        assert (
+            float((found / exact - 1).abs().max()) <= gamma(SQUARES_AT_ONCE + 2, torch.float32) / 2
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -430,7 +432,7 @@ def test_a_record_that_cancels_counts_as_its_products_over_the_spread():
     products = contraction.positions_bound()
     bias = contraction.biases.double().norm(dim=1)
     told = torch.hypot(products / spread(2), bias)
-    torch.testing.assert_close(second, told, rtol=gamma(BLOCK, torch.float32), atol=0)
+    torch.testing.assert_close(second, told, rtol=gamma(SQUARES_AT_ONCE, torch.float32), atol=0)
     assert float(second[0]) > float(first[0])
     assert bool((first[1:] > second[1:]).all())
 

@@ -27,7 +27,13 @@ from noisewise.gradients.contractions.base import (
 )
 from noisewise.gradients.contractions.given import GivenContraction
 from noisewise.gradients.contractions.pair import PairContraction, over_positions, whole
-from noisewise.gradients.contractions.rounding import BLOCK, PIECES, POSITIONS, RECORDS, row_norms
+from noisewise.gradients.contractions.rounding import (
+    PIECES,
+    POSITIONS,
+    RECORDS,
+    SQUARES_AT_ONCE,
+    row_norms,
+)
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
 
@@ -183,7 +189,7 @@ class _Convolved(PairContraction):
         wide = working(tensor)
         shaped = wide.reshape(wide.shape[0], self.groups, -1, *wide.shape[2:])
         channels = shaped.shape[2]
-        runs = [shaped[:, :, a:b] for a, b in chunks(channels, BLOCK)]
+        runs = [shaped[:, :, a:b] for a, b in chunks(channels, SQUARES_AT_ONCE)]
         squares = torch.stack([part.square().sum(2).double() for part in runs]).sum(0)
         # What may have underflowed is made up for: docs/proofs/rounding.md#norms.
         return squares + channels * torch.finfo(wide.dtype).tiny

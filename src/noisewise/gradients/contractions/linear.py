@@ -123,7 +123,7 @@ class LinearContraction(PairContraction):
         """At one position |l| (|r|^2 + 1)^(1/2), from two norms."""
         if self.x.shape[1] != 1 or self.weight is None or self.bias is None:
             return super().lengths(cheap)
-        x, cotangent = (row_norms(working(t)) for t in (self.x, self.cotangent))
+        x, cotangent = row_norms(working(self.x)), row_norms(working(self.cotangent))
         return alike(cotangent * (x.square() + 1).sqrt())
 
     def positions_bound(self) -> Tensor:

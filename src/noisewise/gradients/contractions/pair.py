@@ -364,7 +364,7 @@ class PairContraction(Contraction):
         total = Totals()
 
         def run(tensor: Tensor | None, start: int, stop: int) -> Tensor | None:
-            return None if tensor is None else tensor[start:stop]
+            return tensor if tensor is None or stop - start == len(tensor) else tensor[start:stop]
 
         if self.weight is not None:
             name, shared = self.weight.name, self.shared
@@ -376,7 +376,9 @@ class PairContraction(Contraction):
                 x, cotangent = self.factors(start, stop, factor, mask)
                 rows = len(x) // (stop - start)
                 for a, b in chunks(len(x), shared * rows):
-                    part = self.contract(x[a:b], cotangent[a:b], total.open(name))
+                    whole = b - a == len(x)
+                    pair = (x, cotangent) if whole else (x[a:b], cotangent[a:b])
+                    part = self.contract(*pair, total.open(name))
                     total.add(name, part)
         sums = total.result()
         if self.bias is not None:
@@ -385,8 +387,11 @@ class PairContraction(Contraction):
 
     def _bias_sum(self, scale: Tensor | None, keep: Tensor | None) -> Tensor:
         """In float64, which is faster for so little than one kernel after the other."""
+        size = max(RECORDS, _AT_A_TIME // self.biases.shape[1])
+        if 0 < self.records <= size:
+            return weighted(scale, masked(self.biases, keep).double())
         total = self.biases.new_zeros(self.biases.shape[1], dtype=torch.float64)
-        for a, b in chunks(self.records, max(RECORDS, _AT_A_TIME // self.biases.shape[1])):
+        for a, b in chunks(self.records, size):
             biases = masked(self.biases[a:b], None if keep is None else keep[a:b]).double()
             total += weighted(None if scale is None else scale[a:b], biases)
         return total
