@@ -174,6 +174,10 @@ EXTREMES = {
         (0.0, 1.0), 10,
     ),
     "truth values": (pa.array([True, False, True]), (0.0, 1.0), 10),
+    "both zeros, infinities, the smallest doubles": (
+        pa.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-310, -1e-310, 2.3e-308]),
+        (-1.0, 1.0), 8,
+    ),
 }  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def test_no_unit_moves_the_counts_of_an_engine_by_more_than_its_bound(form, limi
     whose = np.repeat(np.arange(len(sizes)), sizes)
     p, y = rng.integers(0, 9, whose.size) / 8, rng.integers(0, 2, whose.size)
     everybody = counted(form, y, p, whose, limit, labelled)
-    grain = engine_units.GRAIN
+    grain = engine_units.WEIGHT_GRAIN
     for unit, size in enumerate(sizes):
         rest = whose != unit
         without = counted(form, y[rest], p[rest], whose[rest], limit, labelled)
