@@ -142,7 +142,10 @@ def plain(model: nn.Module) -> Step:
 
 def ours(model: nn.Module, estimator: Any, expected: int, chunk: int | None = None) -> Step:
     """A whole private step: the engine's sum, then what `PrivateRun` does with it."""
-    engine = GradientEngine(model, nn.CrossEntropyLoss(), estimator, chunk=chunk)
+    # As a run does: pieces follow from the expected batch, and no batch changes them.
+    engine = GradientEngine(
+        model, nn.CrossEntropyLoss(), estimator, chunk=chunk, expected=float(expected)
+    )
     rate = PROPAGATED_RATE if isinstance(estimator, Propagated) else RATE
     optimizer = torch.optim.SGD(model.parameters(), rate)
     rng = Randomness.secure()

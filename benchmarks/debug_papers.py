@@ -38,11 +38,11 @@ LEVEL = 1 - 1e-6
 PUBLISHED: dict[str, Printed] = {
     "Barczewski (2025), algorithm 8, as printed": PRINTED_2025,
     "Barczewski and Ramon (2024), algorithm 2, as printed": PRINTED_2024,
-    "only the batch maximum (004, lines 11, 13)": replace(REPAIRED, scale="batch"),
-    "only the product from k on (004, line 5)": replace(REPAIRED, product="from k"),
-    "only sigma for each of K layers (000, 13; 004, 12)": replace(REPAIRED, noise="each"),
-    "only division by the size drawn (000, 14; 004, 13)": replace(REPAIRED, divisor="drawn"),
-    "only empty batches drawn again (000 and 004, line 7)": replace(REPAIRED, empty="again"),
+    "only the batch maximum (2025, lines 11, 13)": replace(REPAIRED, scale="batch"),
+    "only the product from k on (2025, line 5)": replace(REPAIRED, product="from k"),
+    "only sigma for each of K layers (2024, 13; 2025, 12)": replace(REPAIRED, noise="each"),
+    "only division by the size drawn (2024, 14; 2025, 13)": replace(REPAIRED, divisor="drawn"),
+    "only empty batches drawn again (2024 and 2025, line 7)": replace(REPAIRED, empty="again"),
     "all five repaired": REPAIRED,
 }
 
@@ -83,7 +83,7 @@ def attack(train: Printed, init: dict[str, Tensor], data: Any, canary: Any) -> A
     )
 
 
-def batch_maximum(train: Printed = PUBLISHED["only the batch maximum (004, lines 11, 13)"]) -> Any:
+def batch_maximum(train: Printed = PUBLISHED["only the batch maximum (2025, lines 11, 13)"]) -> Any:
     """Sixteen records of tiny norm; with a long one among them they count for nothing."""
     short = torch.zeros(16, 8)
     short[:, 0] = 1e-3
@@ -103,7 +103,7 @@ def misclassified(init: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def product_from_k(
-    train: Printed = PUBLISHED["only the product from k on (004, line 5)"],
+    train: Printed = PUBLISHED["only the product from k on (2025, line 5)"],
 ) -> AuditResult:
     """Weights of norm 0.3: each bound is 0.3 times what it should be."""
     init = weights(0.3)
@@ -112,7 +112,7 @@ def product_from_k(
 
 
 def noise_for_each(
-    train: Printed = PUBLISHED["only sigma for each of K layers (000, 13; 004, 12)"],
+    train: Printed = PUBLISHED["only sigma for each of K layers (2024, 13; 2025, 12)"],
 ) -> AuditResult:
     """Weights of norm 3: a wrong answer is sure of itself and reaches all three bounds."""
     init = weights(3.0)
@@ -121,7 +121,7 @@ def noise_for_each(
 
 
 def drawn_divisor(
-    train: Printed = PUBLISHED["only division by the size drawn (000, 14; 004, 13)"],
+    train: Printed = PUBLISHED["only division by the size drawn (2024, 14; 2025, 13)"],
 ) -> AuditResult:
     """Two records or three: how strong the noise is tells, along no direction at all."""
     init = weights(1.0)
@@ -149,7 +149,9 @@ def drawn_divisor(
     return audit(found, claimed=claim(2.0), method="clopper-pearson", confidence=LEVEL)
 
 
-def drawn_again(train: Printed = PUBLISHED["only empty batches drawn again (000 and 004, line 7)"]):
+def drawn_again(
+    train: Printed = PUBLISHED["only empty batches drawn again (2024 and 2025, line 7)"],
+):
     """Return the rate at which one of eight records is drawn at B = 1, and its epsilon."""
     torch.manual_seed(0)
     runs = 20_000

@@ -87,8 +87,7 @@ def with_clarabel(noisy: np.ndarray, total: float, norm: int) -> np.ndarray:
 
 
 def with_cvxopt(noisy: np.ndarray, total: float, norm: int) -> np.ndarray:
-    from cvxopt import matrix as dense
-    from cvxopt import solvers, spmatrix
+    from cvxopt import matrix as dense, solvers, spmatrix
 
     def convert(value: sparse.spmatrix) -> spmatrix:
         coo = value.tocoo()
@@ -111,8 +110,7 @@ def with_cvxopt(noisy: np.ndarray, total: float, norm: int) -> np.ndarray:
 
 
 def with_cvxopt_paths(noisy: np.ndarray, total: float, norm: int) -> np.ndarray:
-    from cvxopt import matrix as dense
-    from cvxopt import solvers, spmatrix
+    from cvxopt import matrix as dense, solvers, spmatrix
 
     solvers.options["show_progress"] = False
     leaves = noisy.size

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from benchmarks import interleaved, table
-from noisewise.privacy.discrete import discrete_gaussian, discrete_laplace
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.randomness.discrete import discrete_gaussian, discrete_laplace
 
 COUNT = 1_000_000
 DISCRETE = 200_000

@@ -60,7 +60,7 @@ def run(task: Task, make, estimator, rate: float, seed: int) -> BiasSeries:
     """Train with noise and measure every tenth step."""
     torch.manual_seed(seed)
     model, generator = make(task), torch.Generator().manual_seed(seed)
-    engine = nw.gradients.GradientEngine(model, task.loss, estimator)
+    engine = nw.gradients.GradientEngine(model, task.loss, estimator, expected=float(BATCH))
     series, n = BiasSeries(every=10, chunk=BATCH), len(task.x)
     for _ in range(STEPS):
         chosen = torch.rand(n, generator=generator) < BATCH / n

@@ -281,7 +281,8 @@ def noiseless_loop(
     n, generator = len(task.x), torch.Generator().manual_seed(setup.seed)
     rate = min(1.0, setup.batch / n)
     total = round(setup.epochs / rate)
-    engine = nw.gradients.GradientEngine(model, task.loss, estimator_of(setup))
+    estimator, expected = estimator_of(setup), float(setup.batch)
+    engine = nw.gradients.GradientEngine(model, task.loss, estimator, expected=expected)
     log = Log(task, model, total)
     log.note(0)
     for step in range(total):

@@ -33,7 +33,7 @@ PUBLISHED = {
 }
 
 SHORT = 3  # epochs of the grid
-NETWORKS = ("paper", "deep")  # of the grid; others were trained once, longer
+NETWORKS = {"paper": "small CNN", "deep": "six layers"}  # of the grid; others were trained once
 PANELS = (("fashion_mnist", "paper"), ("fashion_mnist", "deep"), ("mnist", "paper"))
 
 Cell = tuple[str, str, str, float]  # data, network, estimator, epsilon
@@ -87,8 +87,9 @@ def figure(found: dict[Cell, list[float]]) -> None:
     """Accuracy over epsilon, mean of the seeds with one deviation; a panel per set and network."""
     networks = sorted({key[1] for key in found})
     panels = [panel for panel in PANELS if panel in {key[:2] for key in found}]
-    size = (1 + 4 * len(panels), 5.4)
-    drawn, axes = plt.subplots(1, len(panels), figsize=size, sharex=True)
+    # Two by two, so that a page shows it large enough to be read; the last place is the legend's.
+    drawn, places = plt.subplots(2, 2, figsize=(9, 8), layout="constrained")
+    *axes, key = places.flat
     for axis, (data, main) in zip(axes, panels, strict=True):
         shown = [n for n in networks if n == main or ("epochs" in n and main == "paper")]
         for number, estimator in enumerate(ORDER):
@@ -117,14 +118,14 @@ def figure(found: dict[Cell, list[float]]) -> None:
         axis.set_xscale("log")
         axis.set_xticks([1, 2, 2.7, 4, 8], ["1", "2", "2.7", "4", "8"])
         axis.minorticks_off()
-        axis.set_title(f"{NAMES[data]}, network {main}")
+        axis.set_title(f"{NAMES[data]}, {NETWORKS[main]}")
         axis.set_xlabel("epsilon (delta 1e-5)")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("test accuracy, %")
+        axis.set_ylabel("test accuracy, %")
     handles, labels = axes[-1].get_legend_handles_labels()
-    drawn.legend(handles, labels, fontsize=8, ncol=4, loc="lower center")
-    drawn.tight_layout(rect=(0, 0.15, 1, 1))
-    drawn.savefig(PICTURE, dpi=130)
+    key.axis("off")
+    key.legend(handles, labels, loc="center", frameon=False)
+    drawn.savefig(PICTURE, dpi=110)
     plt.close(drawn)
 
 

@@ -41,7 +41,7 @@ VERSION = 1  # of the cached files
 
 @dataclass(frozen=True)
 class Settings:
-    """One row of the table in docs/scattering.md."""
+    """One row of the table in docs/scattering-details.md."""
 
     epsilon: float
     whiten: bool = True

@@ -9,7 +9,7 @@ statement about stays is worth to a patient with k of them is accounted for by
 
 Every fit is stored when it is done (``docs/images/units.json``): a command that was stopped, or
 given ``--seconds``, goes on where it was. With all fits at hand the tables go into
-``docs/units.md``.
+``docs/units.md`` and ``docs/units-details.md``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from noisewise.privacy.statement import round_up
 from noisewise.release import Units
 
 DOCS = Path(__file__).parents[1] / "docs"
-STORE, PAGE = DOCS / "images" / "units.json", DOCS / "units.md"
+STORE, PAGES = DOCS / "images" / "units.json", (DOCS / "units.md", DOCS / "units-details.md")
 EPSILONS, SEEDS, PARTS = (0.01, 0.1, 1.0, 3.0, 10.0), (0, 1, 2, 3, 4), 5
 #: Of which statements about stays is said what they are worth to a patient.
 WORTH = (1.0, 3.0)
@@ -214,12 +214,14 @@ def main() -> int:
     if "roc" not in stored:
         stored["roc"] = across_hospitals(frame)
     STORE.write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
-    page = PAGE.read_text("utf-8")
-    for name, table in tables(stored).items():
-        begin, end = f"<!-- begin of {name} -->", f"<!-- end of {name} -->"
-        before, rest = page.split(begin)
-        page = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
-    PAGE.write_text(page, "utf-8")
+    for place in PAGES:
+        page = place.read_text("utf-8")
+        for name, table in tables(stored).items():
+            begin, end = f"<!-- begin of {name} -->", f"<!-- end of {name} -->"
+            if begin in page:
+                before, rest = page.split(begin)
+                page = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+        place.write_text(page, "utf-8")
     return 0
 
 

@@ -17,11 +17,14 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from noisewise.errors import UnsoundError, UnsupportedModelError
-from noisewise.training import Plan, PrivateRun
-from noisewise.training import make_private as make_plain_private
-from noisewise.training.options import RunOptions
-from noisewise.training.private_run import LossFunction
-from noisewise.training.records import MapRecords
+from noisewise.training import (
+    LossFunction,
+    MapRecords,
+    Plan,
+    PrivateRun,
+    RunOptions,
+    make_private as make_plain_private,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

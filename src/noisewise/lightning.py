@@ -21,14 +21,19 @@ import torch
 
 from noisewise.accelerate import records_of_loader
 from noisewise.errors import MissingExtraError, UnsoundError, UnsupportedModelError
-from noisewise.privacy import Ledger, Statement
-from noisewise.privacy.statement import round_up, single_up
-from noisewise.training import Plan, PrivateRun, StepError, make_private
-from noisewise.training.evaluation import split_batch
-from noisewise.training.options import LoaderOptions
-from noisewise.training.private_run import LossFunction
-from noisewise.training.shared_records import records_shared
-from noisewise.training.stepping import EpochLoader, SteppingOptimizer
+from noisewise.privacy import Ledger, Statement, round_up, single_up
+from noisewise.training import (
+    EpochLoader,
+    LoaderOptions,
+    LossFunction,
+    Plan,
+    PrivateRun,
+    StepError,
+    SteppingOptimizer,
+    make_private,
+    records_shared,
+    split_batch,
+)
 
 try:
     from lightning.pytorch import Callback

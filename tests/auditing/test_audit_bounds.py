@@ -7,12 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import beta, binom, nct
 
-from noisewise.auditing import NoiseModel, Scores
-from noisewise.auditing import bounds as b
+from noisewise.auditing import NoiseModel, Scores, bounds as b
 from noisewise.auditing.bounds.joint_beta import _outside
 from noisewise.auditing.bounds.normal import _exceeds
 from noisewise.auditing.bounds.one_run import Guesses, guesses, p_value, refutes

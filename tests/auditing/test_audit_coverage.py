@@ -23,8 +23,7 @@ from mechanisms import (
     randomised_response,
     sampled_step,
 )
-from noisewise.auditing import NoiseModel, Scores
-from noisewise.auditing import bounds as b
+from noisewise.auditing import NoiseModel, Scores, bounds as b
 from noisewise.auditing.bounds.one_run import guesses, p_value
 from noisewise.auditing.bounds.thresholds import rates
 

@@ -6,14 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, norm
 
 from mechanisms import dp_sgd_step, exact_gaussian_epsilon, gaussian, laplace, randomised_response
-from noisewise.auditing import NoiseModel, Scores, audit, run_canaries
-from noisewise.auditing import bounds as b
+from noisewise.auditing import NoiseModel, Scores, audit, bounds as b, run_canaries
 from noisewise.auditing.bounds.direct import epsilon_from_total
 from noisewise.auditing.bounds.thresholds import rates
 from noisewise.privacy import PoissonGaussian, Statement

@@ -7,12 +7,10 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from noisewise.bounds.norms import NormBound, eigenvalue, spectral_norm
-from noisewise.bounds.norms import matrix as matrix_module
+from noisewise.bounds.norms import NormBound, eigenvalue, matrix as matrix_module, spectral_norm
 from noisewise.bounds.norms.eigenvalue import certify_below, gram, largest_eigenvalue
 
 METHODS = ("auto", "frobenius", "orthogonal", "gram", "cholesky", "eigenvalue")

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch import Tensor, nn
 
-from noisewise.bounds.norms import conv_norm, conv_reuse
-from noisewise.bounds.norms import convolution as convolution_module
+from noisewise.bounds.norms import conv_norm, conv_reuse, convolution as convolution_module
 from noisewise.bounds.norms.convolution import kernel_factor
 from noisewise.bounds.norms.geometry import depth_to_space, space_to_depth
 from noisewise.errors import UnsupportedModelError

@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch import nn
 from torch.nn import functional
 
 from noisewise.bounds import Call, Signal, registered
 from noisewise.bounds.norms import conv_reuse
-from noisewise.bounds.rules.windows import adaptive_windows, copies, padding_sources
+from noisewise.bounds.rules.windows import adaptive_windows, copies_of_entries, padding_sources
 
 small = st.integers(1, 4)
 
@@ -87,7 +86,7 @@ def test_copies_of_padding_are_counted(mode: str) -> None:
     sources = padding_sources(4, 2, 3, mode)
     expected = functional.pad(torch.arange(4.0).reshape(1, 1, 4), (2, 3), mode=mode).flatten()
     assert sources.tolist() == expected.long().tolist()
-    assert copies(sources, 4) == int(torch.bincount(expected.long()).max())
+    assert copies_of_entries(sources, 4) == int(torch.bincount(expected.long()).max())
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def folder(tmp_path_factory):
     (place / "people.toml").write_text(SCHEMA)
     (place / "waiting.toml").write_text(SCHEMA.replace("[18, 90]", '"?"'))
     (place / "kinds.toml").write_text(SCHEMA.replace('"number"', '"float"'))
+    (place / "payed.toml").write_text(SCHEMA.replace('"paid"', '"payed"'))
     (place / "no_target.toml").write_text(
         SCHEMA.split("[target]")[0] + SCHEMA[SCHEMA.index("[col") :]
     )
@@ -67,6 +68,7 @@ def folder(tmp_path_factory):
     scores.to_csv(place / "scores.csv", index=False)
     Ledger.create(place / "small.ledger", epsilon=0.01, delta=1e-6).close()
     (place / "notes.txt").write_text("hello")
+    (place / "people.xlsx").write_bytes(b"PK")
     return place
 
 
@@ -84,12 +86,22 @@ TABLE_COMMAND = {
     "misspelt dataset": (["train", "adlut", "--epsilon", 1], "did you mean 'adult'"),
     "schema not finished": (
         ["train", "people.csv", "--schema", "waiting.toml", "--epsilon", 1],
-        "range is still to be filled in"),
+        "range still to be filled in"),
     "kind that is none": (
         ["train", "people.csv", "--schema", "kinds.toml", "--epsilon", 1], "kind 'float' is not"),
     "no target": (
         ["train", "people.csv", "--schema", "no_target.toml", "--epsilon", 1],
         "Add to it: [target]"),
+    "target misspelt in the schema": (
+        ["train", "people.csv", "--schema", "payed.toml", "--epsilon", 1], "did you mean 'paid'"),
+    "unit misspelt": (
+        ["train", "people.csv", "--schema", "people.toml", "--epsilon", 1, "--unit", "jobs"],
+        "did you mean 'job'"),
+    "a spreadsheet": (
+        ["train", "people.xlsx", "--schema", "people.toml", "--epsilon", 1], "as CSV"),
+    "table and schema exchanged": (
+        ["train", "people.csv", "--schema", "people.csv", "--epsilon", 1],
+        "a schema file is needed here"),
     "renamed column": (
         ["train", "renamed.csv", "--schema", "people.toml", "--epsilon", 1],
         "did you mean 'Age' for 'age'"),
@@ -126,9 +138,10 @@ EVALUATION_COMMAND = {
         ["scores.csv", "--label", "y", "--score", "logit"], "--lower"),
     "missing scores": (["scores.csv", "--label", "y", "--score", "gap"], "missing values"),
     "text as scores": (["scores.csv", "--label", "y", "--score", "word"], "must hold numbers"),
+    "one column twice": (["scores.csv", "--label", "y", "--score", "y"], "are both 'y'"),
     "a text file": (["notes.txt", "--label", "y", "--score", "p"], "only .csv"),
     "regression without a range": (
-        ["scores.csv", "--label", "number", "--score", "number", "--regression"], "--lower"),
+        ["scores.csv", "--label", "number", "--score", "logit", "--regression"], "--lower"),
     "budget is spent": (
         ["scores.csv", "--label", "y", "--score", "p", "--ledger", "small.ledger"], "small.ledger"),
     "report into nowhere": (

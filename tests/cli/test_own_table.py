@@ -216,7 +216,7 @@ def test_numbers_and_several_classes_of_whole_patients_are_measured(folder, kind
     assert content["statement"]["unit"].startswith("one patient_id")
     again = run(folder, "evaluate", "patients.csv", "--model", f"{kind} of units", "--epsilon", 1)
     assert again.exit_code == 0, again.output
-    assert ("mean absolute error" if kind == "number" else "recalls") in again.output
+    assert ("mean absolute error" if kind == "number" else "recall of") in again.output
 
 
 def test_a_ledger_of_records_refuses_units_and_says_which_to_begin(folder):

@@ -1,4 +1,4 @@
-"""The reports of all five commands as a real browser shows them.
+"""The reports of all commands as a real browser shows them.
 
 A copy of each page gets a script that measures what was laid out, at the widths of a phone, a
 tablet and a desk; moves the slider and presses keys. The browser may reach no network. Skipped,
@@ -23,9 +23,11 @@ from noisewise.auditing import NoiseModel, audit
 from noisewise.cli import app
 from noisewise.cli.audit_report import write_report as write_audit
 from noisewise.cli.collect_report import write_report as write_collection
+from noisewise.cli.evaluation_report import write_measures
 from noisewise.datasets import Numeric, Schema
 from noisewise.debugging import check
 from noisewise.debugging.mutants import Training, cases
+from noisewise.ecdf import private_confusion, private_regression_errors
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome", "google-chrome"))),
@@ -132,6 +134,12 @@ def folder(tmp_path_factory):
     options = {"example": case.example, "effort": "quick", "tests": tests}
     check(train, case.model, case.loss, **options).report(folder / "debug.html")
     write_audit(audited(), folder / "audit.html", source="step")
+    true, told = (np.digitize(part, (30, 60)) for part in (age, age + rng.normal(0, 8, 600)))
+    found = private_confusion(true, told, classes=(0, 1, 2), epsilon=1.0, seed=1)
+    write_measures(found, folder / "classes.html", source="people.csv")
+    guess = age + rng.normal(0, 8, 600)
+    errors = private_regression_errors(age, guess, bounds=(18, 90), epsilon=2.0, seed=1)
+    write_measures(errors, folder / "number.html", source="people.csv")
     collected(folder, paid == "yes", score)
     return folder
 
@@ -164,12 +172,16 @@ def collected(folder, y, score):
 EXPECTED = {
     "train": ["Result", "Privacy over training", "Quality on held-out records"],
     "evaluate": ["Ranking", "Calibration", "All numbers"],
+    "classes": ["Class by class", "All numbers"],
+    "number": ["Errors", "All numbers"],
     "debug": ["Findings", "Tests", "What clipping and noise do"],
     "audit": ["What the attacker sees", "How it was measured"],
     "collect": ["The curve", "Releases", "Fingerprint of the study"],
 }
-PICTURES = {"train": 3, "evaluate": 3, "debug": 4, "audit": 2, "collect": 0}
-CHARTS = {"train": 2, "evaluate": 2, "debug": 0, "audit": 0, "collect": 1}
+PICTURES = {
+    "train": 3, "evaluate": 3, "classes": 1, "number": 1, "debug": 4, "audit": 2, "collect": 0,
+}  # fmt: skip
+CHARTS = {"train": 2, "evaluate": 2, "collect": 1}
 
 
 @pytest.fixture(scope="module", params=EXPECTED)
@@ -195,13 +207,13 @@ def test_everything_is_shown_at_three_widths_and_nothing_is_fetched(seen):
             assert natural > 100
             assert 100 < shown <= width
             assert text
-        assert len(found["charts"]) == CHARTS[name]
+        assert len(found["charts"]) == CHARTS.get(name, 0)
         assert all(250 < shown <= width and text for shown, text in found["charts"])
         assert found["overflow"] <= 0
         assert set(EXPECTED[name]) <= set(found["headings"])
         assert found["tables"]
         assert found["fetched"] == []
-        assert found["focusable"] >= len(found["tables"]) + CHARTS[name]
+        assert found["focusable"] >= len(found["tables"]) + CHARTS.get(name, 0)
 
 
 def test_the_answer_comes_first(seen):
@@ -217,7 +229,7 @@ def test_the_answer_comes_first(seen):
 def test_values_are_told_by_pointer_and_keys_and_the_slider_moves(seen):
     name, by_width = seen
     found = by_width["768"]
-    if CHARTS[name]:
+    if CHARTS.get(name, 0):
         assert found["home"] != found["right"] != found["hovered"]
         assert re.search(r"\d", found["home"])
     if name in ("evaluate", "collect"):
@@ -250,7 +262,9 @@ def test_the_page_is_not_blank_in_light_and_in_dark(folder, dark):
 
 
 #: Pages of A4 or letter; with one picture a page they were two to three times as many.
-PAGES = {"train": 6, "evaluate": 5, "debug": 4, "audit": 2, "collect": 3}
+PAGES = {
+    "train": 6, "evaluate": 5, "classes": 2, "number": 2, "debug": 4, "audit": 2, "collect": 3,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PAGES)

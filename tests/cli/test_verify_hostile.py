@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 from noisewise.cli import app
@@ -86,7 +85,7 @@ def test_a_file_that_may_not_be_read_is_rejected(tmp_path, good, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("noisewise.privacy._foreign.os.open", refuse)
+    monkeypatch.setattr("noisewise.files.foreign.os.open", refuse)
     assert "Permission denied" in rejected(path)
 
 

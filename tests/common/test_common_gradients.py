@@ -18,12 +18,12 @@ from torch.func import functional_call, grad
 import noisewise as nw
 from noisewise.cli.train import train
 from noisewise.gradients import GRADIENT_RULES, Estimator, GradientEngine, rule_named
-from noisewise.gradients.registry import register, words
+from noisewise.gradients.registry import register, rule_words
 from noisewise.training.plan_values import from_plain, to_plain
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(GRADIENT_RULES)
-WORDS = sorted(words())
+WORDS = sorted(rule_words())
 
 
 def examples(name: str) -> list[Any]:
@@ -90,7 +90,7 @@ def test_the_command_offers_the_words_of_the_registry() -> None:
     # Its help is written out, so that it can be shown without importing torch.
     (option,) = get_type_hints(train, include_extras=True)["gradients"].__metadata__
     offered = option.help.partition(":")[2]
-    assert set(re.findall(r"[a-z-]{4,}", offered)) == {"auto", *words()}
+    assert set(re.findall(r"[a-z-]{4,}", offered)) == {"auto", *rule_words()}
 
 
 @pytest.mark.parametrize("word", ["auto", *WORDS])

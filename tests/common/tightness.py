@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from common import test_common_layers as layers
-from common import test_common_losses as losses
+from common import test_common_layers as layers, test_common_losses as losses
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import raw_forms
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from local_web import Handler, Web, send
 
 import noisewise.datasets as nd
@@ -25,7 +24,7 @@ BUNDLED = Path(places.__file__).parent / "bundled" / "adult.parquet"
 
 
 def need(name: str) -> Path:
-    found = places.find(nd.info(name))
+    found = places.find_file(nd.info(name))
     if found is None:
         pytest.skip(f"the file {nd.info(name).filename} is in no folder of this machine")
     return found[1]
@@ -120,13 +119,13 @@ def test_places_are_searched_in_the_documented_order(
     entry = nd.info("adult")
     named = tmp_path / "named"
     monkeypatch.setenv("NOISEWISE_DATA", str(named))
-    found = places.find(entry)
+    found = places.find_file(entry)
     assert found is not None
     assert found[0].label == "package"
     for folder, label in ((cache, "cache"), (named, "$NOISEWISE_DATA")):
         folder.mkdir(parents=True)
         shutil.copy(BUNDLED, folder / entry.filename)
-        found = places.find(entry)
+        found = places.find_file(entry)
         assert found is not None
         assert found[0].label == label
         assert found[1].parent == folder

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import noisewise.datasets as nd
 from noisewise.datasets import Binary, Categorical, CodeRanges, Drop, Numeric, Ordinal, Schema
-from noisewise.datasets.places import find
+from noisewise.datasets.places import find_file
 from noisewise.errors import DatasetError, NoisewiseError, UnsoundError
 
 TABLES = [name for name in nd.list_datasets() if nd.info(name).kind == "table"]
@@ -234,7 +233,7 @@ def test_dropped_columns_do_not_count_in_the_bound() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_encodes_without_gaps_and_within_the_bound(name: str) -> None:
-    if find(nd.info(name)) is None and name != "breast_cancer_wdbc":
+    if find_file(nd.info(name)) is None and name != "breast_cancer_wdbc":
         pytest.skip(f"the file {nd.info(name).filename} is in no folder of this machine")
     table = nd.load_table(name, download=False)
     assert table.schema is not None

@@ -12,14 +12,14 @@ import raw_forms
 
 from noisewise.datasets import content_hash, info, list_datasets, load_images, load_table
 from noisewise.datasets.parse import LAYOUTS, parse, read_cifar_batch, read_idx
-from noisewise.datasets.places import find
+from noisewise.datasets.places import find_file
 from noisewise.datasets.raw import unpack
 from noisewise.datasets.registry import Checksum, RemoteFile
 from noisewise.errors import DatasetError
 
 
 def need(name: str) -> None:
-    if find(info(name)) is None:
+    if find_file(info(name)) is None:
         pytest.skip(f"the file {info(name).filename} is in no folder of this machine")
 
 

@@ -28,7 +28,7 @@ from noisewise.ecdf import adaptive, group_sums, stream_noise
 from noisewise.ecdf.adaptive import bend, bend_sensitivity_squared
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import measure_calibration
-from noisewise.ecdf.group_sums import UNIT, Family, bounded, release_sums
+from noisewise.ecdf.group_sums import SUM_UNIT, Family, bounded, release_sums
 from noisewise.ecdf.hosmer_lemeshow import (
     _residual_family,
     _thesis,
@@ -347,7 +347,7 @@ def awkward_predictions(cuts: np.ndarray) -> np.ndarray:
 def exact_sums(run: Callable[[], group_sums.GroupSums]) -> dict[str, np.ndarray]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noising, "add", lambda exact, noise: exact)
-        return {name: column * UNIT for name, column in run().columns.items()}
+        return {name: column * SUM_UNIT for name, column in run().columns.items()}
 
 
 def families_of(how: str, labels: np.ndarray, predictions: np.ndarray) -> list[Family]:
@@ -356,7 +356,7 @@ def families_of(how: str, labels: np.ndarray, predictions: np.ndarray) -> list[F
     )
 
 
-#: Columns that share a bound of UNIT.
+#: Columns that share a bound of SUM_UNIT.
 SHARED = (("count",), ("residual",), ("place",), ("observed_1", "observed_0"),
           ("expected_1", "expected_0"))  # fmt: skip
 
@@ -408,27 +408,29 @@ def test_no_record_moves_sums_over_groups_by_more_than_stated(
         for family in SHARED:
             if family[0] in one:
                 moved = sum(np.abs(one[name] - other[name]).sum() for name in family)
-                assert moved <= factor * UNIT
+                assert moved <= factor * SUM_UNIT
 
 
-@pytest.mark.parametrize("value", [2, UNIT + 1, -UNIT - 1, 2**62, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("value", [2, SUM_UNIT + 1, -SUM_UNIT - 1, 2**62, -(2**63), 2**63 - 1])
 def test_a_record_that_would_add_more_than_its_bound_adds_nothing(value: int) -> None:
-    values = np.array([[value, value], [1, -1], [UNIT // 2, UNIT // 2], [UNIT, 1]], np.int64)
-    kept = bounded(values, UNIT)
-    assert np.all(np.abs(kept).sum(1) <= UNIT)
+    values = np.array(
+        [[value, value], [1, -1], [SUM_UNIT // 2, SUM_UNIT // 2], [SUM_UNIT, 1]], np.int64
+    )
+    kept = bounded(values, SUM_UNIT)
+    assert np.all(np.abs(kept).sum(1) <= SUM_UNIT)
     assert kept[1:3].tolist() == values[1:3].tolist()
     assert kept[3].tolist() == [0, 0]
-    family = Family(("a", "b"), values, UNIT, 1.0)
+    family = Family(("a", "b"), values, SUM_UNIT, 1.0)
     options = {"epsilon": 1.0, "relation": Relation.of("replace-one"), "rng": resolve(0)}
     sums = exact_sums(
         lambda: release_sums(np.zeros(4, np.intp), [family], np.array([]), **options)  # type: ignore[arg-type]
     )
-    assert sum(abs(column.sum()) for column in sums.values()) <= 3 * UNIT
+    assert sum(abs(column.sum()) for column in sums.values()) <= 3 * SUM_UNIT
 
 
 def test_what_is_no_number_adds_nothing() -> None:
     units = group_sums.to_units(np.array([np.nan, np.inf, -np.inf, 1e300, 0.5]))
-    assert bounded(units[:, None], UNIT).ravel().tolist() == [0, 0, 0, 0, UNIT // 2]
+    assert bounded(units[:, None], SUM_UNIT).ravel().tolist() == [0, 0, 0, 0, SUM_UNIT // 2]
 
 
 # ------------------------------------------------------------------------- looks and roots

@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import chi2
 from sklearn.calibration import calibration_curve
 
@@ -19,7 +18,14 @@ from noisewise.ecdf.calibration import (
     measure_calibration,
     private_calibration,
 )
-from noisewise.ecdf.group_sums import UNIT, Family, group_of, plan_scales, release_sums, to_units
+from noisewise.ecdf.group_sums import (
+    SUM_UNIT,
+    Family,
+    group_of,
+    plan_scales,
+    release_sums,
+    to_units,
+)
 from noisewise.ecdf.hosmer_lemeshow import clipped_root, dp_hosmer_lemeshow, root_sensitivity
 from noisewise.privacy import verify
 from noisewise.privacy.randomness import Randomness
@@ -74,7 +80,7 @@ def test_worst_loss_of_the_group_sums_over_all_neighbours_is_epsilon(
 def test_thesis_numbers_move_by_four_and_cost_one_over_l_plus_five() -> None:
     change = max(
         sum(
-            np.abs(a - b).sum() / UNIT
+            np.abs(a - b).sum() / SUM_UNIT
             for a, b in zip(sums_of("thesis", [left]), sums_of("thesis", [right]), strict=True)
         )
         for left, right in itertools.permutations(RECORDS, 2)
@@ -83,8 +89,8 @@ def test_thesis_numbers_move_by_four_and_cost_one_over_l_plus_five() -> None:
     # epsilon' = epsilon / (L + 5): scale 1 / epsilon' for each of the four sums.
     height = 10
     rest = 1 - hl._curve_share("thesis", 2**height)
-    scales, _ = plan_scales([UNIT, UNIT], [0.5, 0.5], rest, Relation.of("replace-one"))
-    assert [float(s) / UNIT for s in scales] == pytest.approx([height + 5] * 2)
+    scales, _ = plan_scales([SUM_UNIT, SUM_UNIT], [0.5, 0.5], rest, Relation.of("replace-one"))
+    assert [float(s) / SUM_UNIT for s in scales] == pytest.approx([height + 5] * 2)
 
 
 def test_groups_are_half_open_so_that_a_score_on_a_cut_is_counted_once() -> None:
@@ -347,6 +353,6 @@ def test_contributions_are_integers_within_their_bound() -> None:
     units = to_units(p)
     assert units.dtype == np.int64
     assert units[0] == 0
-    assert units[-1] == UNIT
+    assert units[-1] == SUM_UNIT
     with pytest.raises(ValueError, match="shares"):
-        plan_scales([UNIT, UNIT], [0.9, 0.2], 1.0, Relation.of("replace-one"))
+        plan_scales([SUM_UNIT, SUM_UNIT], [0.9, 0.2], 1.0, Relation.of("replace-one"))

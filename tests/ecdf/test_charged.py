@@ -89,9 +89,11 @@ def test_every_releasing_name_has_a_case():
 
 def book(path, name, relation="add-remove", epsilon=None):
     if name in STREAMS:
-        from noisewise.release.stream import UNIT
+        from noisewise.release.stream import STREAM_UNIT
 
-        return Ledger.create(path, epsilon=epsilon, delta=1e-6, relation="replace-one", unit=UNIT)
+        return Ledger.create(
+            path, epsilon=epsilon, delta=1e-6, relation="replace-one", unit=STREAM_UNIT
+        )
     return Ledger.create(path, epsilon=epsilon, delta=1e-6, relation=relation)
 
 

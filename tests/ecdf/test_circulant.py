@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import noisy_counts

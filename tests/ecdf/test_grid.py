@@ -6,8 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from noisewise import ecdf, federated
 from noisewise.ecdf import Grid

@@ -13,8 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import noisy_counts

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score
 
 from noisewise.ecdf import private_confusion, private_regression_errors

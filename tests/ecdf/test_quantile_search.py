@@ -10,13 +10,12 @@ import pytest
 from scipy.stats import binom
 
 from noisewise import ecdf
-from noisewise.ecdf import quantile_model
-from noisewise.ecdf import search as module
+from noisewise.ecdf import quantile_model, search as module
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms import plan
-from noisewise.ecdf.search import MOST_LOOKS, Found, Search
+from noisewise.ecdf.search import MOST_LOOKS, Found, QuantileSearch
 from noisewise.errors import BudgetExceededError
 from noisewise.federated import LocalAggregator
 from noisewise.privacy import Ledger, Pure, ZeroConcentrated
@@ -63,7 +62,7 @@ class Watched:
 
 def searched(looks: Watched, q: Any, budget: Budget) -> Found:
     wanted = tuple(sorted(Fraction(one) for one in q))
-    return Search(Decimals(*map(float, looks.bounds)), wanted).run(looks, budget)
+    return QuantileSearch(Decimals(*map(float, looks.bounds)), wanted).run(looks, budget)
 
 
 # --------------------------------------------------------------------------- privacy
@@ -121,7 +120,9 @@ def test_what_is_asked_next_follows_from_what_was_seen() -> None:
         asked.append((thresholds, part))
         return next(answers)
 
-    again = Search(Decimals(-1e9, 1e9), tuple(map(Fraction, THREE))).run(replay, Budget(1.0))
+    again = QuantileSearch(Decimals(-1e9, 1e9), tuple(map(Fraction, THREE))).run(
+        replay, Budget(1.0)
+    )
     assert again == found
     assert len(asked) == len(first.asked)
     for (mine, part), (other, same) in zip(asked, first.asked, strict=True):
@@ -335,6 +336,23 @@ def test_where_n_is_private_and_decides_it_is_paid_for_and_all_together_is_the_b
         public = ecdf.dp_quantile(SKEWED[:number], q, relation="replace-one", **options)
         assert public.statement().epsilon <= 0.5
         assert "2 thresholds" not in public.statement().mechanism
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("many", [1, 3])
+def test_auto_counts_no_records_that_are_elsewhere(many: int, relation: str) -> None:
+    """Tables are asked nothing but counts of looks, and parties of unequal size nothing at all."""
+    duckdb, pa = pytest.importorskip("duckdb"), pytest.importorskip("pyarrow")
+    q = np.arange(1, many + 1) / (many + 1)
+    options: dict[str, Any] = {
+        "bounds": (-1e9, 1e9), "epsilon": 1.0, "seed": 1, "relation": relation,
+    }  # fmt: skip
+    table = duckdb.connect().from_arrow(pa.table({"x": SKEWED}))
+    alone = ecdf.dp_quantile(SKEWED, q, mechanism="search", **options)
+    there = ecdf.dp_quantile("x", q, data=table, **options)
+    parts = [SKEWED[:7], SKEWED[7:]]
+    apart = ecdf.dp_quantile(parts, q, aggregator=LocalAggregator(), **options)
+    assert alone.tolist() == there.tolist() == apart.tolist()
 
 
 @pytest.mark.slow

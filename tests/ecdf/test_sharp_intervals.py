@@ -20,7 +20,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from noisewise.ecdf import private_calibration, private_confusion, private_regression_errors
 from noisewise.ecdf.auc import pivot_covers, trapezoid
 from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.group_sums import ROUNDED, UNIT
+from noisewise.ecdf.group_sums import ROUNDED, SUM_UNIT
 from noisewise.ecdf.laplace_reach import sizes_within, sum_within
 from noisewise.ecdf.prediction_errors import _SUMS
 from noisewise.ecdf.roc import private_roc
@@ -70,7 +70,7 @@ def test_scales_are_those_of_the_noise() -> None:
 
 
 def reach_of_one(scale: float, level: float) -> float:
-    return -scale * math.log(1 - level) + 1 / UNIT
+    return -scale * math.log(1 - level) + 1 / SUM_UNIT
 
 
 def test_limits_of_r2_mae_and_rmse_are_sharp() -> None:

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.laminar import run_cost

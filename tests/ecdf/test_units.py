@@ -32,9 +32,8 @@ from noisewise.privacy import Ledger, verify
 from noisewise.privacy.randomness import resolve
 from noisewise.privacy.relation import Relation
 from noisewise.privacy.units import unit_codes
-from noisewise.release import MemoryAccount, PerUnit, Units, per_unit
-from noisewise.release import noise as noising
-from noisewise.release.units import GRAIN
+from noisewise.release import MemoryAccount, PerUnit, Units, noise as noising, per_unit
+from noisewise.release.units import WEIGHT_GRAIN
 
 GENERATOR = np.random.default_rng(0)
 IDS = GENERATOR.integers(0, 120, 500)
@@ -216,7 +215,7 @@ def test_no_unit_moves_sums_over_groups_by_more_than_stated(
     worst = 0.0
     for one, other in pairs:
         for a, b in zip(one, other, strict=True):
-            worst = max(worst, float(np.abs(a - b).sum()) / (factor * limit * group_sums.UNIT))
+            worst = max(worst, float(np.abs(a - b).sum()) / (factor * limit * group_sums.SUM_UNIT))
     assert 0.9 < worst <= 1
 
 
@@ -256,8 +255,8 @@ def test_weights_are_what_a_random_choice_gives_on_average(limit: int) -> None:
     sizes = np.bincount(codes)
     expected = np.bincount(place, np.minimum(1, limit / sizes[codes]), 8)
     by_weight = bounding(limit, "weights").count(codes, place, 8)
-    assert by_weight.sum() == np.minimum(sizes, limit).sum() * GRAIN
-    assert np.abs(by_weight / GRAIN - expected).max() <= sizes.size / GRAIN
+    assert by_weight.sum() == np.minimum(sizes, limit).sum() * WEIGHT_GRAIN
+    assert np.abs(by_weight / WEIGHT_GRAIN - expected).max() <= sizes.size / WEIGHT_GRAIN
     chooser = bounding(limit, "rows")
     draws = np.array([chooser.count(codes, place, 8) for _ in range(400)])
     # Each count is a sum of at most 120 independent bounded numbers: 6 deviations, 1e-8.
@@ -279,17 +278,18 @@ def test_units_that_have_no_more_rows_than_count_are_counted_as_they_are() -> No
     bounded = bounding(500, "weights")
     place = Grid.of((0, 1), 8).place(X)
     assert np.array_equal(
-        bounded.count(unit_codes(IDS, 500), place, 8), GRAIN * np.bincount(place, minlength=8)
+        bounded.count(unit_codes(IDS, 500), place, 8),
+        WEIGHT_GRAIN * np.bincount(place, minlength=8),
     )
 
 
 def test_one_unit_with_more_rows_than_steps_adds_exactly_its_bound() -> None:
-    rows = 3 * GRAIN + 7
+    rows = 3 * WEIGHT_GRAIN + 7
     place = np.random.default_rng(0).integers(0, 1000, rows)
     for limit in (1, 7):
         counted = bounding(limit, "weights").count(np.zeros(rows, np.int64), place, 1000)
         assert counted.min() >= 0
-        assert counted.sum() == limit * GRAIN
+        assert counted.sum() == limit * WEIGHT_GRAIN
         assert bounding(limit, "rows").count(np.zeros(rows, np.int64), place, 1000).sum() == limit
 
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -109,6 +110,40 @@ def test_fits_in_threads_all_end_and_are_those_of_one_thread(tmp_path):
         others.join()
     assert found.tolist() == alone.tolist()
     assert count(path) == 4
+
+
+def test_a_fit_does_not_begin_while_another_thread_fits(monkeypatch):
+    """Not by luck: the second fit stands at the door, and is not let in before the first is out."""
+    import noisewise.estimators.base as base
+
+    inside, original, doors = [], base.fit, base.one_fit_at_a_time
+    began, waits = threading.Event(), threading.Event()
+
+    def door():
+        if began.is_set():
+            waits.set()
+        return doors()
+
+    def watched(*given, **options):
+        inside.append(threading.get_ident())
+        first = len(inside) == 1
+        began.set()
+        if first:
+            assert waits.wait(60)
+            time.sleep(0.3)  # for it to come in, if it could
+            assert inside == [threading.get_ident()]
+        return original(*given, **options)
+
+    monkeypatch.setattr(base, "fit", watched)
+    monkeypatch.setattr(base, "one_fit_at_a_time", door)
+    x, y = data()
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(classifier(steps=3).fit, x, y)
+        assert began.wait(60)
+        other = pool.submit(classifier(steps=3).fit, x, y)
+        one.result()
+        other.result()
+    assert len(set(inside)) == 2
 
 
 def test_a_forked_process_does_not_wait_for_the_fit_of_a_thread_that_is_not_there():

@@ -81,6 +81,7 @@ def test_a_range_of_the_target_in_another_unit_is_refused(tmp_path):
     [
         (PrivateClassifier(0.1, schema=schema(), steps=3), "expect nothing"),
         (PrivateClassifier(1.0, schema=schema(), steps=3), "expect little"),
+        (PrivateClassifier(2.0, 0.5, schema=schema(), steps=3), "delta 0.5 is more than one over"),
         (
             PrivateClassifier(2.0, schema=schema(job=Identifier()), steps=3),
             "rows are not people",

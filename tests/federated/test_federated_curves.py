@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 
 from noisewise.ecdf import dp_ecdf, dp_hosmer_lemeshow, private_histogram, private_roc
@@ -100,6 +99,24 @@ def test_a_federated_curve_is_the_local_one_to_the_bit(aggregator, options, sile
         for curve in (found, local)
     )
     assert inverse.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("options", [{}, {"bins": 64}], ids=["searched", "of a curve"])
+def test_quantiles_of_parties_have_a_statement_and_limits(aggregator, options):
+    """All looks of a search are stated, and not the last alone; bounds may be far too wide."""
+    data = [score for _, score in parties()]
+    bounds = (0, 1) if options else (-1e9, 1e9)
+    asked = {"bounds": bounds, "epsilon": 1.0, "seed": 1, **options}
+    found = quantiles(data, [0.75, 0.25, 0.5], aggregator, **asked)
+    stated = found.statement()
+    assert 1 - 1e-6 < stated.epsilon <= 1.0
+    assert verify(stated).ok
+    assert any(said.startswith("protocol: ") for said in stated.assumptions)
+    low, high = found.confidence_interval(0.9)
+    assert np.all((low <= found) & (found <= high) & (high - low < 1))
+    with pytest.raises(ValueError, match=r"in \[0, 1\]"):
+        quantiles(data, 1.5, aggregator, **asked)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)

@@ -22,7 +22,7 @@ from noisewise.federated import (
     question_from_dict,
     without_noise,
 )
-from noisewise.federated.protected import RECORD, canonical
+from noisewise.federated.protected import EACH_RECORD, canonical
 from noisewise.privacy import Ledger, verify
 from noisewise.privacy.randomness import Randomness
 from noisewise.release import Units
@@ -180,7 +180,7 @@ def test_records_that_were_not_bounded_are_refused():
     with pytest.raises(ValueError, match="identifiers"):
         patient.bounded(records, Randomness.seeded(1))
     with pytest.raises(ValueError, match="single records"):
-        RECORD.bounded(marked, Randomness.seeded(1))
+        EACH_RECORD.bounded(marked, Randomness.seeded(1))
     assert question.statistic(patient.bounded(marked, Randomness.seeded(1))).size
 
 

@@ -4,8 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.errors import MissingExtraError
 from noisewise.federated.fss import (

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.federated import Domain, EcdfQuestion, FunctionSharing, Records, SharedNoise
 from noisewise.federated.fss import KeyFormatError, generate_comparison, generate_point

@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from noisewise.federated import Domain, EcdfQuestion, Records
 from noisewise.federated.masked import STAGES, MaskedAggregator, run_round

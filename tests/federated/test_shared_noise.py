@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from noisewise.ecdf import Budget, plan
@@ -15,8 +14,8 @@ from noisewise.ecdf.mechanisms.protocol import Block
 from noisewise.errors import UnsoundError
 from noisewise.federated import SharedNoise
 from noisewise.federated.noise import SharedBlock, gaussian_sum_distance
-from noisewise.privacy.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
 from noisewise.privacy.randomness import Randomness
+from noisewise.privacy.randomness.discrete import discrete_gaussian_pmf, discrete_laplace_pmf
 from noisewise.release import polya as polya_module
 from noisewise.release.polya import _bounds, _decide, _estimate, _exact, polya, polya_pmf
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.ecdf import Budget, dp_ecdf, dp_roc_curve, plan, private_roc
 from noisewise.errors import UnsoundError

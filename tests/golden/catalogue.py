@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import noisewise as nw
-from noisewise import ecdf, federated, privacy
-from noisewise import nn as layers
+from noisewise import ecdf, federated, nn as layers, privacy
 
 CATALOGUE = {}
 

@@ -32,7 +32,8 @@ from torch import nn
 
 import noisewise as nw
 from noisewise.gradients import GRADIENT_RULES, GradientEngine, tape
-from noisewise.gradients.contractions import Contraction, pair
+from noisewise.gradients.contractions import Contraction, gram, pair
+from noisewise.gradients.contractions.pair import PairContraction
 from noisewise.gradients.grouping import GROUPINGS, partition
 from noisewise.gradients.rules import RULES, Rule
 
@@ -90,7 +91,9 @@ def test_no_aimed_record_breaks_a_measured_bound(name):
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "a record"])
-@pytest.mark.parametrize("name", ["bag", "convolution", "factors of a weight", "wide sequence"])
+@pytest.mark.parametrize(
+    "name", ["bag", "convolution", "factors of a weight", "instance norm", "wide sequence"]
+)
 def test_no_aimed_record_breaks_a_bound_in_pieces_views_units_or_combinations(name, way):
     estimators = attacks(name)
     for seed in range(len(name + way) % 13, len(estimators), 13):
@@ -174,8 +177,10 @@ def test_every_contraction_is_attacked(monkeypatch):
 
 # -- very many -------------------------------------------------------------------------------
 
-#: Records a setting in other ways, and how many estimators one of them stands for: all are met by
-#: each way, in one model or the other.
+#: Records of a setting, drawn among all that are aimed at its model.
+EACH = 96
+#: The same in other ways, and how many estimators one of them stands for: each way meets all, in
+#: one model or the other.
 MOST, APART = 30, 9
 
 
@@ -186,7 +191,7 @@ def test_no_aimed_record_of_very_many_breaks_a_measured_bound(name, dtype, recor
     pairs = 0
     for seed, estimator in enumerate(MEASURING):
         weight = WEIGHTS[dtype][seed % 3]
-        found = searched(name, dtype, estimator, 100 + seed, weight=weight)
+        found = searched(name, dtype, estimator, 100 + seed, EACH, weight)
         assert all(ratio <= 1 for ratio in found), (estimator, max(found))
         pairs += len(found)
     record_property("pairs", pairs)
@@ -213,7 +218,7 @@ def test_the_slow_part_has_a_hundred_thousand_pairs():
         for _, shape, vocabulary in MODELS.values():
             kept = torch.zeros(shape)
             aimed = records(shape, vocabulary, dtype, torch.Generator().manual_seed(0), kept)
-            pairs += len(MEASURING) * sum(1 for _ in aimed)
+            pairs += len(MEASURING) * min(EACH, sum(1 for _ in aimed))
     assert pairs >= 100_000
 
 
@@ -310,13 +315,34 @@ def test_squares_that_underflow_in_float64_do_not_hide_a_gradient(per):
     )
 
 
-@pytest.mark.parametrize("rule", ["clip", "automatic", "normalise"])
-@pytest.mark.parametrize("positions", [8, 12])
-def test_products_that_overflow_before_they_cancel_are_noticed(rule, positions):
-    """Their norm is finite in float64, but half of their sum is not in float32."""
+@pytest.mark.parametrize("per", ["layer", "model"])
+def test_squares_that_underflow_in_float32_do_not_hide_a_gradient(per):
+    """The same where the matrices are made in float32."""
     torch.manual_seed(0)
-    model = nn.Linear(256, 256, bias=False)
-    x = torch.randn(3, positions, 256)
+    model = nn.Linear(64, 64, bias=False)
+    x = torch.randn(3, 2, 64)
+    x[0] *= 1e17
+    estimator = nw.Clipped(1e-5, per=per, rule="normalise")
+
+    def loss(output, target):
+        return 1e-23 * output.flatten(1).sum(1)
+
+    assert moved(model, loss, x, torch.zeros(3), estimator) <= 1
+
+
+@pytest.mark.parametrize("rule", ["clip", "automatic", "normalise"])
+@pytest.mark.parametrize("positions", [16, 18])
+def test_products_that_overflow_before_they_cancel_are_noticed(rule, positions):
+    """Their norm is finite in float64, but half of their sum is not in float32.
+
+    So many positions of so wide a layer are measured by Gram matrices, and made by themselves
+    before they are scaled (those of larger layers are scaled first).
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(90, 90, bias=False), nn.Linear(90, 90, bias=False))
+    for layer in model:
+        nn.init.eye_(layer.weight)
+    x = torch.randn(3, positions, 90)
     x[0] = 0
     x[0, : positions // 2, 0], x[0, positions // 2 :, 0] = 1.2e19, -1.2e19
 
@@ -324,6 +350,12 @@ def test_products_that_overflow_before_they_cancel_are_noticed(rule, positions):
         return 1.2e19 * output[..., 0].sum(1)
 
     assert moved(model, loss, x, torch.zeros(3), nw.Clipped(1.0, rule=rule)) <= 1
+
+
+def test_the_suite_can_fail_without_the_range_of_products(monkeypatch):
+    monkeypatch.setattr(PairContraction, "_within_range", lambda self, products: products)
+    with pytest.raises(AssertionError):
+        test_products_that_overflow_before_they_cancel_are_noticed("clip", 16)
 
 
 def test_a_factor_that_float32_hardly_holds_is_not_rounded_up():
@@ -391,6 +423,25 @@ def test_long_norms_of_equal_entries_do_not_drift():
     result = nw.bounded_sum(model, lambda o, t: o.sum(1) * 0.3, x, y, nw.Clipped(1.0))
     length = float(result.gradients["weight"].double().norm()) / 2
     assert length == pytest.approx(1.0, abs=5e-5)
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_the_size_of_a_batch_does_not_change_the_kernels_of_its_records(units):
+    """The gradient of a bias before a normalisation is nothing but rounding, as long as the limit.
+
+    An engine that nobody told what to expect chose its pieces by the batches that came.
+    """
+    torch.manual_seed(0)
+    build, shape, _ = MODELS["instance norm"]
+    model, x, y = build(), torch.randn(70, *shape), torch.randn(70)
+    numbers = torch.cat([torch.zeros(3, dtype=torch.long), torch.arange(1, 68)]) if units else None
+    first = 3 if units else 1
+    rule = nw.Clipped(0.7, per="parameter", rule="normalise")
+    for rows in (first + 1, 5, 9, 33, 70):
+        engine = GradientEngine(model, loss_of(1e15), rule, within="sum" if units else None)
+        codes = (None, None) if numbers is None else (numbers[first:rows], numbers[:rows])
+        without = engine.sum(x[first:rows], y[first:rows], codes[0])
+        assert distance(engine.sum(x[:rows], y[:rows], codes[1]), without) <= 1
 
 
 def test_equal_records_of_a_full_kernel_stay_within_the_slack():
@@ -591,7 +642,8 @@ def test_the_suite_can_fail_without_the_cut(greedy, monkeypatch):
 
 def test_the_suite_can_fail_without_the_rounding_of_products(monkeypatch):
     """Norms of the exact gradient alone, as a Gram matrix gives them: the first hole again."""
-    monkeypatch.setattr(pair, "gamma", lambda operations, dtype: 0.0)
+    for module in (pair, gram):
+        monkeypatch.setattr(module, "gamma", lambda operations, dtype: 0.0)
     monkeypatch.setattr(pair, "spread", lambda positions: math.inf)
     monkeypatch.setattr(pair, "kernel_records", lambda *given: 64)
     found = searched("wide sequence", torch.float32, nw.Clipped(0.7), 3)

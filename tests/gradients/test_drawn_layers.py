@@ -6,8 +6,7 @@ import math
 import pytest
 import torch
 from gradient_reference import bounded_reference, record_gradients
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from model_examples import squared
 from torch import nn
 

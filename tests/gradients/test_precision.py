@@ -173,3 +173,38 @@ def test_large_sums_stay_in_float64_until_their_noise():
     ]
     assert parts[0].gradients["weight"].dtype == torch.float32
     assert parts[0].add(parts[1]).gradients["weight"].dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", sorted(precision._VARIABLES))
+def test_an_environment_that_reduces_float32_below_torch_is_refused(name, monkeypatch):
+    for value in ("", precision._VARIABLES[name][-1]):
+        monkeypatch.setenv(name, value)
+        GradientEngine(linear(), CROSS_ENTROPY, nw.Clipped(1.0))
+    for value in ("BF16", "any", "1"):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(nw.UnsoundError, match=name):
+            GradientEngine(linear(), CROSS_ENTROPY, nw.Clipped(1.0))
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_threads_that_change_within_a_batch_are_refused(by_hand):
+    class Restless(nn.Linear):
+        def forward(self, x):
+            torch.set_num_threads(torch.get_num_threads() + 1)
+            return super().forward(x)
+
+    def step():
+        if not by_hand:
+            return engine.sum(x, y)
+        engine.losses(engine.forward(x), y).backward()
+        return engine.collect()
+
+    before = torch.get_num_threads()
+    engine = GradientEngine(Restless(4, 3), CROSS_ENTROPY, nw.Clipped(1.0))
+    x, y = batch()
+    try:
+        with pytest.raises(UnsupportedModelError, match="number of torch's threads"):
+            step()
+    finally:
+        engine.detach()
+        torch.set_num_threads(before)

@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from noisewise import privacy
@@ -159,7 +158,7 @@ def scales(monkeypatch):
 def test_the_exact_privacy_loss_of_discrete_laplace_is_the_stated_epsilon(
     sensitivity, epsilon, scales
 ):
-    from noisewise.privacy.discrete import discrete_laplace_pmf
+    from noisewise.privacy.randomness.discrete import discrete_laplace_pmf
 
     _, statement = privacy.discrete_laplace(0, sensitivity=sensitivity, epsilon=epsilon)
     (scale,) = scales
@@ -170,7 +169,7 @@ def test_the_exact_privacy_loss_of_discrete_laplace_is_the_stated_epsilon(
 
 def delta_of_counts(scale, sensitivity, releases, epsilon):
     """Exact delta of several counts with integer noise, whose losses are whole over its scale."""
-    from noisewise.privacy.discrete import discrete_laplace_pmf
+    from noisewise.privacy.randomness.discrete import discrete_laplace_pmf
 
     x = np.arange(-60 * math.ceil(scale), 60 * math.ceil(scale))
     losses = np.abs(x - sensitivity) - np.abs(x) + sensitivity
@@ -216,7 +215,7 @@ def test_noise_on_a_grid_costs_at_most_continuous_noise_of_a_smaller_multiplier(
 
 @pytest.mark.parametrize(("sensitivity", "epsilon"), [(1, 0.5), (3, 2.0)])
 def test_the_exact_delta_of_discrete_gaussian_is_within_the_stated_one(sensitivity, epsilon):
-    from noisewise.privacy.discrete import discrete_gaussian_pmf
+    from noisewise.privacy.randomness.discrete import discrete_gaussian_pmf
 
     _, statement = privacy.discrete_gaussian(
         0, sensitivity=sensitivity, epsilon=epsilon, delta=1e-4

@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from noisewise.bounds.norms import NormBound, conv_norm, induced_norm, spectral_norm

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.rdp import compute_epsilon
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from noisewise import privacy
 from noisewise.privacy import Pure, accounting

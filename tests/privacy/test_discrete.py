@@ -10,12 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 
-from noisewise.privacy import discrete
-from noisewise.privacy.discrete import (
+from noisewise.privacy.randomness import Randomness, discrete
+from noisewise.privacy.randomness.discrete import (
     bernoulli_exp,
     discrete_gaussian,
     discrete_gaussian_pmf,
@@ -25,7 +24,6 @@ from noisewise.privacy.discrete import (
     discrete_laplace_variance,
     exact_scale,
 )
-from noisewise.privacy.randomness import Randomness
 from noisewise.privacy.randomness.exponential import Exponentials, _high_product, exponentials
 
 ALARM = 1e-6

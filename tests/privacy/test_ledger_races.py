@@ -157,7 +157,7 @@ def test_a_child_of_a_killed_process_does_not_keep_its_lock(path):
     reader, writer = os.pipe()
     doomed = os.fork()
     if doomed == 0:
-        from noisewise.privacy._locked_file import locked
+        from noisewise.files.locks import locked
 
         with locked(path):
             grandchild = os.fork()
@@ -236,11 +236,11 @@ def test_other_names_of_the_file_have_the_same_lock(path, monkeypatch):
 
 
 def test_an_act_that_cannot_begin_is_given_up_with_a_word(path, monkeypatch):
-    from noisewise.privacy import _locked_file
+    from noisewise.files import locks
 
     ledger = Ledger.create(path)
-    monkeypatch.setattr(_locked_file, "PATIENCE", 0.05)
-    with _locked_file.locked(path), pytest.raises(LedgerError, match="nothing was charged"):
+    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    with locks.locked(path), pytest.raises(LedgerError, match="nothing was charged"):
         ledger.charge(Pure(1.0))
     ledger.charge(Pure(1.0))
     assert len(ledger.entries) == 1

@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import integrate, stats
 
 from noisewise.privacy.randomness import (
@@ -375,6 +374,59 @@ def test_normals_drawn_in_threads_are_whole_blocks_of_the_stream():
         thread.join()
     expected = [number for _ in range(12) for number in reference.normal(1000)[:3].tolist()]
     assert sorted(drawn) == sorted(expected)
+
+
+# -------------------------------------------------------------------- a few numbers at a time
+
+
+def few(rng, times, count=7):
+    return np.concatenate([rng.normal_numpy(count, 2.0) for _ in range(times)])
+
+
+def test_few_normals_of_a_secure_generator_are_each_used_once():
+    drawn = few(Randomness.secure(), 6000)
+    assert np.unique(drawn).size == drawn.size  # 42,000 of 2^52 coincide with probability 2e-7
+
+
+@pytest.mark.parametrize("count", [1, 42, 1023])
+def test_few_normals_follow_the_law(count):
+    drawn = few(Randomness.secure(), 50_000 // count, count) / 2.0
+    assert stats.kstest(drawn, "norm").pvalue > ALARM
+
+
+@needs_fork
+def test_forks_share_no_normal_that_the_parent_had_drawn_ahead():
+    rng = Randomness.secure()
+    few(rng, 1)
+    children = [np.frombuffer(in_fork(lambda: few(rng, 10).tobytes())) for _ in range(2)]
+    drawn = np.concatenate([few(rng, 10), *children])
+    assert np.unique(drawn).size == drawn.size
+
+
+def test_threads_share_no_normal_that_was_drawn_ahead():
+    rng, drawn = Randomness.secure(), []
+    threads = [threading.Thread(target=lambda: drawn.append(few(rng, 400))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    together = np.concatenate(drawn)
+    assert np.unique(together).size == together.size
+
+
+def test_noise_is_drawn_here_whatever_device_is_the_default():
+    like = torch.zeros(5)
+    with torch.device("meta"):
+        drawn = Randomness.seeded(1).normal_for([like], [2.0])
+    assert torch.equal(drawn[0], Randomness.seeded(1).normal_for([like], [2.0])[0])
+
+
+def test_a_seeded_generator_draws_nothing_ahead():
+    rng, reference = Randomness.seeded(3), Randomness.seeded(3)
+    few(rng, 2)
+    for _ in range(2):
+        reference.bytes(3 * 8 * 4)  # three words of each of four pairs
+    assert rng.bytes(16) == reference.bytes(16)
 
 
 # -------------------------------------------------------------------- integers and batches

@@ -1,8 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from noisewise.errors import RelationError
 from noisewise.privacy import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity

@@ -3,8 +3,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.errors import RelationError, StatementError, UnsoundError
 from noisewise.privacy import (

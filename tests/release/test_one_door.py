@@ -28,7 +28,7 @@ CHARGES = {".approve", ".charge", ".charge_once", ".exchange_mark"}
 STATEMENTS = {"Promise", "Statement", "Statement.compose", "Statement.derive"}
 
 #: Where these things are defined, and the kernel itself.
-HOME = ("privacy/discrete.py", "privacy/ledger.py", "privacy/statement.py", "privacy/randomness/")
+HOME = ("privacy/ledger.py", "privacy/statement.py", "privacy/randomness/")
 KERNEL = "release/"
 
 #: Draws records for experiments, and never noise.

@@ -12,8 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.ecdf import StreamingCounter, dp_ecdf, dp_histogram
 from noisewise.errors import ChargeConflictError, LedgerError, UnsoundError

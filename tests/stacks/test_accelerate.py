@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 from noisewise.accelerate import make_private
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import Clipped
-from noisewise.training import Plan
-from noisewise.training import make_private as make_plain_private
+from noisewise.training import Plan, make_private as make_plain_private
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from common.observing import assert_same
 from noisewise import estimators, training
 from noisewise.estimators import fits
 from noisewise.gradients import GRADIENT_RULES, rule_named
-from noisewise.gradients.registry import words
+from noisewise.gradients.registry import rule_words
 from noisewise.nn import BoundedInput, SpectralLinear
 from noisewise.release import noise as noising
 from noisewise.release.tensors import TensorNoise
@@ -266,7 +266,7 @@ NO_TRAINING = {
 }  # fmt: skip
 
 GRADIENTS = [
-    *(rule_named(word) for word in sorted(words())),
+    *(rule_named(word) for word in sorted(rule_words())),
     nw.Clipped(1.0, per="parameter", rule="normalise"),
     nw.PerLayer({"0": nw.Factored(0.5), "": nw.Clipped(1.0, rule="global")}),
     nw.Schedule([(0.0, nw.Clipped(1.0)), (0.5, nw.Clipped(1.0, rule="automatic"))]),

@@ -4,8 +4,7 @@ import json
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from noisewise.errors import UnsoundError
 from noisewise.gradients import BatchMaxScaled, Clipped, Factored, InputScaled, Schedule

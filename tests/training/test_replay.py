@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from noisewise.errors import LedgerError, LedgerRolledBackError
 from noisewise.privacy import Ledger, PoissonGaussian
 from noisewise.release import digest_of
-from noisewise.release.steps import Step
+from noisewise.release.steps import LedgerSteps, Step
 from noisewise.training import Callback, checkpoints, fit
 
 STEPS = 12
@@ -294,6 +294,32 @@ def test_secret_noise_is_never_repeated(tmp_path):
     assert run.next_step == 8
     finish(run)
     assert charges(tmp_path) == [None] * STEPS
+
+
+def test_a_step_without_a_digest_is_never_repeated_whoever_asks(tmp_path):
+    """Runs that draw in secret do not ask; the account would not believe them either."""
+    with Ledger.create(tmp_path / "ledger", delta=1e-5) as ledger:
+        event = PoissonGaussian(1.0, 0.1)
+        for digest in (None, "d"):
+            name = f"run {digest}"
+            first = LedgerSteps(event, Free(), ledger, name, contextlib.ExitStack())
+            assert first.charge(0, digest)
+            again = LedgerSteps(event, Free(), ledger, name, contextlib.ExitStack())
+            again.restore(0, None)
+            assert not again.charge(0, None)
+            assert again.charge(0, "d") == (digest == "d")
+            other = LedgerSteps(
+                PoissonGaussian(2.0, 0.1), Free(), ledger, name, contextlib.ExitStack()
+            )
+            other.restore(0, None)
+            assert not other.charge(0, "d")
+
+
+class Free:
+    """An allowance without an end."""
+
+    def require_one_more(self, charged):
+        pass
 
 
 def test_charges_of_an_older_version_have_no_digest_and_are_not_repeated(tmp_path, released):

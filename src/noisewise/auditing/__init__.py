@@ -19,9 +19,15 @@ from noisewise.auditing.attacks import (
 from noisewise.auditing.auditor import ATTACKS, METHODS, audit
 from noisewise.auditing.bounds import Bound
 from noisewise.auditing.noise_model import NoiseModel
+from noisewise.auditing.plotting import audit_pictures as audit_pictures
 from noisewise.auditing.result import AuditResult, ViolatedClaimError
 from noisewise.auditing.scores import Scores
-from noisewise.auditing.screening import Screening, mutant_columns, screen
+from noisewise.auditing.screening import (
+    Screening,
+    mutant_columns,
+    records_like as records_like,
+    screen,
+)
 
 __all__ = [
     "ATTACKS",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.auditing.attacks import (
     PrivateSteps,
     crowd_canaries,
@@ -33,9 +34,7 @@ from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.result import AuditResult
 from noisewise.auditing.scores import Scores
 from noisewise.errors import RelationError
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Relation, Statement
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -157,8 +156,8 @@ def audit(
     >>> result.passed, result.epsilon_lower_bound > 3.5
     (True, True)
     """
-    _validate.choice("method", method, METHODS)
-    confidence = _validate.fraction("confidence", confidence)
+    checks.choice("method", method, METHODS)
+    confidence = checks.fraction("confidence", confidence)
     delta = _delta(claimed, delta)
     epsilon = _claimed_epsilon(claimed)
     settings = {**_claimed_settings(attack, claimed), **options}
@@ -236,7 +235,7 @@ def _delta(claimed: Statement | float | None, delta: float | None) -> float:
         return claimed.delta
     if delta is None:
         raise ValueError("delta must be given with a claim that is not a statement, got None")
-    return _validate.probability("delta", delta, zero=True, one=False)
+    return checks.probability("delta", delta, zero=True, one=False)
 
 
 def _claimed_epsilon(claimed: Statement | float | None) -> float | None:
@@ -244,7 +243,7 @@ def _claimed_epsilon(claimed: Statement | float | None) -> float | None:
         return None
     if isinstance(claimed, Statement):
         return claimed.epsilon
-    return _validate.positive("claimed", claimed, zero=True)
+    return checks.positive("claimed", claimed, zero=True)
 
 
 def _scores(target: Any, attack: str | None, options: dict[str, Any]) -> Scores:
@@ -254,7 +253,7 @@ def _scores(target: Any, attack: str | None, options: dict[str, Any]) -> Scores:
             raise ValueError(f"scores exist already, so these do nothing: {', '.join(given)}")
         return target
     if isinstance(target, PrivateSteps) and not isinstance(target, nn.Module):
-        _validate.choice("attack", attack or "private-steps", ("private-steps",))
+        checks.choice("attack", attack or "private-steps", ("private-steps",))
         return private_steps(target, **options)
     if not callable(target):
         raise TypeError(
@@ -262,7 +261,7 @@ def _scores(target: Any, attack: str | None, options: dict[str, Any]) -> Scores:
         )
     if attack is None:
         raise ValueError(f"attack must be given for a function: one of {', '.join(ATTACKS)}")
-    return ATTACKS[_validate.choice("attack", attack, tuple(ATTACKS))](target, **options)
+    return ATTACKS[checks.choice("attack", attack, tuple(ATTACKS))](target, **options)
 
 
 def _model(

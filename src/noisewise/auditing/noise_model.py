@@ -26,10 +26,9 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import binom
 
+from noisewise import checks
 from noisewise.auditing.scores import OBSERVED
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import ADD_REMOVE, Relation, Statement
 
 __all__ = ["NoiseModel", "gaussian_epsilon"]
 
@@ -71,12 +70,12 @@ class NoiseModel:
     rows: int = 1
 
     def __post_init__(self) -> None:
-        rate = _validate.probability("sample_rate", self.sample_rate)
+        rate = checks.probability("sample_rate", self.sample_rate)
         object.__setattr__(self, "sample_rate", rate)
-        object.__setattr__(self, "steps", _validate.integer("steps", self.steps, minimum=1))
-        _validate.choice("observed", self.observed, OBSERVED)
+        object.__setattr__(self, "steps", checks.integer("steps", self.steps, minimum=1))
+        checks.choice("observed", self.observed, OBSERVED)
         object.__setattr__(self, "relation", Relation.of(self.relation))
-        object.__setattr__(self, "rows", _validate.integer("rows", self.rows, minimum=1))
+        object.__setattr__(self, "rows", checks.integer("rows", self.rows, minimum=1))
         if self.rows > 1 and (self.observed != "batch" or self.relation != ADD_REMOVE):
             raise ValueError(
                 "rows of a unit that are drawn one by one are judged from batches that hold all of "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from noisewise.auditing.result import AuditResult
 
-__all__ = ["draw", "pictures"]
+__all__ = ["audit_pictures", "draw"]
 
 _IN, _OUT, _CLAIM, _BOUND = "#c1440e", "#2b6a99", "#444444", "#7a3e9d"
 
@@ -41,7 +41,7 @@ def draw(result: AuditResult, path: Path) -> Path:
     return path
 
 
-def pictures(result: AuditResult) -> tuple[Figure, Figure]:
+def audit_pictures(result: AuditResult) -> tuple[Figure, Figure]:
     """Return scores and ROC curve as two pictures, large enough for a report."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from noisewise.auditing.bounds.bound import Bound
 from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.scores import Scores
 from noisewise.errors import NoisewiseError
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 
 __all__ = ["AuditResult", "ViolatedClaimError"]
 

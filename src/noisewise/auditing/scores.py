@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise import checks
+from noisewise.privacy import ADD_REMOVE, Relation
 
 __all__ = ["DESIGNS", "OBSERVED", "Scores"]
 
@@ -80,10 +80,10 @@ class Scores:
         object.__setattr__(self, "inside", _checked("inside", self.inside))
         object.__setattr__(self, "outside", _checked("outside", self.outside))
         object.__setattr__(self, "relation", Relation.of(self.relation))
-        _validate.choice("design", self.design, DESIGNS)
-        _validate.choice("observed", self.observed, OBSERVED)
+        checks.choice("design", self.design, DESIGNS)
+        checks.choice("observed", self.observed, OBSERVED)
         if self.midpoint is not None:
-            object.__setattr__(self, "midpoint", _validate.finite("midpoint", self.midpoint))
+            object.__setattr__(self, "midpoint", checks.finite("midpoint", self.midpoint))
 
     @property
     def counts(self) -> tuple[int, int]:

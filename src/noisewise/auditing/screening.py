@@ -20,8 +20,7 @@ from noisewise.auditing.attacks.training import Data
 from noisewise.auditing.auditor import audit
 from noisewise.auditing.noise_model import NoiseModel
 from noisewise.auditing.result import AuditResult
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import PoissonGaussian
+from noisewise.privacy import PoissonGaussian, epsilon_of
 
 __all__ = ["Screening", "mutant_columns", "records_like", "screen"]
 

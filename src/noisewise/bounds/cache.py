@@ -29,12 +29,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.bounds.norms.convolution import conv_norm, kernel_factor
 from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import relative, up
 from noisewise.bounds.norms.threads import one_thread
-from noisewise.privacy import _validate
 
 __all__ = ["NormCache"]
 
@@ -91,7 +91,7 @@ class NormCache:
     _entries: dict[Key, _Entry] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.tolerance = _validate.positive("tolerance", self.tolerance, zero=True)
+        self.tolerance = checks.positive("tolerance", self.tolerance, zero=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Certificates belong to tensors of this process: a copy starts empty.
@@ -127,7 +127,7 @@ class NormCache:
         The stored result is rounded; the rounding is part of the distance to the rescaled
         anchor and so of the next bound.
         """
-        factor = _validate.positive("factor", factor, zero=True)
+        factor = checks.positive("factor", factor, zero=True)
         fresh = []
         for key, entry in self._entries.items():
             if key[0] == id(weight) and entry.weight() is weight:

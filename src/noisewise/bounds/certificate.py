@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.arithmetic import hypotenuse
+from noisewise import checks
+from noisewise.arithmetic import hypotenuse
 from noisewise.bounds.graph import Graph, trace
 from noisewise.bounds.improvements import Improvements
 from noisewise.bounds.layer import LayerBounds, NormMemory, Signal
 from noisewise.bounds.losses import loss_rule_for, per_record
 from noisewise.bounds.propagation import Propagation, propagate
-from noisewise.privacy import _validate
-from noisewise.privacy.statement import round_up
+from noisewise.privacy import round_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,16 +80,16 @@ def certify(
             "certify needs the loss, because it starts every gradient: for example "
             "loss=noisewise.nn.losses.CrossEntropy()"
         )
-    shape = tuple(_validate.integer("input_shape", size, minimum=1) for size in input_shape)
+    shape = tuple(checks.integer("input_shape", size, minimum=1) for size in input_shape)
     if loss_clip is not None:
-        loss_clip = _validate.positive("loss_clip", loss_clip)
+        loss_clip = checks.positive("loss_clip", loss_clip)
     ruled = loss_rule_for(loss)
     graph = trace(model, shape, input_dtype)
     enforced = bounds_its_input(graph)
     if input_norm is None:
         norm = math.inf if enforced else 1.0
     else:
-        norm = _validate.positive("input_norm", input_norm)
+        norm = checks.positive("input_norm", input_norm)
     use = Improvements() if improvements is None else improvements
     found = propagate(graph, norm, ruled, improvements=use, loss_clip=loss_clip)
     return Certificate(

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from noisewise.bounds.arithmetic import product, root, total
+from noisewise.arithmetic import product, root, total
 from noisewise.bounds.graph import Graph
 from noisewise.bounds.layer import Call, LayerRule, NormMemory
 from noisewise.bounds.norms import spectral_norm

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from torch import Tensor, nn
 
-from noisewise.bounds.arithmetic import product
+from noisewise.arithmetic import product
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.norms import conv_norm, spectral_norm
 from noisewise.errors import UnsupportedModelError

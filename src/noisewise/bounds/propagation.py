@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from noisewise.bounds.arithmetic import product, total
+from noisewise import checks
+from noisewise.arithmetic import product, total
 from noisewise.bounds.cache import NormCache
 from noisewise.bounds.graph import Graph
 from noisewise.bounds.improvements import (
@@ -31,7 +32,6 @@ from noisewise.bounds.layer import Call, LateSignal, LayerBounds, LayerRule, Nor
 from noisewise.bounds.losses import LossRule
 from noisewise.bounds.rules.linear import LinearRule
 from noisewise.errors import UnsupportedModelError
-from noisewise.privacy import _validate
 
 __all__ = ["Propagation", "propagate", "uses_of"]
 
@@ -108,7 +108,7 @@ class _Pass:
     ) -> None:
         self.graph, self.loss, self.use, self.loss_clip = graph, loss, improvements, loss_clip
         if not math.isinf(input_norm):
-            _validate.positive("input_norm", input_norm, zero=True)
+            checks.positive("input_norm", input_norm, zero=True)
         self.norms = NormMemory(cache)
         self.signals: list[Signal] = [Signal(graph.input_shape, float(input_norm))]
         self.calls: list[Call[Any]] = [graph.nodes[0].call((), self.norms)]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.arithmetic import product, total
+from noisewise.arithmetic import product, total
 from noisewise.bounds.certificate import bounds_its_input
 from noisewise.bounds.graph import Graph, trace
 from noisewise.bounds.improvements import Head, find_head

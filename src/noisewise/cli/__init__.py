@@ -60,7 +60,9 @@ def _stopped() -> None:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning without the place in the library that gave it."""
-    print(f"Warning: {message}", file=sys.stderr)
+    from noisewise.working import tell
+
+    tell(f"Warning: {message}")
 
 
 def _run() -> None:

@@ -67,9 +67,8 @@ def audit(
 
     Example: noisewise audit scores.csv --epsilon 2 --delta 1e-5
     """
-    from noisewise.auditing import NoiseModel
-    from noisewise.auditing import audit as run
-    from noisewise.datasets.working import working
+    from noisewise.auditing import NoiseModel, audit as run
+    from noisewise.working import working
 
     if report is not None and not report.absolute().parent.is_dir():
         raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")
@@ -118,7 +117,7 @@ def audit(
 def _claim(
     epsilon: float | None, delta: float | None, statement: Path | None
 ) -> Statement | float | None:
-    from noisewise.privacy.verification import read_statement
+    from noisewise.privacy import read_statement
 
     if statement is not None:
         if epsilon is not None:

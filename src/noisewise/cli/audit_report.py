@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from noisewise.auditing import AuditResult
-from noisewise.auditing.plotting import pictures
-from noisewise.privacy.statement import round_up
-from noisewise.reports.page import Page
+from noisewise.auditing import AuditResult, audit_pictures
+from noisewise.privacy import round_up
+from noisewise.reports import Page
 
 __all__ = ["write_report"]
 
@@ -79,7 +78,7 @@ def write_report(result: AuditResult, path: Path, *, source: str) -> Path:
         steps=_NEXT[result.passed][0 if result.passed is not None or claim is None else 1 :],
     )
     page.heading("What the attacker sees")
-    scores, curve = pictures(result)
+    scores, curve = audit_pictures(result)
     page.figures(
         (scores, "Scores of canaries that were in, and of those that were not"),
         (

@@ -173,8 +173,7 @@ def draw(answer: Budget, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from noisewise.privacy import accounting
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import accounting, round_up
 
     if answer.steps < 1:
         raise ValueError("nothing to plot: not even one step fits this budget")
@@ -244,7 +243,7 @@ def _steps(steps: int | None, epochs: float | None, rate: float) -> int | None:
 
 
 def _show(answer: Budget, plot: Path | None) -> None:
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     table = Table(title=answer.question, show_header=False, title_justify="left")
     rows = {

@@ -53,8 +53,8 @@ def certify(
     if loss not in _LOSSES:
         raise typer.BadParameter(f"unknown loss {loss!r}; choose from {', '.join(_LOSSES)}")
     from noisewise.bounds import certify as certify_model
-    from noisewise.datasets.working import working
     from noisewise.nn import losses
+    from noisewise.working import working
 
     shape = parse_shape(input_shape)
     built = load_model(model)

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from noisewise.federated.network.collection import Taken
-    from noisewise.federated.network.settings import ClientSettings
-    from noisewise.privacy.statement import Statement
+    from noisewise.federated.network import ClientSettings, Taken
+    from noisewise.privacy import Statement
 
 __all__ = ["collect"]
 
@@ -59,8 +58,7 @@ def collect(
 
     Example: noisewise collect --config analyst.toml --curve roc --epsilon 0.5 --plot roc.png
     """
-    from noisewise.federated.network.collection import RemoteAggregator, progress_of
-    from noisewise.federated.network.settings import ClientSettings
+    from noisewise.federated.network import ClientSettings, RemoteAggregator, progress_of
 
     settings = ClientSettings.read(config)
     if progress:
@@ -103,8 +101,8 @@ def _ask(
     aggregator: Any, settings: ClientSettings, curve: str, epsilon: float, delta: float, groups: int
 ) -> Any:
     from noisewise import federated
-    from noisewise.federated.network.measurement import curve_domain
-    from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, RocQuestion
+    from noisewise.federated import EcdfQuestion, HistogramQuestion, RocQuestion
+    from noisewise.federated.network import curve_domain
     from noisewise.privacy.randomness import resolve
 
     study = settings.study
@@ -196,7 +194,7 @@ def _rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _show(numbers: dict[str, Any], promise: Statement | None, taken: list[Taken]) -> None:
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     title = NOT_PRIVATE
     if promise is not None:

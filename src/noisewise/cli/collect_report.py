@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noisewise.cli.curve_charts import ecdf_chart, roc_chart
-from noisewise.reports.page import Page, promised
+from noisewise.reports import Page, promised
 
 if TYPE_CHECKING:
-    from noisewise.federated.network.collection import Taken
-    from noisewise.federated.network.settings import ClientSettings
-    from noisewise.privacy.statement import Statement
+    from noisewise.federated.network import ClientSettings, Taken
+    from noisewise.privacy import Statement
 
 __all__ = ["write_report"]
 

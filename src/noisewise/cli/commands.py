@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import typer
 
@@ -36,23 +37,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(train)
-app.command()(budget)
-app.command()(verify)
-app.command()(certify)
-app.command()(prove)
-app.command()(evaluate)
-app.command()(audit)
-app.command()(debug)
-app.command()(serve)
-app.command()(contribute)
-app.command()(collect)
-app.add_typer(schema, name="schema")
-app.add_typer(ledger, name="ledger")
-app.add_typer(datasets, name="datasets")
-app.add_typer(study, name="study")
-app.add_typer(key, name="key")
-app.add_typer(bench, name="bench")
+#: The commands by what a person wants to do, as help shows them.
+TASKS: dict[str, list[Any]] = {
+    "Train and evaluate": [("schema", schema), train, evaluate, ("datasets", datasets)],
+    "Account": [("ledger", ledger), verify, budget],
+    "Check": [debug, audit, prove, certify, ("bench", bench)],
+    "Across parties": [("study", study), ("key", key), serve, contribute, collect],
+}
+for task, members in TASKS.items():
+    for member in members:
+        if isinstance(member, tuple):
+            app.add_typer(member[1], name=member[0], rich_help_panel=task)
+        else:
+            app.command(rich_help_panel=task)(member)
 
 
 def _flow(commands: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from noisewise.federated.domain import Records
+    from noisewise.federated import Records
 
 __all__ = ["contribute", "read_records"]
 
@@ -71,9 +71,8 @@ def contribute(
     """
     from noisewise.cli.evaluate import is_engine
     from noisewise.cli.predictions import look_at_contribution
-    from noisewise.federated.network import contribution
-    from noisewise.federated.network.settings import ClientSettings
-    from noisewise.federated.network.threat import rows_of
+    from noisewise.federated.network import ClientSettings, contribution, rows_of
+    from noisewise.working import tell
 
     settings = ClientSettings.read(config)
     records = read_records(
@@ -83,7 +82,7 @@ def contribute(
         typer.echo(f"taken for granted: {rests_on}", err=True)
     elif preflight:
         look = look_at_contribution(records.values, records.positive, settings.study)
-        typer.echo(str(look), err=True)
+        tell(str(look))
     receipt = contribution.contribute(settings, records, replace=replace, progress=typer.echo)
     typer.echo(
         f"done: contribution {receipt['contribution'][:16]} of {settings.signer.name} to study "
@@ -107,11 +106,12 @@ def read_records(
     Of a table, only these columns are read; shares are made of every record, on this machine.
     """
     from noisewise.cli.evaluate import is_engine, positive_of, read_predictions, read_units
-    from noisewise.federated.domain import Records
-    from noisewise.privacy.units import unit_codes
+    from noisewise.federated import Records
+    from noisewise.privacy import unit_codes
 
     if is_engine(str(where), query, table):
-        from noisewise.ecdf.sources import column_of, open_source, open_table
+        from noisewise.ecdf import open_table
+        from noisewise.ecdf.sources import column_of, open_source
 
         source = open_source(open_table(where, query=query, table=table))
         wanted = positive_of(source, label, pos_label) if label else None

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.reports.chart import Chart, Thresholds
+from noisewise.reports import Chart, Thresholds
 
 if TYPE_CHECKING:
-    from noisewise.ecdf.curve import PrivateECDF
-    from noisewise.ecdf.roc import PrivateROC
+    from noisewise.ecdf import PrivateECDF, PrivateROC
 
 __all__ = ["ecdf_chart", "precision_chart", "roc_chart"]
 
 
 def roc_chart(roc: PrivateROC, level: float = 0.95) -> Chart:
     """Draw a ROC curve with its region, and a slider over the thresholds of its grid."""
-    from noisewise.ecdf.roc import _steps
+    from noisewise.ecdf import values_of_steps
 
     fpr, tpr, _ = roc.compact()
     chart = Chart(
@@ -31,8 +30,8 @@ def roc_chart(roc: PrivateROC, level: float = 0.95) -> Chart:
     band = roc.confidence_band(level)
     x = np.linspace(0.0, 1.0, 201)
     # Steps: between two thresholds the curve is monotone and nothing more is known.
-    low = _steps(x, band.fpr_high, band.tpr_low, side="left")
-    high = _steps(x, band.fpr_low, band.tpr_high, side="right")
+    low = values_of_steps(x, band.fpr_high, band.tpr_low, side="left")
+    high = values_of_steps(x, band.fpr_low, band.tpr_high, side="right")
     chart.band(x, low, high)
     chart.line("true positive rate", fpr, tpr).line("guessing", [0, 1], [0, 1], "dotted")
     rates = np.clip(roc.tpr[1:], 0, 1), np.clip(roc.fpr[1:], 0, 1)
@@ -48,7 +47,7 @@ def roc_chart(roc: PrivateROC, level: float = 0.95) -> Chart:
 
 def precision_chart(roc: PrivateROC) -> Chart:
     """Draw precision over recall, read off the same release."""
-    from noisewise.ecdf.precision_recall import average_precision, precision_recall
+    from noisewise.ecdf import average_precision, precision_recall
 
     precision, recall, _ = precision_recall(roc)
     order = np.argsort(recall, kind="stable")

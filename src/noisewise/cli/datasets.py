@@ -11,9 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from noisewise.datasets import Schema, info, list_datasets, load, schema_for
-from noisewise.datasets.places import cache_folder, find, read_verified
-from noisewise.datasets.registry import DatasetInfo
+from noisewise.datasets import (
+    DatasetInfo,
+    Schema,
+    cache_folder,
+    find_file,
+    info,
+    list_datasets,
+    load,
+    read_verified,
+    schema_for,
+)
 from noisewise.errors import DatasetError
 
 __all__ = ["app"]
@@ -115,12 +123,12 @@ def path(
     Example: noisewise datasets path adult
     """
     entry = _known(name)
-    if find(entry) is None and download:
+    if find_file(entry) is None and download:
         try:
             load(name)
         except DatasetError as error:
             _fail(str(error))
-    place = find(entry)
+    place = find_file(entry)
     if place is None:
         _fail(
             f"no file of {name!r} is found yet; `noisewise datasets path {name} --download` "
@@ -159,7 +167,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _facts(entry: DatasetInfo) -> dict[str, Any]:
-    place = find(entry)
+    place = find_file(entry)
     return {
         "name": entry.name,
         "title": entry.title,
@@ -184,7 +192,7 @@ def _facts(entry: DatasetInfo) -> dict[str, Any]:
 
 
 def _found(entry: DatasetInfo) -> str:
-    place = find(entry)
+    place = find_file(entry)
     if place is None:
         return _where(entry)
     try:
@@ -195,7 +203,7 @@ def _found(entry: DatasetInfo) -> str:
 
 
 def _where(entry: DatasetInfo) -> str:
-    place = find(entry)
+    place = find_file(entry)
     if place is not None:
         return place[0].label
     offline = any(not source.files for source in entry.sources)

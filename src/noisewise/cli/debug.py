@@ -148,9 +148,7 @@ def debug(
     """
     from torch.nn import functional
 
-    from noisewise.debugging import Claim, check
-    from noisewise.debugging.command import CommandTraining, load_object
-    from noisewise.debugging.guessing import guess_example
+    from noisewise.debugging import Claim, CommandTraining, check, guess_example, load_object
 
     console = Console(highlight=False)
     adapter = _adapter(adapter, command, train)
@@ -258,7 +256,7 @@ def _takes_output_and_target(loss: Any) -> None:
 
 def _part_of(adapter: Path | None, name: str) -> Any:
     """Return something of the adapter, if it has it."""
-    from noisewise.debugging.command import load_object
+    from noisewise.debugging import load_object
 
     if adapter is None:
         return None
@@ -278,7 +276,7 @@ def _observe(prefix: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 def _example(place: str, shape: str, classes: int, build: Any) -> tuple[Tensor, Tensor]:
     import torch
 
-    from noisewise.debugging.command import load_object
+    from noisewise.debugging import load_object
 
     if place:
         x, y = load_object(place, "--example")()

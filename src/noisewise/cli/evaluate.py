@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from noisewise.ecdf.evaluation import Evaluation
+    from noisewise.ecdf import Evaluation
 
 _Span: TypeAlias = "tuple[float | None, float | None]"
 
@@ -104,9 +104,8 @@ def evaluate(
 
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
-    from noisewise.datasets.working import working
-    from noisewise.ecdf.evaluation import private_evaluation
-    from noisewise.ecdf.prediction_errors import private_confusion, private_regression_errors
+    from noisewise.ecdf import private_confusion, private_evaluation, private_regression_errors
+    from noisewise.working import working
 
     for path in (report, statement):
         if path is not None and not path.parent.is_dir():
@@ -136,7 +135,7 @@ def evaluate(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
     if preflight:
-        _look(asked, epsilon, None if model is not None else Path(predictions), schema)
+        _look(asked, epsilon, delta, None if model is not None else Path(predictions), schema)
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
     with (
         _account(ledger, f"evaluate {_title(predictions)}") as account,
@@ -237,7 +236,7 @@ def _of_engine(
 
 def _of_model(path: Path, model: Path, ledger: Path | None, span: _Span) -> _Asked:
     from noisewise.cli.predictions import of_model
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     with working("reading the records and predicting"):
         said = of_model(path, model)
@@ -258,7 +257,7 @@ def _of_file(
     ledger: Path | None,
     span: _Span,
 ) -> _Asked:
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     with working("reading the predictions"):
         y, values, positive = read_predictions(path, label, score, pos_label, schema, regression)
@@ -273,22 +272,25 @@ def _named(units: Any, ledger: Path | None) -> Any:
     return None if units is None else Units(units, name=name_of_unit(ledger, str(units.name)))
 
 
-def _look(asked: _Asked, epsilon: float, file: Path | None, schema: Path | None) -> None:
+def _look(
+    asked: _Asked, epsilon: float, delta: float, file: Path | None, schema: Path | None
+) -> None:
     """Look at the records before they cost anything; of an engine's, at the names alone."""
     from noisewise.cli.predictions import look_at_predictions, read_columns
-    from noisewise.datasets.preflight import look_at_names, look_at_names_alone
+    from noisewise.datasets import look_at_names, look_at_names_alone
+    from noisewise.working import tell
 
     if asked.engine is not None:
         look = look_at_names_alone(asked.engine.columns) if asked.units is None else None
         if look is not None and look.warnings:
-            typer.echo(str(look), err=True)
+            tell(str(look))
     elif asked.classes is None and not asked.regression:
         look = look_at_predictions(
-            asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units
+            asked.labels, asked.scores, asked.positive, *asked.span, epsilon, asked.units, delta
         )
         if asked.units is None and file is not None:
             look += look_at_names(read_columns(file, "", "", schema))
-        typer.echo(str(look), err=True)
+        tell(str(look))
         look.require()
 
 
@@ -310,6 +312,11 @@ def read_predictions(
         if column not in frame.columns:
             known = ", ".join(map(repr, frame.columns[:20]))
             raise ValueError(f"{option} {column!r} is not a column of {path.name!r}: {known}")
+    if label == score:
+        raise ValueError(
+            f"--label and --score are both {label!r}: one is what happened, the other what the "
+            "model said"
+        )
     missing = {name: int(frame[name].isna().sum()) for name in (label, score)}
     for name, count in missing.items():
         if count:
@@ -340,7 +347,7 @@ def read_predictions(
 
 def is_engine(where: str, query: str | None, table: str | None) -> bool:
     """Whether an engine counts: a database, a folder, or any file with a query."""
-    from noisewise.ecdf.sources.places import is_url
+    from noisewise.ecdf.sources import is_url
 
     return query is not None or table is not None or is_url(where) or Path(where).is_dir()
 
@@ -355,7 +362,8 @@ def read_table(
     unit: str | None = None,
 ) -> tuple[Any, str, str, Any]:
     """Return a table, names of its columns, and the positive label in the type of the labels."""
-    from noisewise.ecdf.sources import open_source, open_table
+    from noisewise.ecdf import open_table
+    from noisewise.ecdf.sources import open_source
 
     source = open_source(open_table(where, query=query, table=table))
     others = [name for name in source.columns if name != unit]
@@ -385,7 +393,7 @@ def positive_of(source: Any, label: str, pos_label: str | None) -> Any:
 
 def _title(where: str) -> str:
     """Return a name for the report, without the user and password of a URL."""
-    from noisewise.ecdf.sources.places import is_url, shown
+    from noisewise.ecdf.sources import is_url, shown
 
     return shown(where) if is_url(where) else Path(where).name
 
@@ -409,7 +417,7 @@ def read_units(path: Path, column: str, schema: Path | None = None) -> Any:
 @contextlib.contextmanager
 def _account(ledger: Path | None, about: str) -> Iterator[Any]:
     """Give the account in that ledger; the notes say which analysis it was."""
-    from noisewise.privacy.ledger import Ledger
+    from noisewise.privacy import Ledger
     from noisewise.release import LedgerAccount
 
     if ledger is None:
@@ -425,7 +433,7 @@ def _publish(
     """Write and show measures without curves: of several classes, or of a number."""
     from noisewise.cli.evaluation_report import measure_rows, unsure
     from noisewise.cli.predictions import finite
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     promise = found.statement()
     if statement is not None:
@@ -463,7 +471,7 @@ def _publish_curves(
 ) -> None:
     """Write and show measures with their curves."""
     from noisewise.cli.predictions import finite
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     promise = found.statement()
     if report is not None:
@@ -484,7 +492,7 @@ def _publish_curves(
 
 def _show(summary: dict[str, Any], found: Evaluation) -> None:
     from noisewise.cli.evaluation_report import rows_of, says_no, unsure
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     promise = found.statement()
     title = (

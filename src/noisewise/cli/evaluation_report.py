@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.curve_charts import precision_chart, roc_chart
-from noisewise.ecdf.evaluation import Evaluation
-from noisewise.ecdf.labelled import as_labelled
-from noisewise.reports.chart import Chart
-from noisewise.reports.page import Page, promised, seeded
+from noisewise.cli.measure_pictures import picture
+from noisewise.ecdf import Evaluation, as_labelled
+from noisewise.reports import Chart, Page, promised, seeded
 
 __all__ = [
     "measure_rows",
@@ -26,7 +25,13 @@ __all__ = [
 ]
 
 #: How measures are called that people know by another name.
-_NAMES = {"r2": "R²", "mean_absolute_error_noise": "noise of that error"}
+_NAMES = {
+    "r2": "R²",
+    "mean_absolute_error_noise": "noise of that error",
+    "base_rates": "share of",
+    "recalls": "recall of",
+}
+_LOST = "lost in the noise"
 #: Recall below which a model hardly ever says yes.
 _SELDOM = 0.2
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
@@ -93,6 +98,9 @@ def write_report(
 
 def write_measures(found: Any, path: Path, *, source: str) -> Path:
     """Write the report of measures without curves: of several classes, or of a number."""
+    import matplotlib
+
+    matplotlib.use("Agg")
     promise, summary = found.statement(), found.summary()
     page = Page("Private evaluation", f"How good the predictions of {source} are.")
     page.answer(
@@ -101,6 +109,8 @@ def write_measures(found: Any, path: Path, *, source: str) -> Path:
         mood="unsure" if seeded(promise) else "good",
         steps=_steps(None, seeded(promise))[0 if seeded(promise) else 1 :],
     )
+    page.heading("Class by class" if "base_rates" in summary else "Errors")
+    picture(page, found)
     page.heading("All numbers")
     page.table(("measure", "private value"), measure_rows(summary))
     return page.statement(promise).reproduce().write(path)
@@ -165,7 +175,7 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
         meaning = (
             unsure(summary) or "1 is perfect; 0 is no better than always saying the mean."
             if first == "r2"
-            else "The share of records whose class is predicted."
+            else _beside_the_commonest(summary["base_rates"])
         )
         low, high = summary[f"{first}_interval"]
         true = (
@@ -173,12 +183,14 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
             if low is None or math.isinf(low)
             else f"The true value lies between {_shown(low)} and {_shown(high)} (95 %)."
         )
+        if first == "r2" and unsure(summary):
+            return title, _LOST, [meaning]
         return title, f"{_NAMES.get(first, first)} {_shown(summary[first])}", [true, meaning]
     low, high = summary["auc_interval"]
     if math.isnan(summary["auc"]) or (low < 0.01 and high > 0.99):
         return (
             title,
-            "lost in the noise",
+            _LOST,
             [
                 "There are too few records of one class for this epsilon: the area under the ROC "
                 "curve (AUC) may be anything.",
@@ -200,6 +212,15 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
     return title, f"AUC {summary['auc']:.3f}", texts
 
 
+def _beside_the_commonest(base_rates: dict[str, float]) -> str:
+    """Say what accuracy must be compared with."""
+    name = max(base_rates, key=lambda one: base_rates[one])
+    return (
+        "The share of records whose class is predicted. Whoever always says "
+        f"{name!r} is right in about {base_rates[name]:.0%}."
+    )
+
+
 def _steps(rows: Any, trial: bool) -> list[str]:
     if rows is not None:
         return ["Look, then delete this page.", "Make one without --show-true to share."]
@@ -209,7 +230,7 @@ def _steps(rows: Any, trial: bool) -> list[str]:
         "Choose a threshold with the slider below: it costs nothing.",
         "Share this page: its statement is below, and --statement writes it to a file that others "
         "can verify.",
-        "Every further question to these records adds to epsilon: keep a --ledger.",
+        "Every further question to these records adds to epsilon: keep a ledger (--ledger).",
     ]
 
 
@@ -229,7 +250,7 @@ def _with_truth(chart: Chart, rows: Any, kind: str) -> Chart:
 def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
-    from noisewise.analysis.figures import prediction_histogram
+    from noisewise.analysis import prediction_histogram
 
     calibration = found.calibration
     assert calibration is not None
@@ -237,7 +258,7 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
     figure, axes = plt.subplots(**size)
     calibration.plot(axes)
     if rows is not None:
-        from noisewise.ecdf.group_sums import group_of
+        from noisewise.ecdf import group_of
 
         group = group_of(rows[:, 1], calibration.sums.cuts)
         count = np.maximum(np.bincount(group, minlength=calibration.sums.groups), 1)
@@ -266,7 +287,7 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
                 f"{row.low:.4f} to {row.high:.4f}",
                 f"{row.records:.0f}",
                 f"{row.prob_pred:.4f}",
-                f"{row.prob_true:.4f}" if row.usable else "lost in the noise",
+                f"{row.prob_true:.4f}" if row.usable else _LOST,
                 f"{row.standard_error:.4f}",
             )
             for row in frame.rename(columns={"count": "records"}).itertuples()
@@ -277,11 +298,15 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
 def measure_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return private measures as rows of text, each with its interval if it has one."""
     if "auc" not in summary:
-        return [
-            (_NAMES.get(name, name.replace("_", " ")), _with_interval(summary, name))
-            for name in summary
-            if not name.endswith("_interval")
-        ]
+        rows = []
+        for name, value in summary.items():
+            if isinstance(value, dict):  # one number for each class
+                what = _NAMES.get(name, name)
+                rows += [(f"{what} {key}", _shown(item)) for key, item in value.items()]
+            elif not name.endswith("_interval"):
+                told = _NAMES.get(name, name.replace("_", " "))
+                rows.append((told, _with_interval(summary, name)))
+        return rows
     return [
         (name, f"{value} ({interval})" if interval else value)
         for name, value, interval in rows_of(summary)
@@ -293,17 +318,19 @@ def _with_interval(summary: dict[str, Any], name: str) -> str:
         return _shown(summary[name])
     low, high = summary[f"{name}_interval"]
     least = "anything" if low is None or math.isinf(low) else _shown(low)
-    return f"{_shown(summary[name])} ({least} to {_shown(high)})"
+    # Noise that exceeds a sum of squares leaves an error of 0, and an R² of 1.
+    lost = unsure(summary) if name == "r2" else summary[name] == 0.0
+    return f"{_LOST if lost else _shown(summary[name])} ({least} to {_shown(high)})"
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {_shown(item)}" for key, item in value.items())
     if value is None or value != value:
-        return "lost in the noise"
+        return _LOST
     if isinstance(value, list):
         return " to ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return str(value)
 
 
 def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -314,7 +341,7 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         return f"{low:.4f} to {high:.4f}"
 
     def number(name: str) -> str:
-        return "lost in the noise" if math.isnan(summary[name]) else f"{summary[name]:.4f}"
+        return _LOST if math.isnan(summary[name]) else f"{summary[name]:.4f}"
 
     rows = [
         ("AUC", number("auc"), interval("auc_interval")),

@@ -35,7 +35,7 @@ def new(
 
     Example: noisewise key new alpha --host alpha.example
     """
-    from noisewise.federated.network.setup import new_certificate, new_key
+    from noisewise.federated.network import new_certificate, new_key
 
     if host is not None:
         certificate = new_certificate(name, host, folder)

@@ -56,8 +56,7 @@ def show(
 
     Example: noisewise ledger show hospital.ledger
     """
-    from noisewise.privacy import Ledger
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import Ledger, round_up
 
     with Ledger.open(path) as ledger:
         rows = rows_of(ledger)
@@ -103,9 +102,8 @@ def show(
 
 def rows_of(ledger: Ledger) -> list[dict[str, Any]]:
     """Return one row for each analysis, in the order in which they began."""
-    from noisewise.privacy.accounting import epsilon_of, tightest
+    from noisewise.privacy import epsilon_of, rows_of_units, tightest
     from noisewise.privacy.events import simplify
-    from noisewise.privacy.statement_premises import rows_of_units
 
     groups: dict[tuple[str, str], list[Any]] = {}
     for event, note in ledger.entries:

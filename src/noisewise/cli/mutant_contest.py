@@ -22,13 +22,11 @@ from typing import Any, cast
 import torch
 
 from noisewise import debugging
-from noisewise.auditing import Scores, Train, mutant_columns, two_worlds
-from noisewise.auditing.screening import records_like
+from noisewise.auditing import Scores, Train, mutant_columns, records_like, two_worlds
 from noisewise.cli.opacus_tests import failed_tests
 from noisewise.debugging import check
 from noisewise.debugging.mutants import CORRECT, PROGRAMS, Mutant, cases, with_bug, with_variant
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import PoissonGaussian
+from noisewise.privacy import PoissonGaussian, epsilon_of
 
 __all__ = [
     "TOOLS",

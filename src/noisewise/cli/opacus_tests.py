@@ -14,10 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from noisewise.auditing.screening import records_like
-from noisewise.debugging.mutants import Case, Training
-from noisewise.debugging.mutants.subjects import AnyTraining
-from noisewise.debugging.trainer import Data, StateDict
+from noisewise.auditing import records_like
+from noisewise.debugging import Data, StateDict
+from noisewise.debugging.mutants import AnyTraining, Case, Training
 
 __all__ = ["failed_tests"]
 

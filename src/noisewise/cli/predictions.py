@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noisewise.datasets.preflight import Look, look_at_budget
-from noisewise.privacy.units import unit_codes
+from noisewise.datasets import Look, look_at_budget
+from noisewise.privacy import unit_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,7 @@ def read_columns(path: Path, label: str, score: str, schema: Path | None) -> pd.
     """Read a file, by the rules of a schema if one is given."""
     import pandas as pd
 
-    from noisewise.datasets import FileFormat, Schema
-    from noisewise.datasets.reading import read_cells, read_table, text_numbers
+    from noisewise.datasets import FileFormat, Schema, read_cells, read_table, text_numbers
 
     if not path.is_file():
         raise ValueError(f"no file at {str(path)!r}")
@@ -124,6 +123,7 @@ def look_at_predictions(
     upper: float | None,
     epsilon: float,
     units: Any = None,
+    delta: float = 0.0,
 ) -> Look:
     """Look at labels and scores before they cost anything; local, and not private."""
     labels, scores = np.asarray(y), np.asarray(score, np.float64)
@@ -148,9 +148,9 @@ def look_at_predictions(
             "these are no probabilities. Give the public range of such scores, for example "
             "--lower -20 --upper 20, or turn them into probabilities"
         )
-    if units is None:
-        return found + look_at_budget(len(labels), epsilon)
-    return found + look_at_budget(len(np.unique(unit_codes(units))), epsilon, "units")
+    few = (len(labels), "rows") if units is None else (len(np.unique(unit_codes(units))), "units")
+    measured = "curves begin to show something"
+    return found + look_at_budget(few[0], epsilon, delta, few[1], measured)
 
 
 def look_at_contribution(values: Any, positive: Any, study: Any) -> Look:

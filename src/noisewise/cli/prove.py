@@ -37,8 +37,8 @@ def prove(
     """
     from torch import nn
 
-    from noisewise.datasets.working import working
     from noisewise.gradients import prove_apart
+    from noisewise.working import working
 
     built: Any = load_object(program)
     if isinstance(built, Mapping):

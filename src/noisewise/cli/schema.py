@@ -37,7 +37,7 @@ def draft(
     Example: noisewise schema draft patients.csv --target outcome
     """
     from noisewise.datasets import draft_schema
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     place = table.with_suffix(".toml") if out is None else out
     if place.exists() and not force:
@@ -65,15 +65,16 @@ def check(
 
     Example: noisewise schema check patients.toml patients.csv
     """
-    from noisewise.datasets import Schema, SchemaError
-    from noisewise.datasets.preflight import look_at
-    from noisewise.datasets.working import working
+    from noisewise.datasets import Schema, SchemaError, look_at
+    from noisewise.working import working
 
     console = Console(highlight=False)
     try:
         found = Schema.read(schema)
     except SchemaError as error:
-        console.print(f"[bold red]Not yet:[/] {escape(str(error))}", soft_wrap=True)
+        console.print(
+            f"[bold red]Not yet:[/] {escape(str(error))}", soft_wrap=not console.is_terminal
+        )
         raise typer.Exit(1) from None
     console.print(
         f"{escape(schema.name)} is complete: {len(found.columns)} columns become {found.width} "
@@ -83,7 +84,7 @@ def check(
         return
     with working("looking at the table"):
         looked = look_at(table, found)
-    typer.echo(str(looked))
+    console.print(str(looked), markup=False, soft_wrap=not console.is_terminal)
     if looked.stops:
         raise typer.Exit(1)
     if found.target is not None:

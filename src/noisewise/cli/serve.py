@@ -22,8 +22,7 @@ def serve(
 
     Example: noisewise serve --config alpha.toml
     """
-    from noisewise.federated.network.serving import run_server
-    from noisewise.federated.network.settings import ServerSettings
+    from noisewise.federated.network import ServerSettings, run_server
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING)
     settings = ServerSettings.read(config)

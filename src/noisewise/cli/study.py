@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from noisewise.federated.network.study import Study
+    from noisewise.federated.network import Study
 
 __all__ = ["app"]
 
@@ -115,15 +115,16 @@ def new(
         --party south.public --analyst registry.public --curve roc --epsilon 1
       noisewise study check heart/*/*.toml
     """
-    from noisewise.federated.network.errors import ConfigurationError
-    from noisewise.federated.network.setup import (
+    from noisewise.federated.network import (
+        ConfigurationError,
+        Server,
+        Study,
         read_certificates,
         read_members,
         with_keys,
         write_study,
     )
-    from noisewise.federated.network.study import Server, Study
-    from noisewise.privacy.relation import Relation
+    from noisewise.privacy import Relation
 
     servers = []
     for text in server:
@@ -205,8 +206,7 @@ def check(
       noisewise study check north.toml --dry-run
       noisewise study check north/north.toml south/south.toml alpha/alpha.toml
     """
-    from noisewise.federated.network.rehearsal import sights, sizes
-    from noisewise.federated.network.setup import check_copy
+    from noisewise.federated.network import check_copy, sights, sizes
 
     copies = [check_copy(path) for path in files]
     prints = {copy.study.fingerprint for copy in copies if copy.study is not None}
@@ -254,13 +254,13 @@ def check(
 
 
 def _protects(unit: str | None, rows: int, held_by: int | None, parties: int) -> Any:
-    from noisewise.federated.network.errors import ConfigurationError
-    from noisewise.federated.protected import RECORD, Protected
+    from noisewise.federated import EACH_RECORD, Protected
+    from noisewise.federated.network import ConfigurationError
 
     if unit is None:
         if rows != 1 or held_by is not None:
             raise ConfigurationError("--unit-rows and --unit-parties need --unit")
-        return RECORD
+        return EACH_RECORD
     if unit in ("party", "device"):
         if held_by is not None:
             raise ConfigurationError(f"--unit-parties says nothing of a {unit}: leave it out")
@@ -269,7 +269,7 @@ def _protects(unit: str | None, rows: int, held_by: int | None, parties: int) ->
 
 
 def _rehearse(console: Console, study: Study) -> None:
-    from noisewise.federated.network.rehearsal import sights, sizes
+    from noisewise.federated.network import sights, sizes
 
     table = Table("who", "would see", "would not see", title="Dry run", title_justify="left")
     for sight in sights(study):

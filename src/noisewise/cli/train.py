@@ -104,8 +104,8 @@ def train(
         summary_of,
     )
     from noisewise.cli.training_run import begin, finishing
-    from noisewise.datasets.working import working
     from noisewise.release import compose
+    from noisewise.working import working
 
     _check_folders(report, out, ledger)
     _check_parts(test, evaluate, threshold)
@@ -223,14 +223,16 @@ def _check_parts(test: float, evaluate: float, threshold: float) -> None:
 
 
 def _warn(texts: Iterable[str]) -> None:
+    from noisewise.working import tell
+
     for text in texts:
-        typer.echo(f"Warning: {text}", err=True)
+        tell(f"Warning: {text}")
 
 
 def _others(records: Any, model: Any, settings: dict[str, Any]) -> list[Comparison]:
     """Train what a private model is compared with: flat clipping, and no privacy."""
     from noisewise.cli.training_job import Comparison, train_plain, train_private
-    from noisewise.datasets.working import working
+    from noisewise.working import working
 
     rows = []
     if settings["gradients"] not in ("auto", "clipped"):
@@ -264,7 +266,7 @@ def _say_what_is_written(
     measured: bool,
     own_ledger: bool,
 ) -> None:
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     if kept is None:
         console.print(str(statement))
@@ -292,7 +294,7 @@ def _show(
 ) -> None:
     from noisewise.cli.evaluation_report import measure_rows, says_no, unsure
     from noisewise.cli.predictions import finite
-    from noisewise.privacy.statement import round_up
+    from noisewise.privacy import round_up
 
     table = Table("model", f"{word} on held-out records", "epsilon", "seconds")
     for row in rows:
@@ -341,6 +343,9 @@ def _show_ledger(console: Console, path: Path, round_up: Any) -> None:
 
 
 def _stopped(kept: Any) -> None:
+    from noisewise.working import tell
+
+    command = ""
     if kept is None:
         said = "Stopped. Nothing was kept or released. A run with --out can be resumed."
     elif not kept.checkpoint.exists():
@@ -349,10 +354,12 @@ def _stopped(kept: Any) -> None:
         given = [part for part in sys.argv[1:] if part != "--resume"]
         said = (
             f"Stopped. The steps that were taken stay charged in {kept.ledger.name}. To go on "
-            "where it stopped, without paying for a step twice:\n"
-            f"  noisewise {shlex.join(given)} --resume"
+            "where it stopped, without paying for a step twice:"
         )
-    typer.echo(said, err=True)
+        command = f"  noisewise {shlex.join(given)} --resume"
+    tell(said)
+    if command:
+        typer.echo(command, err=True)  # in one piece, to be copied
 
 
 def _sizes(text: str) -> Any:

@@ -20,10 +20,14 @@ import pandas as pd
 from noisewise import datasets
 from noisewise.cli.training_run import Kept
 from noisewise.datasets import Images, Schema, Table, read_table
-from noisewise.estimators import PrivateClassifier, PrivateRegressor
-from noisewise.estimators.network import apply_network, build_network, weights_of
-from noisewise.privacy.events import Event
-from noisewise.privacy.units import unit_codes
+from noisewise.estimators import (
+    PrivateClassifier,
+    PrivateRegressor,
+    apply_network,
+    build_network,
+    weights_of,
+)
+from noisewise.privacy import Event, unit_codes
 from noisewise.release import SealedAccount, Units, name_of_unit
 
 __all__ = ["Comparison", "Data", "Trained", "read_data", "split", "train_plain", "train_private"]
@@ -144,9 +148,12 @@ def split(
     return frame[~drawn].reset_index(drop=True), frame[drawn].reset_index(drop=True)
 
 
-def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+def _column(frame: pd.DataFrame, name: str, purpose: str) -> pd.Series:
     if name not in frame.columns:
-        raise ValueError(f"the table has no column {name!r} for --unit")
+        known = list(map(str, frame.columns))
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "it has " + ", ".join(map(repr, known))
+        raise ValueError(f"the table has no column {name!r} for {purpose}; {hint}")
     return frame[name]
 
 
@@ -162,16 +169,19 @@ def _table(
     unit = schema.unit if unit is None else unit
     if unit is not None:
         schema = replace(schema, unit=unit)  # refuses one that is encoded or predicted
+    y_train, y_test = (
+        _column(part, target, "the target of the schema").to_numpy() for part in (train, test)
+    )
     return Data(
         name,
         train.drop(columns=[target]),
-        train[target].to_numpy(),
+        y_train,
         test.drop(columns=[target]),
-        test[target].to_numpy(),
+        y_test,
         schema,
         schema.classes,
-        units=None if unit is None else _column(train, unit),
-        test_units=None if unit is None else _column(test, unit),
+        units=None if unit is None else _column(train, unit, "the unit"),
+        test_units=None if unit is None else _column(test, unit, "the unit"),
     )
 
 

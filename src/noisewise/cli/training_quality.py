@@ -9,20 +9,21 @@ import numpy as np
 
 from noisewise.cli.evaluation_report import says_no
 from noisewise.cli.training_job import Data
-from noisewise.datasets.preflight import Look
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import calibration_event
-from noisewise.ecdf.evaluation import CURVE_SHARE, Evaluation, private_evaluation
-from noisewise.ecdf.prediction_errors import (
+from noisewise.datasets import Look
+from noisewise.ecdf import (
+    CURVE_SHARE,
+    Budget,
+    Evaluation,
+    calibration_event,
     confusion_event,
     private_confusion,
+    private_evaluation,
     private_regression_errors,
     regression_event,
+    two_curve_mechanism,
 )
-from noisewise.ecdf.two_class import two_curve_mechanism
-from noisewise.privacy.events import Event
+from noisewise.privacy import ADD_REMOVE, Event
 from noisewise.privacy.randomness import resolve
-from noisewise.privacy.relation import ADD_REMOVE
 from noisewise.release import ONE_ROW, per_unit
 
 __all__ = [

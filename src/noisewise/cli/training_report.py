@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from noisewise.cli.evaluation_report import measure_rows, quality, ranking
+from noisewise.cli.measure_pictures import picture
 from noisewise.cli.training_job import Comparison, Data, Trained
 from noisewise.cli.training_quality import local_measures, seldom_yes
-from noisewise.ecdf.evaluation import Evaluation
-from noisewise.privacy.accounting import epsilon_of
+from noisewise.ecdf import Evaluation
+from noisewise.privacy import epsilon_of, round_up
 from noisewise.privacy.events import with_count
-from noisewise.privacy.statement import round_up
-from noisewise.reports.chart import Chart
-from noisewise.reports.page import Page, promised, seeded
+from noisewise.reports import Chart, Page, promised, seeded
 
 __all__ = ["write_training_report"]
 
@@ -89,6 +88,8 @@ def write_training_report(
         page.heading("Private measures: may be published")
         if isinstance(measured, Evaluation):
             ranking(page, measured)
+        else:
+            picture(page, measured)
         page.table(("measure", "private value"), measure_rows(numbers))
     page.heading("Result")
     page.table(
@@ -193,7 +194,7 @@ def _quality(data: Data, trained: Trained) -> tuple[Any, list[tuple[Any, str]]]:
     import matplotlib.pyplot as plt
     from sklearn.metrics import ConfusionMatrixDisplay
 
-    from noisewise.analysis.figures import training_figures
+    from noisewise.analysis import training_figures
 
     model = trained.model
     probabilities = model.predict_proba(data.x_test)

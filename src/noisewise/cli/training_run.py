@@ -19,12 +19,11 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
-from noisewise.estimators.fits import open_fit_account
+from noisewise.estimators import open_fit_account
+from noisewise.files import replace_file
 from noisewise.privacy import Ledger
-from noisewise.privacy._durable import replace_file
-from noisewise.release import SealedAccount
+from noisewise.release import UNIT_NAME, SealedAccount
 from noisewise.training import Callback, PrivateRun
-from noisewise.training.unit_rules import UNIT
 
 __all__ = ["Kept", "begin", "finishing"]
 
@@ -71,7 +70,7 @@ class Kept:
         self, model: Any, rows: int, of_units: bool = False
     ) -> Iterator[tuple[Ledger, SealedAccount]]:
         """Open the ledger; a new run that does not fit its budget is refused here."""
-        resolved = model._plan(rows, model._unit(UNIT if of_units else None)).resolve(
+        resolved = model._plan(rows, model._unit(UNIT_NAME if of_units else None)).resolve(
             rows, of_units=of_units
         )
         account = open_fit_account(self.ledger, self.name, resolved, model._beside())

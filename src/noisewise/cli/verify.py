@@ -14,8 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from noisewise.privacy import Statement, Verification
-    from noisewise.privacy.signatures import Signer
+    from noisewise.privacy import Signer, Statement, Verification
 
 __all__ = ["verify"]
 
@@ -41,10 +40,8 @@ def verify(
     Example: noisewise verify trained/statement.json
     """
     from noisewise.errors import SignatureError, StatementError
-    from noisewise.privacy import Statement
-    from noisewise.privacy import verify as run
-    from noisewise.privacy._foreign import decode, read_foreign, read_foreign_text
-    from noisewise.privacy.signatures import verify_signature
+    from noisewise.files import decode, read_foreign, read_foreign_text
+    from noisewise.privacy import Statement, verify as run, verify_signature
 
     if (signature is None) != (signer is None):
         raise typer.BadParameter("--signature and --signer belong together: give both or none")
@@ -84,8 +81,7 @@ def _plain(claim: Statement, outcome: Verification, signed_by: Signer | None) ->
 
 
 def _show(claim: Statement, outcome: Verification, signed_by: Signer | None) -> None:
-    from noisewise.privacy.statement import round_up
-    from noisewise.privacy.verification import other_accountant
+    from noisewise.privacy import other_accountant, round_up
 
     console = Console(highlight=False)
     other = other_accountant(claim.accountant)

@@ -20,7 +20,28 @@ from noisewise.datasets.download import Transfer
 from noisewise.datasets.drafting import draft_schema
 from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.loading import load, load_images, load_table
-from noisewise.datasets.reading import read_table
+from noisewise.datasets.places import (
+    cache_folder as cache_folder,
+    find_file as find_file,
+    read_verified as read_verified,
+)
+from noisewise.datasets.preflight import (
+    LOOKED as LOOKED,
+    Look as Look,
+    look_at as look_at,
+    look_at_budget as look_at_budget,
+    look_at_columns as look_at_columns,
+    look_at_names as look_at_names,
+    look_at_names_alone as look_at_names_alone,
+    look_at_numbers as look_at_numbers,
+    look_at_rows as look_at_rows,
+    look_at_target as look_at_target,
+)
+from noisewise.datasets.reading import (
+    read_cells as read_cells,
+    read_table,
+    text_numbers as text_numbers,
+)
 from noisewise.datasets.registry import DatasetInfo, info, list_datasets
 from noisewise.datasets.schema import Schema
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from noisewise import checks
 from noisewise.datasets.cells import (
     MISSING,
     UNKNOWN,
@@ -33,7 +34,6 @@ from noisewise.datasets.cells import (
     numbers,
     one_hot,
 )
-from noisewise.privacy import _validate
 
 __all__ = [
     "Binary",
@@ -107,10 +107,10 @@ class Numeric(Column):
     kind: ClassVar[str] = "numeric"
 
     def __post_init__(self) -> None:
-        low, high = _validate.finite("low", self.low), _validate.finite("high", self.high)
+        low, high = checks.finite("low", self.low), checks.finite("high", self.high)
         if self.transform is not None:
-            _validate.choice("transform", self.transform, tuple(_TRANSFORMS))
-        _validate.choice("missing", self.missing, ("zero", "indicator"))
+            checks.choice("transform", self.transform, tuple(_TRANSFORMS))
+        checks.choice("missing", self.missing, ("zero", "indicator"))
         if not low < high:
             raise SchemaError(f"a range needs low < high, got {low:g} and {high:g}")
         if self.transform in ("log1p", "sqrt") and low < 0:
@@ -128,7 +128,7 @@ class Numeric(Column):
                     'fill and missing = "indicator" exclude each other: an indicator learns by '
                     "itself what to put in place of a missing value; remove one of them"
                 )
-            fill = _validate.finite("fill", self.fill)
+            fill = checks.finite("fill", self.fill)
             if not low <= fill <= high:
                 raise SchemaError(f"fill must lie in the range {low:g} to {high:g}, got {fill:g}")
             object.__setattr__(self, "fill", fill)
@@ -289,7 +289,7 @@ class Ordinal(Column):
         values = categories(self.values)
         if len(values) < 2:
             raise SchemaError("an ordinal column needs at least two values")
-        _validate.choice("missing", self.missing, ("zero", "indicator"))
+        checks.choice("missing", self.missing, ("zero", "indicator"))
         object.__setattr__(self, "values", values)
 
     def describe(self) -> str:
@@ -334,9 +334,7 @@ class CodeRanges(Column):
         groups = tuple(
             (
                 str(label),
-                tuple(
-                    (_validate.finite("first", a), _validate.finite("last", b)) for a, b in spans
-                ),
+                tuple((checks.finite("first", a), checks.finite("last", b)) for a, b in spans),
             )
             for label, spans in self.groups
         )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from noisewise import checks
 from noisewise.datasets.cells import (
     MISSING,
     UNKNOWN,
@@ -27,7 +28,6 @@ from noisewise.datasets.cells import (
     lookup,
 )
 from noisewise.datasets.columns import Column, Drop, Numeric
-from noisewise.privacy import _validate
 
 __all__ = ["NO_WORDS", "YES_WORDS", "Date", "Identifier", "YesNo", "day_numbers"]
 
@@ -68,7 +68,7 @@ class YesNo(Column):
         both = {folded(word) for word in self.yes} & {folded(word) for word in self.no}
         if both:
             raise SchemaError(f"{min(map(str, both))!r} is listed as yes and as no")
-        _validate.choice("missing", self.missing, ("zero", "indicator"))
+        checks.choice("missing", self.missing, ("zero", "indicator"))
 
     def codes(self, name: str, cells: pd.Series[Any]) -> npt.NDArray[np.int64]:
         """Return 0 for no, 1 for yes, or UNKNOWN or MISSING."""
@@ -142,7 +142,7 @@ class Date(Column):
                 f'format must be like "%d.%m.%Y" (day.month.year) or "{_ISO}", or a list of such, '
                 f"got {self.format!r}"
             )
-        _validate.choice("missing", self.missing, ("zero", "indicator"))
+        checks.choice("missing", self.missing, ("zero", "indicator"))
 
     @property
     def _formats(self) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ import urllib.request
 from dataclasses import dataclass
 from typing import IO, Any
 
+from noisewise import checks
 from noisewise._version import __version__
 from noisewise.errors import DatasetError
-from noisewise.privacy import _validate
 
 __all__ = ["Transfer", "fetch"]
 
@@ -52,11 +52,11 @@ class Transfer:
     limit: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        _validate.positive("timeout", self.timeout)
-        _validate.positive("deadline", self.deadline)
-        _validate.integer("attempts", self.attempts, minimum=1)
-        _validate.positive("backoff", self.backoff, zero=True)
-        _validate.integer("limit", self.limit, minimum=1)
+        checks.positive("timeout", self.timeout)
+        checks.positive("deadline", self.deadline)
+        checks.integer("attempts", self.attempts, minimum=1)
+        checks.positive("backoff", self.backoff, zero=True)
+        checks.integer("limit", self.limit, minimum=1)
 
 
 class _PassingFaultError(Exception):

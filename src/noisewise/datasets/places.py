@@ -25,7 +25,7 @@ from noisewise.datasets.parse import Content
 from noisewise.datasets.registry import DatasetInfo
 from noisewise.errors import DatasetError
 
-__all__ = ["Place", "cache_folder", "find", "places", "read_verified", "store"]
+__all__ = ["Place", "cache_folder", "find_file", "places", "read_verified", "store"]
 
 VARIABLE = "NOISEWISE_DATA"
 
@@ -69,7 +69,7 @@ def places() -> tuple[Place, ...]:
     )
 
 
-def find(info: DatasetInfo) -> tuple[Place, Path] | None:
+def find_file(info: DatasetInfo) -> tuple[Place, Path] | None:
     """Return the first place that has the file, without opening it."""
     for place in places():
         path = place.path(info)

@@ -9,7 +9,6 @@ switches the look off.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from noisewise.datasets.columns import Drop
 from noisewise.datasets.identifiers import holds_codes_again, looks_like_unit
 from noisewise.datasets.reading import read_cells, read_table
 from noisewise.datasets.schema import Schema
+from noisewise.working import tell
 
 __all__ = [
     "LOOKED",
@@ -108,13 +108,13 @@ class Look:
                 "this set-up would waste the privacy budget; nothing was spent.\n"
                 + "\n".join(f"  - {stop}" for stop in self.stops)
                 + "\n(This refusal comes from a look at the records, so it is not private: keep it "
-                "to yourself. preflight=False, or --no-preflight, trains all the same.)"
+                "to yourself. preflight=False, or --no-preflight, goes on all the same.)"
             )
 
     def tell(self, aloud: bool) -> None:
         """Print it, or warn of what may disappoint; raise what cannot work."""
         if aloud:
-            print(Look(self.facts, self.warnings), file=sys.stderr)
+            tell(str(Look(self.facts, self.warnings)))
         self.require()  # says the rest
         if not aloud:
             for text in self.warnings:
@@ -342,14 +342,25 @@ def look_at_target(target: Any, classes: Iterable[Any] | None, span: Any = None)
     return found
 
 
-def look_at_budget(rows: int, epsilon: float, what: str = "rows") -> Look:
-    """Compare the number of rows, or of units if these are protected, with epsilon."""
+def look_at_budget(
+    rows: int,
+    epsilon: float,
+    delta: float = 0.0,
+    what: str = "rows",
+    result: str = "models begin to be useful",
+) -> Look:
+    """Compare the number of rows, or of units if these are protected, with epsilon and delta."""
     found = Look()
     product = rows * epsilon
     if product < _FEW:
         expect = "nothing" if product < _NONE else "little"
         found.warnings.append(
             f"at epsilon {epsilon:g} with {rows:,} {what} expect {expect}: {what} times epsilon is "
-            f"{product:,.0f}, and models begin to be useful from about {_FEW:,.0f} on"
+            f"{product:,.0f}, and {result} from about {_FEW:,.0f} on"
+        )
+    if rows and delta > 1 / rows:
+        found.warnings.append(
+            f"delta {delta:g} is more than one over the {rows:,} {what}: publishing a few of them "
+            f"as they are would keep such a promise. Take {1 / (10 * rows):.0e} or less"
         )
     return found

@@ -166,7 +166,10 @@ def read_cells(
         raise SchemaError(f"no file at {str(place)!r}")
     kind = place.suffix.lower()
     if kind not in (".csv", ".tsv", ".txt", ".parquet"):
-        raise SchemaError(f"{place.name!r}: only .csv, .tsv and .parquet files can be read")
+        raise SchemaError(
+            f"{place.name!r}: only .csv, .tsv and .parquet files can be read. "
+            "From a spreadsheet, save the sheet as CSV"
+        )
     try:
         if kind == ".parquet":
             frame = pd.read_parquet(place)

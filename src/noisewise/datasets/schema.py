@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from noisewise import checks
 from noisewise.datasets import schema_json, schema_toml
 from noisewise.datasets.cells import SchemaError, Value, categories, codes, numbers
 from noisewise.datasets.columns import Categorical, Column, Drop, Numeric
@@ -32,7 +33,6 @@ from noisewise.datasets.file_format import FileFormat
 from noisewise.datasets.labels import class_names, labels_of
 from noisewise.datasets.schema_report import ColumnReport, SchemaReport
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
 
 __all__ = ["Schema"]
 
@@ -95,7 +95,7 @@ class Schema:
     def __post_init__(self) -> None:
         columns = dict(self.columns)
         _check_columns(columns)
-        _validate.choice("scale", self.scale, ("symmetric", "unit"))
+        checks.choice("scale", self.scale, ("symmetric", "unit"))
         self._check_target(columns)
         self._check_unit(columns)
         if not isinstance(self.file, FileFormat):
@@ -384,7 +384,7 @@ class Schema:
         return self.scale == "symmetric"
 
     def _check_columns(self, frame: pd.DataFrame, extra: str) -> None:
-        _validate.choice("extra", extra, ("error", "ignore"))
+        checks.choice("extra", extra, ("error", "ignore"))
         if not isinstance(frame, pd.DataFrame):
             raise SchemaError(f"expected a pandas DataFrame, got {type(frame).__name__}")
         used = [name for name, column in self.columns.items() if not isinstance(column, Drop)]

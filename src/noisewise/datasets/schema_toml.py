@@ -85,7 +85,12 @@ def from_text(text: str, where: str = "the schema") -> dict[str, Any]:
     try:
         stored = parse_toml(text.removeprefix("\ufeff"))
     except ValueError as error:
-        raise SchemaProblemsError(where, [f"it is not TOML: {error}"]) from None
+        problem = f"it is not TOML: {error}"
+        if where.lower().endswith((".csv", ".tsv", ".parquet")):
+            problem = (
+                "it is a table; a schema file is needed here: noisewise schema draft writes one"
+            )
+        raise SchemaProblemsError(where, [problem]) from None
     version = stored.get("noisewise_schema")
     if version != VERSION:
         raise SchemaProblemsError(
@@ -135,7 +140,7 @@ def from_text(text: str, where: str = "the schema") -> dict[str, Any]:
 def _text(stored: Mapping[str, Any], key: str, default: str | None) -> str | None:
     value = stored.get(key, default)
     if value == WAITING:
-        raise _WrongError(f"is still to be filled in: {_WHAT[key]}")
+        raise _WrongError(f"still to be filled in: {_WHAT[key]}")
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise _WrongError(f"must be text, got {value!r}")
     return value
@@ -172,11 +177,11 @@ def _column(entry: Any, kinds: tuple[str, ...]) -> Column:
     entry = dict(_table(entry))
     kind = entry.pop("kind", WAITING)
     if kind not in kinds:
-        told = "is still to be filled in" if kind == WAITING else f"kind {kind!r} is not known"
+        told = "still to be filled in" if kind == WAITING else f"kind {kind!r} is not known"
         raise _WrongError(f"{told}: kind must be one of {_listed(kinds)}")
     lines = [f"{key!r} is no key of kind {kind!r}; keys: {_listed(KINDS[kind])}" for key in entry
              if key not in KINDS[kind]]  # fmt: skip
-    lines += [f"{key} is still to be filled in: {_WHAT.get(key, 'a public value')}"
+    lines += [f"{key} still to be filled in: {_WHAT.get(key, 'a public value')}"
               for key, value in entry.items() if value == WAITING]  # fmt: skip
     needed = {"number": "range", "category": "values", "ordered": "values", "date": "range",
               "codes": "groups"}.get(kind)  # fmt: skip

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from noisewise import checks
 from noisewise.datasets.cells import SchemaError, numbers
 from noisewise.datasets.columns import Categorical, Column, Drop, Numeric
-from noisewise.privacy import _validate
 
 __all__ = ["declarations"]
 
@@ -18,8 +18,8 @@ def declarations(
     frame: pd.DataFrame, target: str | None, method: str, max_categories: int
 ) -> dict[str, Any]:
     """Return the arguments of a Schema that is marked as not sound."""
-    _validate.choice("method", method, ("min-max", "mean-std"))
-    _validate.integer("max_categories", max_categories, minimum=1)
+    checks.choice("method", method, ("min-max", "mean-std"))
+    checks.integer("max_categories", max_categories, minimum=1)
     if target is not None and target not in frame.columns:
         raise SchemaError(f"the table has no target column {target!r}")
     columns: dict[str, Column] = {}

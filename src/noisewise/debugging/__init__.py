@@ -6,9 +6,14 @@ wrong.
 """
 
 from noisewise.debugging.checking import TESTS, PrivacyBugError, assert_private, check
+from noisewise.debugging.command import (
+    CommandTraining as CommandTraining,
+    load_object as load_object,
+)
 from noisewise.debugging.findings import VERDICTS, Finding, Findings, TestResult
+from noisewise.debugging.guessing import guess_example as guess_example
 from noisewise.debugging.replay import Claim
-from noisewise.debugging.trainer import TrainingFailedError
+from noisewise.debugging.trainer import Data as Data, StateDict as StateDict, TrainingFailedError
 
 __all__ = [
     "TESTS",

@@ -57,12 +57,40 @@ class Effort:
     path_steps: int
     #: A step far beyond, at which one run of each kind tells whether to look closer; 0 for none.
     far_step: int
+    #: How many steps of two neighbouring datasets are compared, and in how many pairs of runs.
+    neighbour_steps: int = 3
+    neighbour_walks: int = 2
+    #: Every step up to this one is in some stretch whose noise and contributions are read.
+    every_step: int = 0
+    #: Steps on the way of which decisions with much patience must show.
+    long_path: int = 0
+    #: Of how many batches the sizes are counted.
+    sizes_runs: int = 0
 
 
 QUICK = Effort(4_000, 8, 0, 0, 16, 4, 2, 3, 1, (3, 12, 70), 6, 4, 0, 9, 0)
 # Late steps are multiples of the intervals at which something else is often done, and one more.
 DEFAULT = Effort(
-    9_000, 40, 130_000, 260, 44, 7, 3, 10, 2, (3, 8, 25, 64, 100, 101, 250), 11, 6, 20, 14, 600
+    9_000,
+    40,
+    130_000,
+    260,
+    44,
+    7,
+    3,
+    10,
+    2,
+    (3, 8, 25, 64, 100, 101, 250),
+    11,
+    6,
+    20,
+    14,
+    600,
+    neighbour_steps=8,
+    neighbour_walks=4,
+    every_step=64,
+    long_path=100,
+    sizes_runs=160,
 )
 THOROUGH = Effort(
     40_000,
@@ -80,6 +108,11 @@ THOROUGH = Effort(
     120,
     40,
     2000,
+    neighbour_steps=12,
+    neighbour_walks=8,
+    every_step=130,
+    long_path=250,
+    sizes_runs=400,
 )
 
 # Neither is ever 1, since C = 1 and sigma = 1 hide a forgotten factor.

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.debugging import freshness, late, noise, paper, path, replay, sampling, sensitivity
 from noisewise.debugging.bench import DEFAULT, QUICK, THOROUGH, Bench
 from noisewise.debugging.findings import Findings, TestResult
 from noisewise.debugging.grouping import takes_units, whole_units
+from noisewise.debugging.neighbours import neighbours
 from noisewise.debugging.preflight import preflight
 from noisewise.debugging.replacement import separation_by_replacement
 from noisewise.debugging.replay import Claim
 from noisewise.debugging.synthesis import Records
 from noisewise.debugging.trainer import BlackBox, StateDict, TrainingFailedError
 from noisewise.errors import NoisewiseError
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Required, Unpack
@@ -106,6 +107,12 @@ REGISTRY = (
         "invariance", lambda bench, _: freshness.invariance(bench), reads_noise=True, optional=True
     ),
     Test("sampling", lambda bench, _: sampling.batches(bench), "the sampling", takes_random=True),
+    Test(
+        "neighbours",
+        lambda bench, _: neighbours(bench),
+        reads_noise=True,
+        takes_random=True,
+    ),
     Test("second-step", lambda bench, _: replay.two_steps(bench)),
     Test(
         "decisions",
@@ -265,13 +272,13 @@ def check(
     Findings
         ``.verdict``, ``.ok``, ``.bugs``, ``.table()``, ``.report("x.html")``.
     """
-    _validate.choice("optimizer", optimizer, ("sgd", "adam"))
-    _validate.choice("sampling", sampling, ("poisson", "fixed"))
-    chosen = _validate.choice(
+    checks.choice("optimizer", optimizer, ("sgd", "adam"))
+    checks.choice("sampling", sampling, ("poisson", "fixed"))
+    chosen = checks.choice(
         "effort", effort or ("thorough" if thorough else "default"), tuple(_EFFORTS)
     )
     for name in tests:
-        _validate.choice("tests", name, TESTS)
+        checks.choice("tests", name, TESTS)
     if isinstance(model_fn, nn.Module):
         raise TypeError(
             f"model_fn must build a fresh model each time it is called, got a model: give a "
@@ -293,9 +300,9 @@ def check(
             records=Records.like(model, loss_fn, example),
             init=_initial(model),
             optimizer=optimizer,
-            momentum=_validate.positive("momentum", momentum, zero=True),
-            weight_decay=_validate.positive("weight_decay", weight_decay, zero=True),
-            adam_epsilon=_validate.positive("adam_epsilon", adam_epsilon),
+            momentum=checks.positive("momentum", momentum, zero=True),
+            weight_decay=checks.positive("weight_decay", weight_decay, zero=True),
+            adam_epsilon=checks.positive("adam_epsilon", adam_epsilon),
             adam_betas=adam_betas,
             effort=_EFFORTS[chosen],
             options={name: tuple(values) for name, values in (options or {}).items()},

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.debugging.preloaded import Preloaded, can_be_preloaded, shared
 from noisewise.debugging.siblings import forget_strangers
 from noisewise.debugging.trainer import ARGUMENTS, Data, StateDict, TrainingFailedError
 from noisewise.errors import MissingExtraError
-from noisewise.privacy import _validate
 
 __all__ = ["FORMATS", "PLACEHOLDERS", "CommandTraining", "load_object", "read_state"]
 
@@ -73,7 +73,7 @@ class CommandTraining:
     usual: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _validate.choice("form", self.form, FORMATS)
+        checks.choice("form", self.form, FORMATS)
         found = self.placeholders
         missing = [name for name in _NEEDED if name not in found]
         unknown = sorted(found - set(PLACEHOLDERS) - set(self.usual))

@@ -14,6 +14,7 @@ from scipy import stats
 from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.knowledge import Memory
+from noisewise.debugging.many_records import late_batches
 from noisewise.debugging.sampling_laws import Case, sizes_and_chances, whole_counts
 from noisewise.debugging.statistics import LEVEL, Vector, binomial, correlation, loud_places
 from noisewise.debugging.walk import Walk, loud_walk, silent_walk
@@ -94,6 +95,8 @@ def trace(bench: Bench, case: Case, memory: Memory) -> None:
                     p_value,
                 )
             )
+    if quiet and not case.findings:
+        late_batches(bench, case, memory, data, _BATCH)
     if not case.findings:
         guessed = memory not in (Memory(), Memory(bench.momentum, bench.momentum))
         _repeated_noise(case, rows, guessed=guessed or not bench.known.steady)
@@ -151,6 +154,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
         )
     if bench.sampling != "poisson" or case.findings:
         return
+    rate = min(rate, float(np.mean(np.concatenate(list(counts.values())))))
     for lag in range(1, len(steps)):
         pairs = [(counts[step], counts[step + lag]) for step in steps if step + lag in steps]
         if not pairs:

@@ -12,6 +12,7 @@ from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.noise_readings import SCALE, Measurement, measure, reading
 from noisewise.debugging.recurrence import same_numbers
 from noisewise.debugging.statistics import LEVEL, Vector, correlation, variance_ratio
+from noisewise.debugging.trainer import TrainingFailedError
 
 __all__ = ["freshness", "invariance"]
 
@@ -24,7 +25,7 @@ def freshness(bench: Bench) -> TestResult:
         return TestResult("freshness", title, "skipped", "there is no noise to look at (see noise)")
     findings: list[Finding] = []
     p_values: list[float] = []
-    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(measured)]:
+    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(bench, measured)]:
         p_values.append(p_value)
         findings += [finding] if finding else []
     if not findings:
@@ -179,9 +180,13 @@ def _centred(bench: Bench, name: str, part: slice, rows: Vector) -> bool:
     return any(vanish(rows[:, part], axes) and vanish(np.stack(seen), axes) for axes in choices)
 
 
-def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
-    rows = measured.readings["base"].rows
-    if len(rows) < 2:
+def _between_seeds(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
+    # Every setting has seeds of its own, so seeds that differ by thousands are among them.
+    plain = [r.rows for r in measured.readings.values() if r.label != "batch < dataset"]
+    # Tensors may have noise of their own: without it, the loudest alone would be compared.
+    gain = np.where(measured.gain > 0, measured.gain, 1.0)
+    rows = np.concatenate([row / gain for row in (*plain, *_wrapped(bench))])
+    if len(rows) < 2 or bench.known.same_noise:
         return []
     # All pairs: a generator with few states gives some runs the noise of others.
     pairs = [(i, j) for i in range(len(rows)) for j in range(i)]
@@ -202,6 +207,55 @@ def _between_seeds(measured: Measurement) -> list[tuple[Finding | None, float]]:
             p_value,
         )
     return [(finding, p_value)]
+
+
+def _wrapped(bench: Bench) -> list[Vector]:
+    """Return noise of seeds that are zero if a seed has 8, 10 or 16 bits, or three digits."""
+    rows = []
+    for seed in (256, 1024, 10_000, 65_536):
+        try:
+            rows.append(
+                bench.noise(
+                    clip=bench.usable_clip, sigma=SIGMA, batch_size=4, seeds=1, first_seed=seed
+                )
+            )
+        except TrainingFailedError:
+            # Seeds this large are our wish alone.
+            break
+    return rows
+
+
+def _as_fresh_as(one: Vector, rows: Vector, steps: int) -> bool:
+    """Whether the steps after the first added noise that is as large, and nothing of the first's.
+
+    Then it is the records that count less in later steps, as where a weight of each follows what
+    was released before.
+    """
+    size = float(np.sum(one**2))
+    again = float(np.sum(one * rows)) / size
+    rest = float(np.sum((rows - again * one) ** 2)) / size
+    return abs(again - 1) < 0.15 and abs(rest / (steps - 1) - 1) < 0.2
+
+
+def _shared_by_runs(rows: Vector, measured: Measurement) -> Finding | None:
+    """Compare what several steps added in runs of neighbouring seeds, pair by pair."""
+    rows = rows / np.where(measured.gain > 0, measured.gain, 1.0)
+    pairs = [(i, j) for i in range(len(rows)) for j in range(i)]
+    found = [correlation(rows[i], rows[j]) for i, j in pairs]
+    value, p_value = max(found, key=lambda pair: abs(pair[0]), default=(0.0, 1.0))
+    p_value = min(1.0, len(pairs) * p_value)
+    if p_value >= LEVEL or abs(value) < 0.25:
+        return None
+    return Finding(
+        "noise-same-for-every-seed",
+        "freshness",
+        "randomness",
+        f"runs with neighbouring seeds share noise over several steps (correlation {value:.2f}), "
+        "although their first steps do not: the generator of a step seems to be seeded by the "
+        "run's seed plus the step, so that two runs can be subtracted from each other.",
+        {"correlation": value},
+        p_value,
+    )
 
 
 def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None, float, str]:
@@ -227,6 +281,9 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
     expected = one**2 * float(np.sum(response**2))
     squares, count = float(np.sum(rows**2)), len(rows) * int(measured.live.sum())
     ratio = squares / count / one**2 if one > 0 else math.inf
+    shared = _shared_by_runs(rows, measured)
+    if shared is not None:
+        return shared, shared.p_value or 0.0, shared.sentence
     p_value = variance_ratio(squares, expected, count)
     seen = (
         f"variance after {steps} steps {ratio:.2f}x one step (expected {np.sum(response**2):.2f}x)"
@@ -234,6 +291,11 @@ def _between_steps(bench: Bench, measured: Measurement) -> tuple[Finding | None,
     # The single-step deviation is itself estimated; 15 % is more than its error.
     if p_value >= LEVEL or abs(ratio / float(np.sum(response**2)) - 1) < 0.15:
         return None, p_value, seen
+    if ratio > float(np.sum(response**2)) and float(np.max(response)) < 1.02:
+        settings = {"clip": clip, "sigma": SIGMA, "batch_size": batch_size, "seeds": seeds}
+        alone = bench.noise(**settings, first_seed=5000, move=2e-3)  # type: ignore[arg-type]
+        if _as_fresh_as(alone, rows, steps):
+            return None, 1.0, f"{seen}; each step has noise of its own, and records count less"
     if abs(ratio / steps - 1) < 0.2 and float(np.sum(response**2)) > 1.3 * steps:
         name, why = (
             "gradients-reused-without-noise",

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import stats
 
 from noisewise.debugging.bench import SIGMA, Bench
+from noisewise.debugging.every_step import parts_of_late_steps, suspicious_steps
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.first_steps import error_of, promised_at, repeats, trace
 from noisewise.debugging.knowledge import Memory
@@ -68,23 +69,9 @@ class Look:
 
 def late_steps(bench: Bench) -> TestResult:
     """`late-steps`: noise, bound, batches and divisor at late steps."""
-    if "steps" not in bench.box.accepted:
-        return TestResult("late-steps", _TITLE, "skipped", "train takes no `steps`")
-    if bench.correlated:
-        why = "noise is declared to be correlated between steps, so single steps tell nothing"
+    why = _why_not(bench)
+    if why:
         return TestResult("late-steps", _TITLE, "skipped", why)
-    if bench.known.mute:
-        return TestResult(
-            "late-steps", _TITLE, "skipped", "records contribute nothing at any C tried"
-        )
-    if bench.known.decided_by_data:
-        why = "what a step does depends on the data (see decisions)"
-        return TestResult("late-steps", _TITLE, "skipped", why)
-    measured = bench.known.noise
-    if measured is not None and measured.absent:
-        return TestResult(
-            "late-steps", _TITLE, "skipped", "there is no noise to look at (see noise)"
-        )
     case = Case()
     if bench.known.deterministic:
         looks, memory, noisy = _looks(bench, case)
@@ -104,7 +91,8 @@ def late_steps(bench: Bench) -> TestResult:
     if noisy and not case.findings and not bench.known.unbounded:
         # Half of a stretch at least comes back with its twin, which so many numbers show.
         enough = noisy[: max(1, -(-450 // bench.dimension))]
-        for finding, p_value in stretches(enough, memory, bench.effort.late_steps[-1]):
+        whole = len(looks) >= len(bench.effort.late_steps)
+        for finding, p_value in stretches(enough, memory, bench.effort.late_steps[-1], whole):
             case.p_values.append(p_value)
             case.findings += [finding] if finding else []
     if not case.findings:
@@ -117,11 +105,29 @@ def late_steps(bench: Bench) -> TestResult:
                 "records and noise alike: that is post-processing, and steps cannot be told apart"
             )
             return TestResult("late-steps", _TITLE, "skipped", why)
+    if noisy and len(looks) == 1 and not case.findings:
+        # A step that is hardly late, and all others could not be read.
+        return TestResult("late-steps", _TITLE, "skipped", _mixed(bench))
     status = "failed" if case.findings else "passed"
     summary = "; ".join(case.seen) or case.findings[0].sentence
     return TestResult(
         "late-steps", _TITLE, status, summary, tuple(case.p_values), tuple(case.findings)
     )
+
+
+def _why_not(bench: Bench) -> str:
+    """Say why late steps cannot be looked at, or nothing."""
+    if "steps" not in bench.box.accepted:
+        return "train takes no `steps`"
+    if bench.correlated:
+        return "noise is declared to be correlated between steps, so single steps tell nothing"
+    if bench.known.mute:
+        return "records contribute nothing at any C tried"
+    if bench.known.decided_by_data:
+        return "what a step does depends on the data (see decisions)"
+    if bench.known.noise is not None and bench.known.noise.absent:
+        return "there is no noise to look at (see noise)"
+    return ""
 
 
 def _mixed(bench: Bench) -> str:
@@ -213,8 +219,13 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     decays = bench.weight_decay > 0 and bench.box.observe is None
     memory = Memory()
 
+    measured = bench.known.noise
+    # Tensors may have noise of their own: without it, the loudest alone would be counted.
+    gain = np.ones(bench.dimension) if measured is None else measured.gain
+    gain = np.where(gain > 0, gain, 1.0)
+
     def loudness(step: int) -> Vector:
-        return np.concatenate([walk.fresh(step) for walk in noisy])
+        return np.concatenate([walk.fresh(step) / gain for walk in noisy])
 
     def weight(step: int) -> float:
         # Random gradients say nothing here, nor do some that are too long already.
@@ -228,6 +239,25 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
     base = float(np.mean(first**2))
     if base == 0.0 or unit == 0.0:
         return [], memory, noisy
+
+    def look_at(step: int) -> Look:
+        now = loudness(step)
+        noise = math.sqrt(float(np.mean(now**2)) / base)
+        signal = weight(step) / unit
+        promised = promised_at(bench, step)
+        expected = max((signal * promised) ** 2, 1e-300)
+        # Both variances are estimated: their ratio follows Fisher's law.
+        p_value = float(
+            stats.f.cdf(noise**2 / expected, max(1, loud_places(now)), loud_places(first))
+        )
+        # An error of a hundredth in a momentum that was not declared adds up over the steps.
+        declared = memory == Memory(bench.momentum, bench.momentum)
+        slack = 0.0 if declared else min(0.4, 0.01 / (1 - memory.kept))
+        look = Look(step, noise, signal, promised, p_value, slack)
+        if look.accused and noise > 0.02:
+            look = replace(look, together=_together(bench, one, other, memory, look))
+        return look
+
     looks = []
     for step in _steps(bench, noisy[0], silent[0]):
         if _averaged(
@@ -241,27 +271,26 @@ def _looks(bench: Bench, case: Case) -> tuple[list[Look], Memory, list[Walk]]:
         memory = found
         for walk in (*noisy, *silent, still):
             walk.memory = memory
-        now = loudness(step)
-        noise = math.sqrt(float(np.mean(now**2)) / base)
-        signal = weight(step) / unit
-        promised = promised_at(bench, step)
-        expected = max((signal * promised) ** 2, 1e-300)
-        # Both variances are estimated: their ratio follows Fisher's law.
-        p_value = float(
-            stats.f.cdf(noise**2 / expected, max(1, loud_places(now)), loud_places(first))
-        )
-        case.p_values.append(p_value)
-        # An error of a hundredth in a momentum that was not declared adds up over the steps.
-        declared = memory == Memory(bench.momentum, bench.momentum)
-        slack = 0.0 if declared else min(0.4, 0.01 / (1 - memory.kept))
-        look = Look(step, noise, signal, promised, p_value, slack)
-        if look.accused and noise > 0.02:
-            look = replace(look, together=_together(bench, one, other, memory, look))
+        look = look_at(step)
+        case.p_values.append(look.p_value)
         looks.append(look)
-        if noise == 0.0 and signal < 1e-6:
+        if look.noise == 0.0 and look.signal < 1e-6:
             # A learning rate that is zero by schedule; decisions tells it from early stopping.
             looks.pop()
             break
+    seen = [look.step for look in looks]
+    if seen and not any(look.accused for look in looks) and not case.findings:
+        for step in suspicious_steps(bench, noisy, silent, still if decays else None, memory):
+            look = look_at(step)
+            case.p_values.append(look.p_value)
+            if look.accused:
+                looks = sorted([*looks, look], key=lambda look: look.step)
+                break
+        else:
+            reliable = not (bench.known.random or bench.known.unbounded)
+            parts, p_values = parts_of_late_steps(bench, noisy, silent if reliable else [], seen)
+            case.findings += parts
+            case.p_values += p_values
     return looks, memory, noisy
 
 
@@ -275,12 +304,19 @@ def _steps(bench: Bench, noisy: Walk, silent: Walk) -> Iterator[int]:
     if not far:
         return
 
-    def grown(walk: Walk) -> float:
-        first = float(np.linalg.norm(walk.fresh(1)))
-        return float(np.linalg.norm(walk.fresh(far))) / max(first, 1e-300)
+    last = bench.effort.late_steps[-1]
+
+    def grown(walk: Walk, power: float) -> float:
+        """Return what a step on the way to the far one adds, over what the first did."""
+        first = max(float(np.linalg.norm(walk.fresh(1))), 1e-300)
+        if bench.adam or bench.box.observe is not None or walk.memory != Memory():
+            return float(np.linalg.norm(walk.fresh(far))) / first
+        # All steps in between at the price of one run: independent noise grows like the root.
+        between = float(np.linalg.norm(walk.place(far) - walk.place(last)))
+        return float(between / (far - last) ** power / first)
 
     reliable = not (bench.known.random or bench.known.unbounded)
-    noise, signal = grown(noisy), grown(silent) if reliable else 1.0
+    noise, signal = grown(noisy, 0.5), grown(silent, 1.0) if reliable else 1.0
     if noise < (1 - _SCALE) * signal * promised_at(bench, far):
         yield far
 

@@ -22,6 +22,7 @@ from scipy import stats
 from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.noise_readings import SCALE, Measurement, Reading, measure
+from noisewise.debugging.noise_structure import by_batch, structure
 from noisewise.debugging.statistics import LEVEL, Vector, kurtosis, normal_shape
 
 __all__ = ["distribution", "whitened"]
@@ -50,10 +51,16 @@ def distribution(bench: Bench) -> TestResult:
     findings += _missing_findings(bench, measured)
     findings = findings or _size_findings(bench, measured)
     p_values = list(measured.p_values)
+    if not findings:
+        found, p_value = by_batch(measured)
+        findings += found
+        p_values.append(p_value)
     values = _standardised(bench, measured, readings["base"].rows)
+    rows = readings["base"].rows
     shape, tails = normal_shape(values)
     more = _further_rows(bench)
     if more is not None:
+        rows = np.concatenate([rows / _size(rows), more / _size(more)])
         values = np.concatenate([values, _standardised(bench, measured, more)])
     excess, peaked = kurtosis(values)
     peaked = peaked if abs(excess) > _EXCESS else 1.0
@@ -70,6 +77,10 @@ def distribution(bench: Bench) -> TestResult:
                 min(shape, tails, peaked),
             )
         )
+    if not findings:
+        found, further = structure(bench, measured, rows)
+        findings += found
+        p_values += further
     findings += _coarse(bench)
     factors = {label: round(r.factor, 3) for label, r in readings.items()}
     summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
@@ -130,7 +141,7 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
         share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
         relative[label] = reading.factor / reading.batch_size / (share * largest)
     low = {k: v for k, v in relative.items() if v < 1 - max(SCALE, readings[k].error)}
-    high = {k: v for k, v in relative.items() if v > 1 + max(_GENEROUS, readings[k].error)}
+    high = {k: v for k, v in relative.items() if v * (1 - readings[k].error) > 1 + _GENEROUS}
     evidence = {"factors": {k: r.factor for k, r in readings.items()}, "relative": relative}
     p_value = min(reading.p_value for reading in readings.values())
     faulty = [reading for reading in readings.values() if reading.off]
@@ -295,6 +306,10 @@ def _further_rows(bench: Bench) -> Vector | None:
 def _whitened(rows: Vector) -> Vector:
     deviation = float(np.sqrt(np.mean(rows**2)))
     return rows / deviation if deviation > 0 else rows
+
+
+def _size(rows: Vector) -> float:
+    return float(np.sqrt(np.mean(rows**2))) or 1.0
 
 
 def _kind(values: Vector) -> str:

@@ -22,6 +22,8 @@ __all__ = ["SCALE", "Measurement", "Reading", "measure", "reading"]
 
 # Relative effects below this are not worth an accusation.
 SCALE = 0.03
+#: More than usual pieces of a batch hold.
+_LARGE = 40
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def measure(bench: Bench) -> Measurement:
         return bench.known.noise
     clip, full = bench.usable_clip, bench.seeds()
     few = max(2, -(-full // 3))
+    further = _further_settings(bench, clip, few)
     settings = [
         ("base", clip, SIGMA, 4, full),
         ("five times C", 5 * clip, SIGMA, 4, few),
@@ -80,6 +83,7 @@ def measure(bench: Bench) -> Measurement:
         ("large batch", clip, SIGMA, 16, few),
         ("one record", clip, SIGMA, 1, few),
         ("quarter lr", clip, SIGMA, 4, few),
+        *further,
     ]
     found = {}
     for index, (label, at, sigma, batch_size, seeds) in enumerate(settings):
@@ -111,6 +115,21 @@ def measure(bench: Bench) -> Measurement:
     )
     bench.known.noise = measured
     return measured
+
+
+def _further_settings(
+    bench: Bench, clip: float, seeds: int
+) -> list[tuple[str, float, float, int, int]]:
+    """Return settings far from the usual ones, where something may be cut off or take over."""
+    if bench.adam:
+        # Its first step is invertible for small gradients only.
+        return []
+    settings = [("large sigma", clip, 12 * SIGMA, 4, seeds)]
+    settings.append(("tiny noise", clip / 1000, SIGMA, 4, seeds))
+    mean = abs(bench.known.divisors.get(16, 1 / 16) * 16 - 1) < 0.02
+    if bench.dimension <= 100_000 and mean and not bench.known.incomplete:
+        settings.append(("very large batch", clip, SIGMA, _LARGE, max(2, seeds // 2)))
+    return settings
 
 
 def reading(
@@ -145,6 +164,7 @@ def _with_sampling(bench: Bench, clip: float, seeds: int, live: Places) -> Readi
     out; what is left is noise in the remaining dimensions.
     """
     total, batch_size = 12, 4
+    seeds = max(seeds, 16) if bench.dimension <= 100_000 else seeds
     if live.sum() < 10 * total or bench.known.random:
         return None
     data = bench.records.draw(total, seed=6)

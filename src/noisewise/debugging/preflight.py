@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from noisewise.debugging import replay, sensitivity
 from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.noise_readings import SCALE
+from noisewise.debugging.rounding import rounded_afterwards
 from noisewise.debugging.statistics import LEVEL, Vector, loud_places, variance_ratio
 from noisewise.debugging.trainer import TrainingFailedError
 
@@ -365,6 +367,8 @@ def _post_processing(probe: _Probe) -> str:
             "the weights themselves are rounded to few digits after each step (bfloat16, float16), "
             "so that an update cannot be read off them"
         )
+    if rounded_afterwards(bench, partial(_to_all_digits, probe)):
+        return "the noisy gradient is rounded to few digits or levels after the noise"
     if _takes_turns(probe):
         return "steps move other weights by turns, so that the first step tells nothing of the next"
     for row in rows:
@@ -402,6 +406,14 @@ def _few_digits(bench: Bench, rows: list[Vector]) -> bool:
     digits, _ = np.frexp(values[np.isfinite(values) & (values != 0)])
     scaled = digits * 2.0**11
     return scaled.size >= 30 and float(np.mean(scaled == np.round(scaled))) > 0.98
+
+
+def _to_all_digits(probe: _Probe, which: int, sigma: float, seed: int) -> Vector:
+    """Return an update of one of two datasets by a step beside which the first weights vanish."""
+    bench = probe.bench
+    data = bench.records.draw(4, seed=5 + which)
+    lr = bench.rate(probe.clip * max(sigma, 0.1) / 4 * bench.dimension**0.5, 1e4)
+    return probe.at(data=data, noise_multiplier=sigma, seed=seed, lr=lr) / lr
 
 
 def _takes_turns(probe: _Probe) -> bool:

@@ -118,8 +118,14 @@ def _from_a_pool(share: float, p_value: float) -> Finding:
     )
 
 
-def stretches(walks: list[Walk], memory: Memory, last: int) -> list[tuple[Finding | None, float]]:
-    """Compare the noise of stretches of a training, each the sum over an eighth of it."""
+def stretches(
+    walks: list[Walk], memory: Memory, last: int, whole: bool = True
+) -> list[tuple[Finding | None, float]]:
+    """Compare the noise of stretches of a training, each the sum over an eighth of it.
+
+    Unless all late steps could be read (`whole`), weights may be averaged in a way of their own,
+    which hands a part of each stretch on to the next one.
+    """
     bench = walks[0].bench
     # Stretches of Adam and of Nesterov's momentum are not told apart by two runs each.
     if abs(memory.echo - memory.kept) > 0.03 or bench.adam or bench.box.observe is not None:
@@ -143,7 +149,8 @@ def stretches(walks: list[Walk], memory: Memory, last: int) -> list[tuple[Findin
             value, p_value = correlation(earlier, rows[j])
             finding = None
             # An error in a momentum that was not declared relates neighbours a little.
-            if p_value < LEVEL and abs(value) > 0.25:
+            least = 0.25 if whole or j > i + 1 else 0.6
+            if p_value < LEVEL and abs(value) > least:
                 finding = Finding(
                     "noise-repeats-every-step",
                     "late-steps",

@@ -10,7 +10,7 @@ import numpy as np
 
 from noisewise.debugging.findings import Findings
 from noisewise.debugging.statistics import LEVEL
-from noisewise.reports.page import Page
+from noisewise.reports import Page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

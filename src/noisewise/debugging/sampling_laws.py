@@ -76,16 +76,24 @@ def sizes_and_chances(case: Case, claimed: str, counts: Vector, rate: float) -> 
         p_rate = 1.0
     case.test(
         p_rate,
-        lambda: Finding(
-            "sampling-rate-wrong",
-            "sampling",
-            "sampling",
-            f"a record is drawn with probability {mean / total:.3f} instead of "
-            f"q = B/N = {rate:.3f}: the accountant uses another rate than the sampler.",
-            {"rate": mean / total},
-            p_rate,
+        lambda: (
+            # A lower rate is more private than was promised.
+            None
+            if mean < rate * total
+            else Finding(
+                "sampling-rate-wrong",
+                "sampling",
+                "sampling",
+                f"a record is drawn with probability {mean / total:.3f} instead of "
+                f"q = B/N = {rate:.3f}: the accountant uses another rate than the sampler.",
+                {"rate": mean / total},
+                p_rate,
+            )
         ),
     )
+    if p_rate < LEVEL and mean < rate * total:
+        case.seen.append("records are drawn less often than they may be, which costs no privacy")
+        rate = max(mean, 1e-3) / total
     if claimed == "poisson":
         p_size = goodness_of_fit(sizes.astype(int).tolist(), total, min(0.95, mean / total))
 

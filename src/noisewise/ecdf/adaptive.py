@@ -43,10 +43,8 @@ from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.kary import CountTree
 from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
-from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.events import Pure
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import Pure, Randomness, Relation, Sensitivity
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     Account,
     Envelope,

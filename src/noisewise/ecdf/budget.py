@@ -32,9 +32,8 @@ from functools import lru_cache
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from noisewise.privacy import _validate
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import ZeroConcentrated
+from noisewise import checks
+from noisewise.privacy import ZeroConcentrated, epsilon_of
 
 __all__ = [
     "Budget",
@@ -78,13 +77,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.rho is not None:
-            object.__setattr__(self, "rho", _validate.positive("rho", self.rho))
+            object.__setattr__(self, "rho", checks.positive("rho", self.rho))
             object.__setattr__(self, "epsilon", math.inf)
             object.__setattr__(self, "delta", 0.0)
             return
         hint = "no noise is large enough for epsilon 0; leave the data out instead"
-        object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon, hint=hint))
-        delta = _validate.probability("delta", self.delta, zero=True, one=False)
+        object.__setattr__(self, "epsilon", checks.positive("epsilon", self.epsilon, hint=hint))
+        delta = checks.probability("delta", self.delta, zero=True, one=False)
         object.__setattr__(self, "delta", delta)
 
     @classmethod

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import curve_mechanism, dp_ecdf
 from noisewise.ecdf.group_sums import (
     ROUNDED,
-    UNIT,
+    SUM_UNIT,
     Family,
     GroupSums,
     Held,
@@ -38,11 +39,8 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column, rows_at_hand
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -50,10 +48,10 @@ from noisewise.release import (
     StatedNumber,
     StatedTuple,
     compose,
+    one_vocabulary,
     per_unit,
     together,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +163,7 @@ class PrivateCalibration:
         whose law is known. With a private number of records its own noise is allowed for too,
         each with half of the error probability.
         """
-        level = _validate.fraction("level", level)
+        level = checks.fraction("level", level)
         part = level if self.records is not None else (1 + level) / 2
         most = least = self.total
         if self.records is None:
@@ -268,8 +266,8 @@ def private_calibration(
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     bounded = per_unit(units, max_per_unit, source)
     most = ONE_ROW if bounded is None else bounded.contribution
-    n_bins = _validate.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
-    _validate.choice("strategy", strategy, ("uniform", "quantile"))
+    n_bins = checks.integer("n_bins", n_bins, minimum=1, maximum=1 << 16)
+    checks.choice("strategy", strategy, ("uniform", "quantile"))
     at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
     p, y, pos_label, units, data, bounded = at_hand
     labels, predictions = as_predictions(y, p, pos_label, data, units, bounded)
@@ -338,11 +336,11 @@ def measure_calibration(
         return release_sums(
             None,
             [
-                SummedFamily(("count",), summed["weight"][:, None], UNIT, COUNT_SHARE, made),
+                SummedFamily(("count",), summed["weight"][:, None], SUM_UNIT, COUNT_SHARE, made),
                 SummedFamily(
-                    ("residual",), summed["residual"][:, None], UNIT, RESIDUAL_SHARE, made
+                    ("residual",), summed["residual"][:, None], SUM_UNIT, RESIDUAL_SHARE, made
                 ),
-                SummedFamily(("place",), summed["place"][:, None], UNIT, PLACE_SHARE, made),
+                SummedFamily(("place",), summed["place"][:, None], SUM_UNIT, PLACE_SHARE, made),
             ],
             cuts,
             **options,
@@ -352,11 +350,11 @@ def measure_calibration(
     edges = np.concatenate([[0.0], cuts, [1.0]])
     half = np.diff(edges) / 2
     place = np.clip((predictions - edges[group]) / half[group] - 1, -1.0, 1.0)
-    ones = np.full((labels.size, 1), UNIT, np.int64)
+    ones = np.full((labels.size, 1), SUM_UNIT, np.int64)
     families = [
-        Family(("count",), ones, UNIT, COUNT_SHARE),
-        Family(("residual",), to_units(labels - predictions)[:, None], UNIT, RESIDUAL_SHARE),
-        Family(("place",), to_units(place)[:, None], UNIT, PLACE_SHARE),
+        Family(("count",), ones, SUM_UNIT, COUNT_SHARE),
+        Family(("residual",), to_units(labels - predictions)[:, None], SUM_UNIT, RESIDUAL_SHARE),
+        Family(("place",), to_units(place)[:, None], SUM_UNIT, PLACE_SHARE),
     ]
     return release_sums(group, families, cuts, **options, held=held)
 
@@ -364,7 +362,9 @@ def measure_calibration(
 def calibration_event(epsilon: float, relation: Relation) -> Event:
     """Return what :func:`measure_calibration` costs, whatever the groups are."""
     shares = (COUNT_SHARE, RESIDUAL_SHARE, PLACE_SHARE)
-    return group_mechanism(1, (1, 1, 1), (UNIT, UNIT, UNIT), shares, epsilon, relation).event
+    return group_mechanism(
+        1, (1, 1, 1), (SUM_UNIT, SUM_UNIT, SUM_UNIT), shares, epsilon, relation
+    ).event
 
 
 class _Curve(NamedTuple):

@@ -18,8 +18,7 @@ from noisewise.ecdf.mechanisms.protocol import (
     Mechanism,
     sensitivities,
 )
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Randomness, Relation
 from noisewise.release import (
     ONE_ROW,
     Contribution,

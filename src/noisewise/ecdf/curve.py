@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise import checks
 from noisewise.ecdf.bands import critical_values, population_margin, ratio_deviations
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.mechanisms.coarse import CoarseTree
 from noisewise.ecdf.mechanisms.protocol import FloatArray, Mechanism
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Relation, Statement
 from noisewise.release import Promise
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ class PrivateECDF:
         precision : float, optional
             Where bisection stops; by default a bin's width, the range over the bins.
         """
-        _validate.choice("method", method, ("inverse", "linear", "bisection"))
+        checks.choice("method", method, ("inverse", "linear", "bisection"))
         wanted = np.asarray(q, np.float64)
         if np.isnan(wanted).any() or np.any((wanted < 0) | (wanted > 1)):
             raise ValueError(f"q must lie in [0, 1], got {q!r}")
@@ -205,7 +204,7 @@ class PrivateECDF:
         high = np.full(wanted.shape, self.grid.upper)
         width = self.grid.upper - self.grid.lower
         stop = width / self.grid.bins if precision is None else precision
-        stop = max(_validate.positive("precision", stop), width * 2.0**-60)
+        stop = max(checks.positive("precision", stop), width * 2.0**-60)
         while width > stop:
             middle = (low + high) / 2
             short = steps.evaluate(middle) < wanted
@@ -221,7 +220,7 @@ class PrivateECDF:
 
     def sample(self, size: int, seed: int | np.random.Generator | None = None) -> FloatArray:
         """Draw synthetic records: a bin by its probability, then uniformly within it."""
-        uniform = np.random.default_rng(seed).random(_validate.integer("size", size))
+        uniform = np.random.default_rng(seed).random(checks.integer("size", size))
         return self.quantile(uniform, method="linear")
 
     # ------------------------------------------------------------------- accuracy
@@ -268,8 +267,8 @@ class PrivateECDF:
         draws : int
             Number of noise curves simulated to find the width.
         """
-        level = _validate.fraction("level", level)
-        _validate.choice("target", target, ("sample", "population"))
+        level = checks.fraction("level", level)
+        checks.choice("target", target, ("sample", "population"))
         # Noise and sampling may each miss with half of what the level leaves.
         part = level if target == "sample" else (1 + level) / 2
         factors = critical_values(self.mechanism, part, simultaneous=simultaneous, draws=draws)

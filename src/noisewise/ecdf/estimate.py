@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.adaptive import choose_width
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counted import Counted
@@ -35,9 +36,8 @@ from noisewise.ecdf.mechanisms.tree_estimate import subtree_variances
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.smoothing import shrink_families, smooth_isotonic, smooth_tree
 from noisewise.ecdf.sources.tables import column_of, rows_at_hand, without_others
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Randomness, Relation
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -45,11 +45,11 @@ from noisewise.release import (
     Contribution,
     Envelope,
     LedgerOrPath,
+    one_vocabulary,
     parties_of,
     per_unit,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 __all__ = ["curve_mechanism", "dp_ecdf", "smooth_counts"]
 
@@ -161,8 +161,8 @@ def dp_ecdf(
     relation, budget = Relation.of(relation), Budget.of(epsilon, delta, rho)
     grid, source = Grid.of(bounds, bins, thresholds), resolve(seed)
     if smooth is not None:
-        _validate.choice("smooth", smooth, SMOOTHINGS)
-    _validate.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
+        checks.choice("smooth", smooth, SMOOTHINGS)
+    checks.choice("mechanism", mechanism, (*MECHANISMS, "adaptive"))
     adaptive = mechanism == "adaptive"
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
@@ -174,7 +174,7 @@ def dp_ecdf(
     chosen = curve_mechanism(
         grid.bins, relation, budget, most, mechanism=first, objective=objective, base=base
     )
-    _check_smoothing(chosen, smooth)
+    check_smoothing(chosen, smooth)
     if data is not None:
         without_others(aggregator)
         x, _, _, units, data, bounded = rows_at_hand(data, x, None, None, units, bounded)
@@ -253,7 +253,7 @@ def _check_adaptive(
         raise ValueError(f"base={base} belongs to mechanism='thesis', got mechanism='adaptive'")
 
 
-def _check_smoothing(mechanism: Mechanism, smooth: str | None) -> None:
+def check_smoothing(mechanism: Mechanism, smooth: str | None) -> None:
     if smooth == "l1" and not _has_tree_problem(mechanism):
         raise ValueError(
             f"smooth='l1' is the linear program of the thesis's binary tree, but the mechanism "
@@ -293,7 +293,7 @@ def smooth_counts(noisy: FloatArray, mechanism: Mechanism, smooth: str | None) -
         coarse = mechanism.strategy
         blocks = replace(mechanism, strategy=coarse.tree)
         return coarse.interpolate(smooth_counts(noisy[coarse.ends], blocks, smooth))
-    _check_smoothing(mechanism, smooth)
+    check_smoothing(mechanism, smooth)
     total = max(float(noisy[-1]), 0.0)
     if smooth == "shrink":
         noisy = _shrink(noisy, mechanism)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import PrivateCalibration, calibration_event, measure_calibration
 from noisewise.ecdf.counting import account_of
@@ -26,12 +27,17 @@ from noisewise.ecdf.roc import PrivateROC, private_roc
 from noisewise.ecdf.roc_band import limits_at
 from noisewise.ecdf.sources.tables import Column, column_of, rows_at_hand
 from noisewise.ecdf.two_class import mirrored_grid, two_curve_mechanism
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
-from noisewise.release import ONE_ROW, LedgerOrPath, PerUnit, compose, per_unit, together
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
+from noisewise.release import (
+    ONE_ROW,
+    LedgerOrPath,
+    PerUnit,
+    compose,
+    one_vocabulary,
+    per_unit,
+    together,
+)
 
 __all__ = ["Evaluation", "private_evaluation"]
 
@@ -197,7 +203,7 @@ def private_evaluation(
     True
     """
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
-    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 12)
+    groups = checks.integer("groups", groups, minimum=1, maximum=1 << 12)
     bounded = per_unit(units, max_per_unit, source)
     at_hand = rows_at_hand(data, score, y, pos_label, units, bounded)
     score, y, pos_label, units, data, bounded = at_hand

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
 
 __all__ = ["Grid", "as_records"]
 
@@ -105,7 +105,7 @@ class Grid:
             steps = np.arange(1, _bins(bins) + 1) / _bins(bins)
             points = lower + (upper - lower) * steps
         elif isinstance(thresholds, str):
-            _validate.choice("thresholds", thresholds, ("linear", "log"))
+            checks.choice("thresholds", thresholds, ("linear", "log"))
             if lower <= 0:
                 raise ValueError(
                     f"thresholds='log' needs bounds above 0, got {bounds!r}; raise the lower "
@@ -187,14 +187,14 @@ def _bounds(bounds: Any) -> tuple[float, float]:
         lower, upper = bounds
     except (TypeError, ValueError) as error:
         raise ValueError(f"bounds must be a pair (lower, upper), got {bounds!r}") from error
-    lower, upper = _validate.finite("bounds[0]", lower), _validate.finite("bounds[1]", upper)
+    lower, upper = checks.finite("bounds[0]", lower), checks.finite("bounds[1]", upper)
     if not lower < upper:
         raise ValueError(f"bounds must increase, got {bounds!r}")
     return lower, upper
 
 
 def _bins(bins: Any) -> int:
-    return _validate.integer("bins", bins, minimum=2, maximum=1 << 26)
+    return checks.integer("bins", bins, minimum=2, maximum=1 << 26)
 
 
 def _given(thresholds: Any, lower: float, upper: float) -> FloatArray:

@@ -4,7 +4,7 @@ Groups are half-open intervals of the score, (cut before, cut], the first one cl
 a score on a cut is counted once. (Closed groups, as printed in Algorithm 10 of Barczewski
 2025, count it twice and double the sensitivity.)
 
-Contributions are rounded to integers of size 1/UNIT, record by record, and their sums get
+Contributions are rounded to integers of size 1/SUM_UNIT, record by record, and their sums get
 discrete Laplace noise: nothing real-valued is released. A *family* is a set of columns to
 which one record adds at most `bound` in total, in absolute values. It gets the share s of
 epsilon and noise of scale ``f bound / (s epsilon)``, with f = 1 if records are added or
@@ -40,11 +40,8 @@ from noisewise.ecdf.mechanisms.protocol import (
     Norm,
     Setting,
 )
-from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import Randomness, Relation, Statement, unit_codes
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -60,7 +57,7 @@ from noisewise.release import (
 __all__ = [
     "PUBLIC_CUTS",
     "ROUNDED",
-    "UNIT",
+    "SUM_UNIT",
     "Family",
     "GroupSums",
     "Held",
@@ -77,10 +74,10 @@ __all__ = [
 ]
 
 PUBLIC_CUTS = "cut points are public or come from the private curve"
-#: Grid points in one: contributions are multiples of 1/UNIT.
-UNIT = 1 << 20
+#: Grid points in one: contributions are multiples of 1/SUM_UNIT.
+SUM_UNIT = 1 << 20
 #: What rounding to the grid moves the contribution of one record by, at most.
-ROUNDED = 0.5 / UNIT
+ROUNDED = 0.5 / SUM_UNIT
 _HUGE = 2.0**40
 _APART = 2.0**-40
 
@@ -222,11 +219,11 @@ class SumsByGroup:
 
     def reconstruct(self, measurements: NDArray[np.generic], total: float) -> FloatArray:
         """Return the sums as numbers."""
-        return measurements.astype(np.float64) / UNIT
+        return measurements.astype(np.float64) / SUM_UNIT
 
     def variance(self, blocks: tuple[float, ...]) -> FloatArray:
         """Variance of each sum."""
-        return np.repeat(np.asarray(blocks), self.blocks) / UNIT**2
+        return np.repeat(np.asarray(blocks), self.blocks) / SUM_UNIT**2
 
     def total_covariance(self, blocks: tuple[float, ...]) -> FloatArray:
         """Sums are independent."""
@@ -270,17 +267,17 @@ class GroupSums:
             start += block.size
             grown = (all_noise.variance / block.variance) ** 0.5
             for index, name in enumerate(family):
-                columns[name] = part[:, index] / UNIT
-                scales[name] = float(block.scale) * grown / UNIT
+                columns[name] = part[:, index] / SUM_UNIT
+                scales[name] = float(block.scale) * grown / SUM_UNIT
         return cls(cuts, columns, scales, promise)
 
     def noise_of_sum(self, name: str, terms: int, level: float) -> float:
         """Within which the noise of a sum of so many numbers of a column lies, at `level`."""
-        return self.scales[name] * sum_within(terms, level) + terms / UNIT
+        return self.scales[name] * sum_within(terms, level) + terms / SUM_UNIT
 
     def noise_of_sizes(self, name: str, terms: int, level: float) -> float:
         """The same for the sum of their sizes."""
-        return self.scales[name] * sizes_within(terms, level) + terms / UNIT
+        return self.scales[name] * sizes_within(terms, level) + terms / SUM_UNIT
 
     def statement(self) -> Statement:
         """Return the privacy statement of these sums alone."""
@@ -315,7 +312,7 @@ def separate(points: FloatArray) -> FloatArray:
 def to_units(values: NDArray[np.generic]) -> IntArray:
     """Round numbers to grid units; what is no number becomes 0, what is huge stays huge."""
     numbers = np.nan_to_num(np.asarray(values, np.float64), posinf=_HUGE, neginf=-_HUGE)
-    return np.rint(np.clip(numbers, -_HUGE, _HUGE) * UNIT).astype(np.int64)
+    return np.rint(np.clip(numbers, -_HUGE, _HUGE) * SUM_UNIT).astype(np.int64)
 
 
 def bounded(values: IntArray, bound: int) -> IntArray:

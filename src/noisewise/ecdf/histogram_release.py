@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of, count_of, counting, public_total
 from noisewise.ecdf.estimate import curve_mechanism, smooth_counts
@@ -22,20 +23,18 @@ from noisewise.ecdf.mechanisms import Mechanism
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import column_of, rows_at_hand
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     LedgerOrPath,
     Promise,
     StatedTuple,
     ThisProcess,
+    one_vocabulary,
     per_unit,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,8 +85,8 @@ class PrivateHistogram:
     def range_count(self, first: int, last: int) -> tuple[float, float]:
         """Return the number of records in bins first..last, and its noise's deviation."""
         bins = self.counts.size
-        first = _validate.integer("first", first, maximum=bins - 1)
-        last = _validate.integer("last", last, minimum=first, maximum=bins - 1)
+        first = checks.integer("first", first, maximum=bins - 1)
+        last = checks.integer("last", last, minimum=first, maximum=bins - 1)
         part = self.covariance[first : last + 1, first : last + 1]
         return float(self.counts[first : last + 1].sum()), float(np.sqrt(max(part.sum(), 0.0)))
 
@@ -151,7 +150,7 @@ def private_histogram(
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     bounded = per_unit(units, max_per_unit, source)
     most = ONE_ROW if bounded is None else bounded.contribution
-    _validate.choice("noise", noise, ("cumulative", "independent"))
+    checks.choice("noise", noise, ("cumulative", "independent"))
     if np.ndim(bins) == 0:
         grid = Grid.of(range, bins)
     else:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.calibration import quantile_cuts
 from noisewise.ecdf.counting import account_of
@@ -58,28 +59,25 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.predictions import as_predictions, curve_records, public_count
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.sources.tables import Column, rows_at_hand
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     LedgerOrPath,
     Promise,
     as_rows,
     compose,
+    one_vocabulary,
     per_unit,
     together,
 )
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["HosmerLemeshow", "clipped_root", "dp_hosmer_lemeshow", "root_sensitivity"]
 
-WHAT = "Hosmer-Lemeshow test"
+HOSMER_LEMESHOW = "Hosmer-Lemeshow test"
 METHODS = ("residual", "thesis", "statistic")
 # Parts of the budget for the curve, by method; "thesis" takes (L + 1) / (L + 5).
 CURVE_SHARE = {"residual": 0.4, "statistic": 0.4}
@@ -223,10 +221,10 @@ def dp_hosmer_lemeshow(
     (True, True)
     """
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
-    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
-    _validate.choice("method", method, METHODS)
-    draws = _validate.integer("draws", draws, minimum=1)
-    floor, clip = _validate.positive("floor", floor), _validate.positive("clip", clip)
+    groups = checks.integer("groups", groups, minimum=1, maximum=1 << 16)
+    checks.choice("method", method, METHODS)
+    draws = checks.integer("draws", draws, minimum=1)
+    floor, clip = checks.positive("floor", floor), checks.positive("clip", clip)
     bounded = per_unit(units, max_per_unit, source, whole=True)
     at_hand = rows_at_hand(data, p, y, pos_label, units, bounded)
     p, y, pos_label, units, data, bounded = at_hand
@@ -240,7 +238,7 @@ def dp_hosmer_lemeshow(
         public_count(predictions.number(points, SUMMED[method]), relation)
     else:
         public_count(len(scores), relation, held)
-    share = _curve_share(method, bins)
+    share = curve_share_of(method, bins)
     curve = None
     rest = budget.epsilon
     kind = "thesis" if method == "thesis" and delta == 0 else "auto"
@@ -296,10 +294,12 @@ def dp_hosmer_lemeshow(
             relation=relation,
             rng=source,
             account=account,
-            what=WHAT,
+            what=HOSMER_LEMESHOW,
             held=held,
         )
-    found = _from_curve(curve, sums) if residual and curve is not None else _from_sums(sums)
+    found = (
+        groups_from_curve(curve, sums) if residual and curve is not None else groups_from_sums(sums)
+    )
     return judged(
         found,
         curve,
@@ -351,14 +351,14 @@ def _event(method: str, epsilon: float, relation: Relation) -> Event:
     return group_mechanism(1, columns, bounds, shares, epsilon, relation).event
 
 
-def _curve_share(method: str, bins: int) -> float:
+def curve_share_of(method: str, bins: int) -> float:
     if method != "thesis":
         return CURVE_SHARE[method]
-    height = math.ceil(math.log2(_validate.integer("bins", bins, minimum=2)))
+    height = math.ceil(math.log2(checks.integer("bins", bins, minimum=2)))
     return (height + 1) / (height + 5)
 
 
-def _from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
+def groups_from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
     """Read the numbers of each group off the curve, with D from the sums."""
     edges = curve.grid.edges
     middle = (edges[1:] + edges[:-1]) / 2
@@ -380,7 +380,7 @@ def _from_curve(curve: PrivateECDF, sums: GroupSums) -> Groups:
     )
 
 
-def _from_sums(sums: GroupSums) -> Groups:
+def groups_from_sums(sums: GroupSums) -> Groups:
     """Use Algorithm 10's four sums; expected numbers below 1 are raised to 1."""
     one = np.maximum(sums.columns["expected_1"], 1.0)
     zero = np.maximum(sums.columns["expected_0"], 1.0)

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.group_sums import PUBLIC_CUTS, UNIT, Held, group_of, to_units
+from noisewise.ecdf.group_sums import PUBLIC_CUTS, SUM_UNIT, Held, group_of, to_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.tables import Column
-from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.events import Event, Pure
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import Event, Pure, Randomness, Relation, Sensitivity
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     ONE_ROW,
     Account,
@@ -62,17 +60,17 @@ def clipped_root(
     def total(values: IntArray) -> FloatArray:
         # Sums of integers below 2^53, exact in float64.
         sums = np.bincount(group, weights=values.astype(np.float64), minlength=size)
-        return np.asarray(sums / UNIT, np.float64)
+        return np.asarray(sums / SUM_UNIT, np.float64)
 
-    one, zero, residual = total(expected), total(UNIT - expected), total(observed - expected)
+    one, zero, residual = total(expected), total(SUM_UNIT - expected), total(observed - expected)
     return _length(one, zero, residual, floor, clip)
 
 
 def _root_of_sums(sums: dict[str, IntArray], floor: float, clip: float) -> float:
     """Return the same of a table whose records were summed where they are."""
-    expected, everything = sums["expected"], UNIT * sums["count"]
-    parts = (expected, everything - expected, UNIT * sums["positives"] - expected)
-    one, zero, residual = (part.astype(np.float64) / UNIT for part in parts)
+    expected, everything = sums["expected"], SUM_UNIT * sums["count"]
+    parts = (expected, everything - expected, SUM_UNIT * sums["positives"] - expected)
+    one, zero, residual = (part.astype(np.float64) / SUM_UNIT for part in parts)
     return _length(one, zero, residual, floor, clip)
 
 

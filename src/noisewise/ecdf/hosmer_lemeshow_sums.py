@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.group_sums import UNIT, Family, SummedFamily, group_of, to_units
+from noisewise.ecdf.group_sums import SUM_UNIT, Family, SummedFamily, group_of, to_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.sources.tables import Column
 
@@ -25,26 +25,26 @@ def _families(
     sums = predictions.sums(cuts, SUMMED["residual" if residual else "thesis"])
     made = predictions.assumptions
     if residual:
-        return None, [SummedFamily(("residual",), sums["residual"][:, None], UNIT, 1.0, made)]
+        return None, [SummedFamily(("residual",), sums["residual"][:, None], SUM_UNIT, 1.0, made)]
     both = [
-        np.column_stack([part, UNIT * sums["count"] - part])
-        for part in (UNIT * sums["positives"], sums["expected"])
+        np.column_stack([part, SUM_UNIT * sums["count"] - part])
+        for part in (SUM_UNIT * sums["positives"], sums["expected"])
     ]
     return None, [
-        SummedFamily(("observed_1", "observed_0"), both[0], UNIT, 0.5, made),
-        SummedFamily(("expected_1", "expected_0"), both[1], UNIT, 0.5, made),
+        SummedFamily(("observed_1", "observed_0"), both[0], SUM_UNIT, 0.5, made),
+        SummedFamily(("expected_1", "expected_0"), both[1], SUM_UNIT, 0.5, made),
     ]
 
 
 def _residual_family(labels: FloatArray, predictions: FloatArray) -> list[Family]:
-    return [Family(("residual",), to_units(labels - predictions)[:, None], UNIT, 1.0)]
+    return [Family(("residual",), to_units(labels - predictions)[:, None], SUM_UNIT, 1.0)]
 
 
 def _thesis(labels: FloatArray, predictions: FloatArray) -> list[Family]:
     """O1, O0, E1, E0; positives and negatives of a record always sum to one."""
     observed, expected = to_units(labels), to_units(predictions)
-    both = [np.column_stack([part, UNIT - part]) for part in (observed, expected)]
+    both = [np.column_stack([part, SUM_UNIT - part]) for part in (observed, expected)]
     return [
-        Family(("observed_1", "observed_0"), both[0], UNIT, 0.5),
-        Family(("expected_1", "expected_0"), both[1], UNIT, 0.5),
+        Family(("observed_1", "observed_0"), both[0], SUM_UNIT, 0.5),
+        Family(("expected_1", "expected_0"), both[1], SUM_UNIT, 0.5),
     ]

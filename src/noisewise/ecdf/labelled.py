@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.privacy.units import unit_codes
-from noisewise.release.units import EACH_PARTY, PerUnit, as_units, chosen_among_all
+from noisewise.privacy import unit_codes
+from noisewise.release import EACH_PARTY, PerUnit, as_units, chosen_among_all
 
 __all__ = ["as_labelled", "as_parties", "as_positive", "with_codes"]
 

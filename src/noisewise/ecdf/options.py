@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Randomness, Relation
 from noisewise.release import Aggregator, LedgerOrPath
 
 __all__ = [

@@ -13,8 +13,7 @@ import numpy as np
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc import PrivateROC, private_roc
-from noisewise.release import StatedNumber, StatedTuple
-from noisewise.release.words import one_vocabulary
+from noisewise.release import StatedNumber, StatedTuple, one_vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
 from noisewise.ecdf.grid import Grid
 from noisewise.ecdf.group_sums import (
     ROUNDED,
-    UNIT,
+    SUM_UNIT,
     Family,
     GroupSums,
     Held,
@@ -31,13 +32,9 @@ from noisewise.ecdf.group_sums import (
 )
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
-from noisewise.release import ONE_ROW, LedgerOrPath, per_unit
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Event, Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
+from noisewise.release import ONE_ROW, LedgerOrPath, one_vocabulary, per_unit
 
 __all__ = [
     "PrivateConfusion",
@@ -94,7 +91,7 @@ class PrivateConfusion:
 
         The counts of right and of wrong predictions have noise of their own.
         """
-        size, part = len(self.classes), math.sqrt(_validate.fraction("level", level))
+        size, part = len(self.classes), math.sqrt(checks.fraction("level", level))
         right = float(np.trace(self.counts))
         wrong = float(self.counts.sum()) - right
         ends = []
@@ -171,14 +168,14 @@ def private_confusion(
     cells = np.zeros((len(true), len(names)), np.int64)
     for row, one in enumerate(listed):
         for column, other in enumerate(listed):
-            cells[:, row * len(listed) + column] = UNIT * ((true == one) & (said == other))
+            cells[:, row * len(listed) + column] = SUM_UNIT * ((true == one) & (said == other))
     bounded = per_unit(units, max_per_unit, source)
     held = Held.of(bounded, units, len(true))
     most = ONE_ROW if bounded is None else bounded.contribution
     with account_of(ledger, relation, Budget(epsilon, 0.0), most) as account:
         sums = release_sums(
             np.zeros(len(true), np.intp),
-            [Family(names, cells, UNIT, 1.0)],
+            [Family(names, cells, SUM_UNIT, 1.0)],
             _NO_CUTS,
             epsilon=epsilon,
             relation=relation,
@@ -193,7 +190,7 @@ def private_confusion(
 
 def confusion_event(classes: int, epsilon: float, relation: Relation) -> Event:
     """Return what :func:`private_confusion` costs."""
-    return group_mechanism(1, (classes**2,), (UNIT,), (1.0,), epsilon, relation).event
+    return group_mechanism(1, (classes**2,), (SUM_UNIT,), (1.0,), epsilon, relation).event
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +238,7 @@ class PrivateRegressionErrors:
 
     def _span(self, name: str, level: float) -> tuple[float, float]:
         """Return where a sum is without its noise; all of them are there together, at `level`."""
-        part = _validate.fraction("level", level) ** (1 / len(_SUMS))
+        part = checks.fraction("level", level) ** (1 / len(_SUMS))
         reach = self.sums.noise_of_sum(name, 1, part)
         if name != "count":
             reach += ROUNDED * self._span("count", level)[1]
@@ -359,7 +356,7 @@ def private_regression_errors(
         "target_square": place**2,
     }
     families = [
-        Family((name,), np.minimum(to_units(values[name]), UNIT)[:, None], UNIT, share)
+        Family((name,), np.minimum(to_units(values[name]), SUM_UNIT)[:, None], SUM_UNIT, share)
         for name, share in _SUMS.items()
     ]
     bounded = per_unit(units, max_per_unit, source)
@@ -384,4 +381,4 @@ def regression_event(epsilon: float, relation: Relation) -> Event:
     """Return what :func:`private_regression_errors` costs."""
     number = len(_SUMS)
     shares = tuple(_SUMS.values())
-    return group_mechanism(1, (1,) * number, (UNIT,) * number, shares, epsilon, relation).event
+    return group_mechanism(1, (1,) * number, (SUM_UNIT,) * number, shares, epsilon, relation).event

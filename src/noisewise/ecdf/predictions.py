@@ -11,7 +11,7 @@ from noisewise.ecdf.group_sums import Held
 from noisewise.ecdf.labelled import as_labelled
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.sources.tables import Column, column_of
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 from noisewise.release import PerUnit
 
 __all__ = ["as_predictions", "curve_records", "public_count"]

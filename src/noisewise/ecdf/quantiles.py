@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget, concentrated_rho
 from noisewise.ecdf.counting import PUBLIC_GRID, public_total, stated_delta
 from noisewise.ecdf.curve import PrivateECDF
@@ -30,34 +29,51 @@ from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.options import QuantileOptions
-from noisewise.ecdf.quantile_model import Way, best, needs_size
-from noisewise.ecdf.quantile_results import Between, PrivateQuantile, PrivateQuantiles
+from noisewise.ecdf.quantile_model import SIZES, Way, best, needs_size
+from noisewise.ecdf.quantile_results import (
+    PrivateQuantile,
+    PrivateQuantiles,
+    asked_for,
+    made_of,
+    named,
+    placed,
+    read_from,
+    searched,
+)
 from noisewise.ecdf.registry import curve
-from noisewise.ecdf.search import MOST_QUANTILES, Search, cells_for, part_of
+from noisewise.ecdf.search import MOST_QUANTILES, QuantileSearch, cells_for, part_of
 from noisewise.ecdf.sources.tables import rows_in_memory, without_others
-from noisewise.privacy import _validate
-from noisewise.privacy.accounting import tightest
-from noisewise.privacy.events import Event, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation, Sensitivity
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import (
+    Event,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    ZeroConcentrated,
+    tightest,
+)
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Aggregator,
+    Coarse,
     Contribution,
+    Decimals,
     Envelope,
     LedgerOrPath,
     PerUnit,
     Query,
+    RankChoice,
+    Ranked,
+    RankLimit,
     Release,
     ThisProcess,
+    one_vocabulary,
     open_account,
     per_unit,
     release,
+    spread_of,
 )
-from noisewise.release.decimals import Coarse, Decimals
-from noisewise.release.rank_choice import Limit, RankChoice, Ranked, spread_of
-from noisewise.release.words import one_vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,13 +125,13 @@ def dp_quantile(
         The budget of all quantiles and limits together.
     relation, units, max_per_unit
         See :func:`noisewise.ecdf.dp_ecdf`. With units, quantiles are those of the weighted rows.
-    mechanism : {"auto", "exponential", "curve"}
+    mechanism : {"auto", "exponential", "search", "curve"}
         "exponential" ranks the records, which must be in this process, and chooses each quantile
         by its rank. "search" looks at few counts, up to ten times, each time closer: for tables of
         engines and for parties. "curve" reads them from one private curve on `bins` thresholds,
         for hundreds of them. "auto" takes what misses least on public shapes for this many
         quantiles, records times epsilon, and `bins`; where the number of records is private and
-        decides, a 64th of the budget is spent on it.
+        decides, a 64th of the budget is spent on it. Of tables and parties it is not asked for.
     interval : float, optional
         Level of :meth:`confidence_interval` that is to be paid for: half of the budget goes to
         limits. A search and a curve have intervals of any level for nothing.
@@ -144,9 +160,9 @@ def dp_quantile(
     (2,)
     """
     relation, budget, source = Relation.of(relation), Budget.of(epsilon, delta, rho), resolve(seed)
-    wanted = _wanted(q)
-    _validate.choice("mechanism", mechanism, MECHANISMS)
-    level = None if interval is None else _validate.fraction("interval", interval)
+    wanted = asked_for(q)
+    checks.choice("mechanism", mechanism, MECHANISMS)
+    level = None if interval is None else checks.fraction("interval", interval)
     grid = Grid.of(bounds, 2)
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
@@ -175,29 +191,33 @@ def dp_quantile(
 
     with contextlib.ExitStack() as stack:
         account, noise, rest = ledger, source, budget
+        whole: Event | None = None  # of several looks, once it was set aside
 
         def set_aside() -> Budget:
             """Charge the whole at the first of several looks, and return what they divide."""
-            nonlocal account, noise
+            nonlocal account, noise, whole
             spent = _for_looks(len(different), budget, relation, gaussian=aggregator is None)
-            whole = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
+            cost = Pure(spent.epsilon) if spent.rho is None else ZeroConcentrated(spent.rho)
+            whole = most.told(cost)
             opened = stack.enter_context(
                 open_account(
                     ledger,
                     relation=relation,
                     delta=stated_delta(budget),
                     unit=most.unit,
-                    accountant=tightest((whole,)),
+                    accountant=tightest((cost,)),
                 )
             )
-            account = envelope = Envelope(opened, most.told(whole), source)
+            account = envelope = Envelope(opened, whole, source)
             noise = envelope.rng
             return spent
 
         if mechanism == "auto":
             among = _among(len(different), here)
-            size = 0.0
-            if needs_size(len(different), among, bins):
+            # Records that are elsewhere are not counted for this: a search begins with few
+            # counts, and goes on by what it has seen.
+            size = float(SIZES[-1])
+            if here and needs_size(len(different), among, bins):
                 known = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
                 number = float(known or 0)
                 if known is None:
@@ -214,18 +234,12 @@ def dp_quantile(
                 x, epsilon=rest.epsilon if rest.rho is None else None, delta=rest.delta, bins=bins,
                 ledger=account, seed=noise, rho=rest.rho, **options,
             )  # fmt: skip
-            return _from_curve(curve, wanted)
+            return read_from(curve, wanted)
         if mechanism == "search":
             spent = rest if rest is not budget else set_aside()
-            found = Search(domain, different).run(look, spent)
-            said = f"{_named(different)}, searched for in {found.looks} looks at counts; the last: "
-            promise = replace(
-                found.curve.promise,
-                delta=stated_delta(budget),
-                mechanism=said + found.curve.mechanism.description,
-            )
-            value = dict(zip(different, found.values, strict=True))
-            return _from_curve(replace(found.curve, promise=promise), wanted, value)
+            found = QuantileSearch(domain, different).run(look, spent)
+            assert whole is not None
+            return searched(found, different, wanted, whole, stated_delta(budget))
         chosen = _released(x, choice, units, bounded, relation, budget, account, noise)
     numbers = chosen.value
     value = dict(zip(different, numbers, strict=False))
@@ -238,7 +252,7 @@ def dp_quantile(
         low, high = np.array(pairs, np.float64).reshape(-1, 2).T
         return low.reshape(wanted.shape), high.reshape(wanted.shape)
 
-    return _result(_of(value, wanted), chosen.promise.state, between, choice.description)
+    return made_of(placed(value, wanted), chosen.promise.state, between, choice.description)
 
 
 @curve(answers="The value in the middle.", proof="proofs/curves.md#quantiles")
@@ -290,7 +304,7 @@ def plan_quantiles(
             )
             spread = spread_of(1 - q if upper else q, planned, total)
             beyond = math.ceil(unlikely * float(spread) / float(of_limit) * (1 + 1e-9)) + 1
-            limits.append(Limit(q, beyond, upper, of_limit))
+            limits.append(RankLimit(q, beyond, upper, of_limit))
     how = "exponential mechanism over ranks" + (", recursive splitting" if levels > 1 else "")
     rows = f" for {contribution.rows} rows of a unit" if contribution.of_units else ""
     public = "units" if contribution.of_units else "records"
@@ -387,7 +401,7 @@ def _released(
     query = Query.of(
         measure,
         Sensitivity(float(most.steps), "linf", relation),
-        _named(choice.quantiles) + (" with limits" if choice.limits else ""),
+        named(choice.quantiles) + (" with limits" if choice.limits else ""),
         unit=most.unit,
         assumptions=(PUBLIC_GRID, *most.sentences),
         unit_rows=most.unit_rows,
@@ -402,49 +416,5 @@ def _released(
         return release(query, choice, parties, account, delta=stated_delta(budget), rng=source)
 
 
-def _named(quantiles: tuple[Fraction, ...]) -> str:
-    names = ", ".join(f"{float(one):g}" for one in quantiles)
-    return f"{'quantile' if len(quantiles) == 1 else 'quantiles'} {names}"
-
-
-def _of(value: dict[Fraction, float], wanted: FloatArray) -> FloatArray:
-    values = np.array([value[Fraction(one)] for one in wanted.ravel().tolist()])
-    return values.reshape(wanted.shape)
-
-
-def _wanted(q: Any) -> FloatArray:
-    wanted = np.asarray(q, np.float64)
-    if wanted.size == 0 or np.isnan(wanted).any() or np.any((wanted < 0) | (wanted > 1)):
-        raise ValueError(f"q must be numbers in [0, 1], at least one, got {q!r}")
-    if wanted.size > 1 << 12:
-        raise ValueError(f"q holds {wanted.size} numbers: release a whole curve with dp_ecdf")
-    return wanted
-
-
 def _pairs(numbers: list[float]) -> list[tuple[float, float]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _from_curve(
-    curve: PrivateECDF, wanted: FloatArray, value: dict[Fraction, float] | None = None
-) -> PrivateQuantile | PrivateQuantiles:
-    def between(level: float) -> tuple[FloatArray, FloatArray]:
-        """The least and the largest threshold at which a curve inside the band reaches q."""
-        band = curve.confidence_band(level)
-        points = curve.thresholds
-        first = np.searchsorted(band.high.probabilities, wanted, side="left")
-        last = np.searchsorted(band.low.probabilities, wanted, side="left")
-        # Where it reaches q at a threshold, the quantile is in the bin that ends there.
-        return curve.grid.edges[first], points[np.minimum(last, points.size - 1)]
-
-    values = curve.quantile(wanted, method="linear") if value is None else _of(value, wanted)
-    how = curve.mechanism.description if value is None else curve.promise.mechanism
-    return _result(np.asarray(values), curve.promise.state, between, how)
-
-
-def _result(
-    values: FloatArray, state: Callable[[], Statement], between: Between, how: str
-) -> PrivateQuantile | PrivateQuantiles:
-    if values.ndim == 0:
-        return PrivateQuantile.made(values, state, between, how)
-    return PrivateQuantiles.made(values, state, between, how)

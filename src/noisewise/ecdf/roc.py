@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from noisewise import checks
 from noisewise.ecdf.auc import area_under, fieller_interval
 from noisewise.ecdf.mechanisms.protocol import FloatArray
 from noisewise.ecdf.registry import curve
 from noisewise.ecdf.roc_band import RateBand, rate_band
 from noisewise.ecdf.two_class import TwoClassCounts, count_two_classes
-from noisewise.privacy import _validate
-from noisewise.privacy.statement import Statement
-from noisewise.release import StatedNumber, StatedTuple
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Statement
+from noisewise.release import StatedNumber, StatedTuple, one_vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,10 +112,10 @@ class PrivateROC:
         seed : int
             Of the simulation, which never touches the data.
         """
-        level = _validate.fraction("level", level)
-        _validate.choice("method", method, ("simulation", "band"))
-        _validate.choice("target", target, ("sample", "population"))
-        draws = _validate.integer("draws", draws, minimum=1)
+        level = checks.fraction("level", level)
+        checks.choice("method", method, ("simulation", "band"))
+        checks.choice("target", target, ("sample", "population"))
+        draws = checks.integer("draws", draws, minimum=1)
         if method == "simulation":
             population = target == "population"
             return fieller_interval(
@@ -129,8 +128,8 @@ class PrivateROC:
 
     def confidence_band(self, level: float = 0.95, *, draws: int = 500) -> RateBand:
         """Return limits that hold for both rates at all thresholds at once."""
-        level = _validate.fraction("level", level)
-        draws = _validate.integer("draws", draws, minimum=1)
+        level = checks.fraction("level", level)
+        draws = checks.integer("draws", draws, minimum=1)
         return rate_band(self.release, level, draws)
 
     def score_quantile(self, q: ArrayLike) -> FloatArray:
@@ -190,8 +189,8 @@ class PrivateROC:
             band = self.confidence_band(level)
             x = np.linspace(0.0, 1.0, 1001)
             # Steps: between two thresholds the curve is monotone and nothing more is known.
-            upper = _steps(x, band.fpr_low, band.tpr_high, side="right")
-            lower = _steps(x, band.fpr_high, band.tpr_low, side="left")
+            upper = values_of_steps(x, band.fpr_low, band.tpr_high, side="right")
+            lower = values_of_steps(x, band.fpr_high, band.tpr_low, side="left")
             shade: dict[str, Any] = {"alpha": 0.2, "color": drawn.get_color(), "linewidth": 0}
             ax.fill_between(x, lower, upper, label=f"{level:.0%} region", **shade)
         ax.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--")
@@ -212,7 +211,7 @@ class PrivateROC:
         )
 
 
-def _steps(
+def values_of_steps(
     x: FloatArray, at: FloatArray, value: FloatArray, side: Literal["left", "right"]
 ) -> FloatArray:
     """Value of a monotone curve: of the next known point, or (side left) of the last one."""

@@ -28,9 +28,9 @@ import numpy as np
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.release.decimals import Decimals
+from noisewise.release import Decimals
 
-__all__ = ["MOST_LOOKS", "MOST_QUANTILES", "Found", "Search", "cells_for", "part_of"]
+__all__ = ["MOST_LOOKS", "MOST_QUANTILES", "Found", "QuantileSearch", "cells_for", "part_of"]
 
 #: Cells for each quantile, and all of them together: an engine compares with each threshold.
 CELLS, MOST_CELLS = 64, 2048
@@ -92,7 +92,7 @@ class _Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class QuantileSearch:
     """Looks for quantiles; all of it is public but for what a look sees.
 
     Parameters

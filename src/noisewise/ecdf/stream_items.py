@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.mechanisms.protocol import IntArray
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.units import identifiers_of
-from noisewise.release.stream import UNIT
+from noisewise.privacy import Event, identifiers_of
+from noisewise.release import STREAM_UNIT
 
 __all__ = ["FirstOfUnit", "checked_items"]
 
@@ -49,7 +48,7 @@ class FirstOfUnit:
         self.limit = (
             None
             if limit is None
-            else _validate.integer("max_per_unit", limit, minimum=1, maximum=1 << 20)
+            else checks.integer("max_per_unit", limit, minimum=1, maximum=1 << 20)
         )
         self._seen: dict[Any, int] = {}
 
@@ -62,7 +61,9 @@ class FirstOfUnit:
     def unit(self) -> str:
         """What is protected."""
         return (
-            UNIT if self.limit is None else "one unit: all its items of the stream, at their times"
+            STREAM_UNIT
+            if self.limit is None
+            else "one unit: all its items of the stream, at their times"
         )
 
     def told(self, event: Event) -> Event:

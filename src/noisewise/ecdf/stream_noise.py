@@ -26,8 +26,8 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.laminar import least_l1
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.privacy.discrete import discrete_laplace_variance, exact_scale
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import discrete_laplace_variance, exact_scale
 from noisewise.release import Block
 
 __all__ = ["KaryNoise", "PathNoise", "choose_kary"]

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.errors import LedgerError, LedgerRolledBackError
-from noisewise.privacy._durable import private_file, replace_file
-from noisewise.privacy._locked_file import locked
-from noisewise.privacy.ledger_book import LedgerHead
-from noisewise.privacy.ledger_witness import Seen, Witness
+from noisewise.files import locked, private_file, replace_file
+from noisewise.privacy import LedgerHead, Seen, Witness
 
 __all__ = ["StreamState"]
 

@@ -24,8 +24,8 @@ from noisewise.ecdf.mechanisms.protocol import (
 )
 from noisewise.ecdf.mechanisms.resolution import power_of_two
 from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz, build
-from noisewise.privacy.relation import REPLACE_ONE
-from noisewise.release.slots import NoiseSlots
+from noisewise.privacy import REPLACE_ONE
+from noisewise.release import NoiseSlots
 
 __all__ = ["ToeplitzSegment", "plain_root"]
 

@@ -6,9 +6,8 @@ import numpy as np
 
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, round_up
 from noisewise.ecdf.stream_noise import KaryNoise, PathNoise
-from noisewise.privacy.events import Pure
-from noisewise.privacy.relation import REPLACE_ONE, Sensitivity
-from noisewise.release.slots import NoiseSlots
+from noisewise.privacy import REPLACE_ONE, Pure, Sensitivity
+from noisewise.release import NoiseSlots
 
 __all__ = ["TreeSegment"]
 

@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.stream_items import FirstOfUnit, checked_items
@@ -38,15 +39,18 @@ from noisewise.ecdf.stream_state import StreamState
 from noisewise.ecdf.stream_toeplitz import ToeplitzSegment
 from noisewise.ecdf.stream_tree import TreeSegment
 from noisewise.errors import LedgerError
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event, Pure, event_from_dict
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.statement import Statement
-from noisewise.release import Query, ThisProcess, release
-from noisewise.release.slots import NoiseSlots
-from noisewise.release.stream import SegmentAccount, StreamAccount
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Event, Ledger, Pure, Randomness, Statement
+from noisewise.privacy.events import event_from_dict
+from noisewise.privacy.randomness import resolve
+from noisewise.release import (
+    NoiseSlots,
+    Query,
+    SegmentAccount,
+    StreamAccount,
+    ThisProcess,
+    one_vocabulary,
+    release,
+)
 
 __all__ = ["StreamingCounter"]
 
@@ -120,9 +124,9 @@ class StreamingCounter:
         seed: Randomness | int | None = None,
     ) -> None:
         self.budget = Budget(epsilon, delta)
-        self.bound = _validate.integer("bound", bound, minimum=1, maximum=1 << 31)
+        self.bound = checks.integer("bound", bound, minimum=1, maximum=1 << 31)
         self._first = FirstOfUnit(max_per_unit)
-        _validate.choice("mechanism", mechanism, MECHANISMS)
+        checks.choice("mechanism", mechanism, MECHANISMS)
         if mechanism == "auto":
             mechanism = "sqrt" if delta > 0 and self.bound * self._first.times == 1 else "kary"
         if mechanism == "sqrt" and self.bound * self._first.times != 1:
@@ -130,7 +134,7 @@ class StreamingCounter:
         if mechanism == "sqrt" and delta == 0:
             raise ValueError("mechanism 'sqrt' adds Gaussian noise and needs delta > 0; use 'kary'")
         self.mechanism = mechanism
-        self.horizon = None if horizon is None else _validate.integer("horizon", horizon, minimum=1)
+        self.horizon = None if horizon is None else checks.integer("horizon", horizon, minimum=1)
         self._rng = resolve(seed).for_release()
         self._noise = None if self._rng.is_secure else f"noise of {self._rng.place}"
         self._later = 0
@@ -367,12 +371,10 @@ class StreamingCounter:
             seed=seed,
         )
         most = counter.horizon
-        counter._position = _validate.integer(
-            "position", state["position"], minimum=0, maximum=most
-        )
-        counter._segments = _validate.integer("segments", state["segments"], minimum=0)
-        counter._value = _validate.finite("value", state["value"])
-        counter._variance = _validate.positive("variance", state["variance"], zero=True)
+        counter._position = checks.integer("position", state["position"], minimum=0, maximum=most)
+        counter._segments = checks.integer("segments", state["segments"], minimum=0)
+        counter._value = checks.finite("value", state["value"])
+        counter._variance = checks.positive("variance", state["variance"], zero=True)
         if state["event"] is not None:
             counter._account.dearest = event_from_dict(state["event"])
         if state.get("name") is not None:  # states of version 0.1 have none

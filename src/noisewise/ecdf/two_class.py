@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.counting import account_of, as_mechanism, counting, public_total
@@ -43,10 +44,8 @@ from noisewise.ecdf.mechanisms.protocol import (
     Strategy,
 )
 from noisewise.ecdf.sources.tables import column_of, rows_at_hand, without_others
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release import (
     ONE_ROW,
     Aggregator,
@@ -55,11 +54,11 @@ from noisewise.release import (
     LedgerOrPath,
     PerUnit,
     Promise,
+    one_vocabulary,
     parties_of,
     per_unit,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 __all__ = ["TwoClassCounts", "TwoCurves", "count_two_classes", "two_curve_mechanism"]
 
@@ -284,7 +283,7 @@ def count_two_classes(
     most = ONE_ROW if bounded is None else bounded.contribution
     grid = mirrored_grid(bounds, bins)
     if smooth is not None:
-        _validate.choice("smooth", smooth, SMOOTHINGS)
+        checks.choice("smooth", smooth, SMOOTHINGS)
     joint = two_curve_mechanism(
         grid.bins,
         relation,

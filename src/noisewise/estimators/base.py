@@ -17,17 +17,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from noisewise.datasets import Schema
-from noisewise.datasets.preflight import (
+from noisewise import checks
+from noisewise.datasets import (
     LOOKED,
     Look,
+    Schema,
     look_at_budget,
     look_at_columns,
     look_at_names,
     look_at_numbers,
     look_at_rows,
 )
-from noisewise.datasets.working import working
 from noisewise.estimators import tuning
 from noisewise.estimators.checking import check_settings
 from noisewise.estimators.encoding import Clamped, Declared, Scattered, resolve_schema
@@ -49,15 +49,10 @@ from noisewise.estimators.pictures import PictureFeatures
 from noisewise.estimators.refusals import TableError, TableTypeError, readable
 from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
-from noisewise.privacy import LedgerHead, Statement, _validate
-from noisewise.privacy.events import Event
-from noisewise.release import Account, SealedAccount, compose, digest_of, name_of_unit
-from noisewise.training import Plan, fit
-from noisewise.training.averaging import Polyak
-from noisewise.training.plan import RECORD
-from noisewise.training.resolved import noise_beside
-from noisewise.training.unit_rules import UNIT
-from noisewise.training.units import UnitTable
+from noisewise.privacy import Event, LedgerHead, Statement
+from noisewise.release import UNIT_NAME, Account, SealedAccount, compose, digest_of, name_of_unit
+from noisewise.training import ONE_RECORD, Plan, Polyak, UnitTable, fit, noise_beside
+from noisewise.working import working
 
 __all__ = ["PrivateEstimator"]
 
@@ -118,7 +113,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _hidden(self, rows: int) -> tuple[int, ...]:
         if isinstance(self.hidden_layer_sizes, str):
-            _validate.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
+            checks.choice("hidden_layer_sizes", self.hidden_layer_sizes, ("auto",))
             if self.features is not None or rows * self.epsilon < _ENOUGH:
                 return ()
             return (_WIDTH,)
@@ -127,7 +122,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             if isinstance(self.hidden_layer_sizes, int)
             else self.hidden_layer_sizes
         )
-        return tuple(_validate.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
+        return tuple(checks.integer("hidden_layer_sizes", size, minimum=1) for size in sizes)
 
     def _rate(self, rows: int) -> float:
         """Return the learning rate; the less noise, the longer the steps that pay."""
@@ -187,7 +182,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if isinstance(self.random_state, np.random.RandomState):
             return int(self.random_state.randint(2**31 - 1))
-        return _validate.integer("random_state", self.random_state)
+        return checks.integer("random_state", self.random_state)
 
     # -- input --------------------------------------------------------------------------
 
@@ -248,7 +243,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- training -----------------------------------------------------------------------
 
-    def _plan(self, rows: int, unit: str = RECORD) -> Plan:
+    def _plan(self, rows: int, unit: str = ONE_RECORD) -> Plan:
         plan = Plan(
             unit=unit,
             gradients=self._gradients(),
@@ -270,8 +265,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _unit(self, called: str | None) -> str:
         """What is protected: a record, or a unit as it is called, there or in the ledger."""
         if called is None:
-            return RECORD
-        said = "" if called == UNIT else called
+            return ONE_RECORD
+        said = "" if called == UNIT_NAME else called
         return self._unit_name or said or name_of_unit(self.ledger)
 
     def _beside(self) -> tuple[Event, ...]:
@@ -333,7 +328,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             found += look_at_numbers(np.asarray(x), self.input_bound)
             found += Look() if table is not None else look_at_names(x)
         few = (len(y), "rows") if table is None else (len(table), "units")
-        found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, few[1])
+        delta = 0.0 if self.delta == "auto" else float(self.delta)
+        found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, delta, few[1])
         found.tell(self.verbose)
 
     def _look_at_target(self, y: Any) -> Look:

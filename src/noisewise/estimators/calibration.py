@@ -21,10 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from noisewise.estimators.network import Array
-from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.events import Pure
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Pure, Randomness, Sensitivity
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     Account,
     IntegerNoise,

@@ -5,30 +5,30 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from noisewise import checks
 from noisewise.estimators import tuning
 from noisewise.estimators.encoding import resolve_schema
-from noisewise.gradients import Estimator
-from noisewise.gradients.registry import words
-from noisewise.nn.projections import PROJECTIONS
-from noisewise.privacy import Ledger, _validate
+from noisewise.gradients import Estimator, rule_words
+from noisewise.nn import PROJECTIONS
+from noisewise.privacy import Ledger
 
 __all__ = ["check_settings"]
 
 
 def check_settings(estimator: Any) -> None:
     """Refuse settings that mean nothing."""
-    _validate.positive("epsilon", estimator.epsilon)
+    checks.positive("epsilon", estimator.epsilon)
     if estimator.delta != "auto":
-        _validate.fraction("delta", estimator.delta)
-    _validate.integer("steps", estimator.steps, minimum=1)
-    _validate.probability("sample_rate", estimator.sample_rate)
+        checks.fraction("delta", estimator.delta)
+    checks.integer("steps", estimator.steps, minimum=1)
+    checks.probability("sample_rate", estimator.sample_rate)
     if estimator.learning_rate != "auto":
-        _validate.positive("learning_rate", estimator.learning_rate)
-    _validate.positive("input_bound", estimator.input_bound)
-    _validate.positive("weight_limit", estimator.weight_limit)
-    _validate.choice("projection", estimator.projection, PROJECTIONS)
+        checks.positive("learning_rate", estimator.learning_rate)
+    checks.positive("input_bound", estimator.input_bound)
+    checks.positive("weight_limit", estimator.weight_limit)
+    checks.choice("projection", estimator.projection, PROJECTIONS)
     if estimator.normalise is not None:
-        _validate.positive("normalise", estimator.normalise)
+        checks.positive("normalise", estimator.normalise)
     resolve_schema(estimator.schema)
     if estimator.features not in (None, "auto", "scattering"):
         raise ValueError(f"features is None, 'auto' or 'scattering', got {estimator.features!r}")
@@ -48,7 +48,7 @@ def check_settings(estimator: Any) -> None:
         raise ValueError("pictures have no schema: give either features or schema")
     if estimator.tune is not None:
         tuning.tuning_of(estimator.tune)
-    known = ("auto", *words())
+    known = ("auto", *rule_words())
     given = estimator.gradients
     if not (given in known if isinstance(given, str) else isinstance(given, Estimator)):
         raise ValueError(

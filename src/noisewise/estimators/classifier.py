@@ -12,7 +12,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
-from noisewise.datasets.preflight import Look, look_at_target
+from noisewise import checks
+from noisewise.datasets import Look, look_at_target
 from noisewise.estimators.base import LOSS_CLIP, PICTURE_CLIP, PrivateEstimator
 from noisewise.estimators.calibration import (
     CLIPPED_SLOPE,
@@ -24,9 +25,8 @@ from noisewise.estimators.calibration import (
 from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError
 from noisewise.nn.losses import CrossEntropy
-from noisewise.privacy import Statement, _validate
-from noisewise.privacy.events import Event
-from noisewise.training.streams import Streams
+from noisewise.privacy import Event, Statement
+from noisewise.training import Streams
 
 __all__ = ["PrivateClassifier"]
 
@@ -275,7 +275,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     def _validate_parameters(self) -> None:
         super()._validate_parameters()
-        share = _validate.finite("calibration_share", self.calibration_share)
+        share = checks.finite("calibration_share", self.calibration_share)
         if not 0 <= share < 1:
             raise ValueError(f"calibration_share must be at least 0 and below 1, got {share!r}")
 

@@ -18,13 +18,9 @@ from typing import Any
 import torch
 
 from noisewise.errors import BudgetExceededError, LedgerError
-from noisewise.privacy import Ledger, LedgerHead
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.events import Event, with_count
-from noisewise.privacy.statement import round_up
-from noisewise.training import Plan
-from noisewise.training.account import check_same_promise
-from noisewise.training.resolved import ResolvedPlan
+from noisewise.privacy import Event, Ledger, LedgerHead, epsilon_of, round_up
+from noisewise.privacy.events import with_count
+from noisewise.training import Plan, ResolvedPlan, check_same_promise
 
 __all__ = ["FitAccount", "digest_of_fit", "note_fit", "one_fit_at_a_time", "open_fit_account"]
 

@@ -10,8 +10,7 @@ import torch
 from sklearn.base import RegressorMixin
 from torch import nn
 
-from noisewise.datasets import Numeric
-from noisewise.datasets.preflight import Look, look_at_target
+from noisewise.datasets import Look, Numeric, look_at_target
 from noisewise.estimators.base import PrivateEstimator
 from noisewise.estimators.network import Array
 from noisewise.estimators.refusals import TableError
@@ -27,14 +26,19 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     target_range : pair of float, optional
         Public range of y; targets and predictions outside are clamped to it. Without one that
         of the schema, else (-10, 10).
-    epsilon, delta, schema, gradients, hidden_layer_sizes, steps, sample_rate, learning_rate,
-    features, public_images, input_bound, random_state, ledger, preflight, verbose
+    epsilon, delta, schema, gradients, hidden_layer_sizes
+        As of `PrivateClassifier`.
+    steps, sample_rate, learning_rate, features, public_images
+        As of `PrivateClassifier`.
+    input_bound, random_state, ledger, preflight, verbose
         As of `PrivateClassifier`.
 
     Attributes
     ----------
     statement_ : Statement
+        What the fit promises; `print` says it in words.
     weights_ : list of (matrix, bias)
+        The noisy weights, layer by layer; they may be published.
 
     Examples
     --------

@@ -17,8 +17,7 @@ from torch import nn
 
 from noisewise.estimators.fits import digest_of_fit, note_fit
 from noisewise.estimators.network import Array, weights_of
-from noisewise.training import Candidate, Plan, Polyak, Selected, TrialNumber, select
-from noisewise.training.units import UnitTable
+from noisewise.training import Candidate, Plan, Polyak, Selected, TrialNumber, UnitTable, select
 
 if TYPE_CHECKING:
     from noisewise.estimators.base import PrivateEstimator

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from noisewise.datasets import Schema
-from noisewise.privacy.units import require_same_order
-from noisewise.training.streams import Streams
-from noisewise.training.units import UnitTable
+from noisewise.privacy import require_same_order
+from noisewise.training import Streams, UnitTable
 
 __all__ = ["one_row_each", "read_units", "rows_of"]
 

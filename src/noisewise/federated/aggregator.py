@@ -9,16 +9,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
 from noisewise.federated.noise import SharedNoise
 from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
-from noisewise.release import Agreed
-from noisewise.release.shares import with_share
+from noisewise.privacy import Randomness
+from noisewise.release import Agreed, with_share
 
 #: Maps some records to the sum of their contributions.
 Statistic: TypeAlias = Callable[[Any], IntArray]

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noisewise.ecdf.mechanisms.protocol import Mechanism
+from noisewise.ecdf import Mechanism
 from noisewise.federated.aggregator import AcrossParties, Aggregator
 from noisewise.federated.domain import Records
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.questions import Question
 from noisewise.federated.results import Sums
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Event, Randomness
 from noisewise.release import Account, Agreed, Approval, Query, release
 
 __all__ = ["Asked", "answered", "event_across"]

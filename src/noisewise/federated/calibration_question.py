@@ -15,33 +15,33 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from noisewise.ecdf.group_sums import (
+from noisewise import checks
+from noisewise.ecdf import (
+    HOSMER_LEMESHOW,
     PUBLIC_CUTS,
-    UNIT,
+    SUM_UNIT,
     GroupSums,
+    Mechanism,
     bounded,
     checked_cuts,
     group_mechanism,
     group_of,
     to_units,
 )
-from noisewise.ecdf.hosmer_lemeshow import WHAT
-from noisewise.ecdf.mechanisms.calibrating import for_units
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
+from noisewise.ecdf.mechanisms import FloatArray, IntArray, for_units
 from noisewise.federated.domain import Records
 from noisewise.federated.measuring import check_plausible
 from noisewise.federated.questions import Question, _require_closed
 from noisewise.federated.results import Sums
-from noisewise.privacy import _validate
 
 __all__ = ["GroupSumsQuestion"]
 
 #: Columns, bound of one record's absolute sum in grid units, and share of epsilon, by method.
 FAMILIES: dict[str, tuple[tuple[tuple[str, ...], int, float], ...]] = {
-    "residual": ((("residual",), UNIT, 1.0),),
+    "residual": ((("residual",), SUM_UNIT, 1.0),),
     "thesis": (
-        (("observed_1", "observed_0"), UNIT, 0.5),
-        (("expected_1", "expected_0"), UNIT, 0.5),
+        (("observed_1", "observed_0"), SUM_UNIT, 0.5),
+        (("expected_1", "expected_0"), SUM_UNIT, 0.5),
     ),
 }
 
@@ -70,7 +70,7 @@ class GroupSumsQuestion(Question):
     @property
     def what(self) -> str:
         """What is asked, in words."""
-        return WHAT
+        return HOSMER_LEMESHOW
 
     def _check(self) -> None:
         _require_closed(self.domain, "above")
@@ -78,13 +78,13 @@ class GroupSumsQuestion(Question):
             raise ValueError("predictions need a labelled domain from 0 to 1")
         if self.delta != 0:
             raise ValueError("sums over groups get Laplace noise: delta must be 0")
-        _validate.choice("method", self.method, FAMILIES)
+        checks.choice("method", self.method, FAMILIES)
         checked_cuts(self.cuts)
 
     @property
     def reach(self) -> int:
         """What one record adds to a sum, at most."""
-        return UNIT
+        return SUM_UNIT
 
     @property
     def points(self) -> FloatArray:
@@ -125,11 +125,11 @@ class GroupSumsQuestion(Question):
             columns = [[to_units(labels - predictions)]]
         else:
             observed, expected = to_units(labels), to_units(predictions)
-            columns = [[observed, UNIT - observed], [expected, UNIT - expected]]
+            columns = [[observed, SUM_UNIT - observed], [expected, SUM_UNIT - expected]]
         parts = []
         for family in columns:
             sums = np.zeros((len(self.cuts) + 1, len(family)), np.int64)
-            np.add.at(sums, group, bounded(np.column_stack(family), UNIT) * times[:, None])
+            np.add.at(sums, group, bounded(np.column_stack(family), SUM_UNIT) * times[:, None])
             parts.append(sums.ravel())
         return np.concatenate(parts)
 

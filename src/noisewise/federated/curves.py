@@ -11,36 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.calibration import quantile_cuts
-from noisewise.ecdf.counting import account_of
-from noisewise.ecdf.curve import PrivateECDF
-from noisewise.ecdf.group_sums import checked_cuts
-from noisewise.ecdf.histogram_release import PrivateHistogram
-from noisewise.ecdf.hosmer_lemeshow import (
+from noisewise import checks
+from noisewise.ecdf import (
+    MOST_QUANTILES,
+    Budget,
+    CountOptions,
+    CurveOptions,
     HosmerLemeshow,
-    _curve_share,
-    _from_curve,
-    _from_sums,
+    PrivateECDF,
+    PrivateHistogram,
+    PrivateQuantile,
+    PrivateQuantiles,
+    PrivateROC,
+    QuantileSearch,
+    account_of,
+    asked_for,
+    checked_cuts,
+    curve_share_of,
+    groups_from_curve,
+    groups_from_sums,
     judged,
+    quantile_cuts,
+    read_from,
+    searched,
 )
-from noisewise.ecdf.mechanisms.protocol import FloatArray
-from noisewise.ecdf.options import CountOptions, CurveOptions
-from noisewise.ecdf.roc import PrivateROC
-from noisewise.ecdf.search import MOST_QUANTILES, Search
+from noisewise.ecdf.mechanisms import FloatArray
 from noisewise.federated.aggregator import Aggregator
 from noisewise.federated.asking import answered, event_across
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain, Records
-from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Pure
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.release import Envelope, LedgerOrPath, together
-from noisewise.release.decimals import Decimals
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Pure, Randomness, Relation
+from noisewise.privacy.randomness import resolve
+from noisewise.release import Decimals, Envelope, LedgerOrPath, one_vocabulary, together
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,8 +134,8 @@ def quantiles(
     bounds: tuple[float, float],
     epsilon: float,
     **options: Unpack[WholeCurveOptions],
-) -> FloatArray:
-    """Return quantiles of all parties' records.
+) -> PrivateQuantile | PrivateQuantiles:
+    """Release quantiles of all parties' records, with a statement and intervals at no cost.
 
     They are searched for by few counts, as :func:`noisewise.ecdf.dp_quantile` does, so that bounds
     may be far too wide; or, if `bins`, `thresholds` or `delta` are given or the aggregator asks
@@ -144,23 +148,26 @@ def quantiles(
     >>> ages = np.random.default_rng(0).normal(40, 10, (3, 2000))
     >>> hospitals, trusted = list(ages), LocalAggregator()
     >>> median = quantiles(hospitals, 0.5, trusted, bounds=(-1e9, 1e9), epsilon=1.0, seed=1)
-    >>> bool(abs(median - 40) < 1)
+    >>> bool(abs(median - 40) < 1), median.statement().epsilon
+    (True, 1.0)
+    >>> low, high = median.confidence_interval(0.95)
+    >>> bool(low < 40 < high)
     True
     """
-    wanted = np.asarray(q, np.float64)
+    wanted = asked_for(q)
+    different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
     fixed = {"bins", "thresholds", "delta"} & options.keys()
-    if fixed or wanted.size > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
+    if fixed or len(different) > MOST_QUANTILES or getattr(aggregator, "elsewhere", False):
         curve = ecdf(parties, aggregator, bounds=bounds, epsilon=epsilon, **options)
-        return np.asarray(curve.quantile(q))
+        return read_from(curve, wanted, np.asarray(curve.quantile(wanted)))
     rest: dict[str, Any] = dict(options)
     relation, budget = Relation.of(rest.pop("relation", "add-remove")), Budget(epsilon)
     ledger, source = rest.pop("ledger", None), resolve(rest.pop("seed", None))
     units, limit = rest.get("units"), rest.get("max_per_unit", 1)
     most = _records(parties, aggregator, units, limit, source)[1].contribution
-    domain = Decimals(*_pair(bounds))
-    search = Search(domain, tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()})))
+    whole = most.told(Pure(epsilon))
     with account_of(ledger, relation, budget, most) as account:
-        envelope = Envelope(account, most.told(Pure(epsilon)), source)
+        envelope = Envelope(account, whole, source)
 
         def look(thresholds: FloatArray, part: Budget) -> PrivateECDF:
             return ecdf(
@@ -168,9 +175,8 @@ def quantiles(
                 thresholds=thresholds, ledger=envelope, seed=envelope.rng, **rest,
             )  # fmt: skip
 
-        found = search.run(look, budget)
-    value = dict(zip(search.quantiles, found.values, strict=True))
-    return np.array([value[Fraction(one)] for one in wanted.ravel().tolist()]).reshape(wanted.shape)
+        found = QuantileSearch(Decimals(*_pair(bounds)), different).run(look, budget)
+    return searched(found, different, wanted, whole, 0.0)
 
 
 @one_vocabulary
@@ -298,8 +304,8 @@ def hosmer_lemeshow(
             f"method must be 'residual' or 'thesis', got {method!r}: the statistic itself is not a "
             "sum over records, so no aggregator can compute it"
         )
-    groups = _validate.integer("groups", groups, minimum=1, maximum=1 << 16)
-    draws = _validate.integer("draws", draws, minimum=1)
+    groups = checks.integer("groups", groups, minimum=1, maximum=1 << 16)
+    draws = checks.integer("draws", draws, minimum=1)
     relation, budget, source = Relation.of(relation), Budget(epsilon, delta), resolve(seed)
     records, protects = _records(parties, aggregator, units, max_per_unit, source, pos_label)
     for party in records:
@@ -307,7 +313,7 @@ def hosmer_lemeshow(
             raise ValueError("predictions must be probabilities in [0, 1]")
     domain = Domain(0.0, 1.0, bins, labelled=True)
     points = None if cuts is None else checked_cuts(cuts)
-    share = _curve_share(method, bins)
+    share = curve_share_of(method, bins)
     curve = None
     rest = budget.epsilon
     kind = "thesis" if method == "thesis" and delta == 0 else "auto"
@@ -337,7 +343,9 @@ def hosmer_lemeshow(
                 points = quantile_cuts(curve, groups)
         sums = answered(sums_over(points), aggregator, records, account, source)
     found = (
-        _from_curve(curve, sums) if method == "residual" and curve is not None else _from_sums(sums)
+        groups_from_curve(curve, sums)
+        if method == "residual" and curve is not None
+        else groups_from_sums(sums)
     )
     return judged(
         found,
@@ -365,7 +373,7 @@ def _release(
 
 def _pair(bounds: Any) -> tuple[float, float]:
     """Check bounds as on one machine, where missing ones are explained."""
-    from noisewise.ecdf.grid import Grid
+    from noisewise.ecdf import Grid
 
     grid = Grid.of(bounds, 2)
     return grid.lower, grid.upper
@@ -396,12 +404,12 @@ def _records(
                 "the parties' records are where they are, and this aggregator asks for them there: "
                 "give None in their place, and no units: what is protected stands in the study"
             )
-        return [], getattr(aggregator, "protects", RECORD)
+        return [], getattr(aggregator, "protects", EACH_RECORD)
     if parties is None or len(parties) == 0:
         raise ValueError("there are no parties: give a list with one entry for each")
     held = [Records.of(party, pos_label) for party in parties]
     protects = Protected.of(units, max_per_unit, len(held))
-    if protects == RECORD:
-        return held, RECORD
+    if protects == EACH_RECORD:
+        return held, EACH_RECORD
     (own,) = source.spawn(1)
     return protects.at_parties(held, units, own), protects

@@ -17,10 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.grid import Grid, as_records
-from noisewise.ecdf.labelled import as_labelled
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
-from noisewise.privacy import _validate
+from noisewise import checks
+from noisewise.ecdf import Grid, as_labelled, as_records
+from noisewise.ecdf.mechanisms import FloatArray, IntArray
 
 __all__ = ["Domain", "Records"]
 
@@ -102,7 +101,7 @@ class Domain:
     thresholds: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _validate.choice("closed", self.closed, ("above", "below"))
+        checks.choice("closed", self.closed, ("above", "below"))
         grid = Grid.of((self.lower, self.upper), self.bins, self.thresholds)
         object.__setattr__(self, "lower", grid.lower)
         object.__setattr__(self, "upper", grid.upper)
@@ -170,7 +169,7 @@ class Domain:
         if points is not None:
             if not isinstance(points, Iterable) or isinstance(points, (str, bytes)):
                 raise ValueError(f"thresholds must be a list of numbers, got {points!r}")
-            values["thresholds"] = tuple(_validate.finite("thresholds", point) for point in points)
+            values["thresholds"] = tuple(checks.finite("thresholds", point) for point in points)
         try:
             return cls(**values)
         except TypeError as error:

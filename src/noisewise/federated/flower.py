@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise import checks
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import MissingExtraError
 from noisewise.federated.aggregator import SummedInOnePlace
 from noisewise.federated.masking import AggregationError
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy import _validate
 
 __all__ = ["FlowerAggregator"]
 
@@ -54,8 +54,8 @@ class FlowerAggregator(SummedInOnePlace):
     noiseless: bool = False
 
     def __post_init__(self) -> None:
-        _validate.probability("shares", self.shares)
-        _validate.probability("threshold", self.threshold)
+        checks.probability("shares", self.shares)
+        checks.probability("threshold", self.threshold)
 
     @property
     def threat(self) -> ThreatModel:

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise import checks
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.fss.checked import SOUNDNESS_BITS, generate_checked
@@ -37,8 +38,7 @@ from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 
 __all__ = ["CHECKED", "UNCHECKED", "FunctionSharing"]
 
@@ -102,11 +102,11 @@ class FunctionSharing(AcrossParties):
                 "checked=True goes with point keys and two servers: comparison keys have no proof, "
                 "and tables among more servers are checked in a study (route 'vectors') only"
             )
-        _validate.choice("keys", self.keys, ("point", "comparison"))
+        checks.choice("keys", self.keys, ("point", "comparison"))
         if self.keys == "comparison" and self.servers != 2:
             raise ValueError("comparison keys are for two servers")
-        _validate.integer("servers", self.servers, minimum=2, maximum=1 << 10)
-        _validate.integer("honest", self.honest, minimum=1, maximum=self.servers)
+        checks.integer("servers", self.servers, minimum=2, maximum=1 << 10)
+        checks.integer("honest", self.honest, minimum=1, maximum=self.servers)
 
     @property
     def noise(self) -> SharedNoise:

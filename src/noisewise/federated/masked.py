@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise import checks
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.aggregator import AcrossParties, Noise
 from noisewise.federated.domain import Records
 from noisewise.federated.masking import (
@@ -37,10 +38,8 @@ from noisewise.federated.questions import Question, with_noise
 from noisewise.federated.results import Sums
 from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.release import Agreed
-from noisewise.release.shares import with_share
+from noisewise.privacy import Randomness
+from noisewise.release import Agreed, with_share
 
 __all__ = ["STAGES", "MaskedAggregator", "run_round"]
 
@@ -116,7 +115,7 @@ def run_round(
 
 
 def _stage(stage: str) -> int:
-    return STAGES.index(_validate.choice("stage", stage, STAGES))
+    return STAGES.index(checks.choice("stage", stage, STAGES))
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,8 @@ class MaskedAggregator(AcrossParties):
     neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
-        _validate.integer("colluding", self.colluding)
-        _validate.choice("neighbours", self.neighbours, ("all", "few"))
+        checks.integer("colluding", self.colluding)
+        checks.choice("neighbours", self.neighbours, ("all", "few"))
         for stage in self.absent.values():
             _stage(stage)
 

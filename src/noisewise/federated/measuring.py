@@ -14,10 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.circulant import PinnedCirculant
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism, Strategy
-from noisewise.ecdf.mechanisms.toeplitz import ScaledToeplitz
-from noisewise.ecdf.two_class import TwoCurves
+from noisewise.ecdf import Mechanism, TwoCurves
+from noisewise.ecdf.mechanisms import IntArray, PinnedCirculant, ScaledToeplitz, Strategy
 from noisewise.federated.masking.session import AggregationError
 from noisewise.federated.sharing.additive import Words, as_signed
 from noisewise.federated.sharing.field import PRIME, Field, multiply, reduced

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisewise.ecdf.budget import gaussian_delta
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
+from noisewise import checks
+from noisewise.ecdf import Mechanism, gaussian_delta
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.release.shares import SharedBlock
+from noisewise.privacy import Randomness
+from noisewise.release import SharedBlock
 
 __all__ = ["SharedBlock", "SharedMechanism", "SharedNoise", "gaussian_sum_distance"]
 
@@ -128,9 +128,9 @@ class SharedNoise:
     honest: int = 1
 
     def __post_init__(self) -> None:
-        contributors = _validate.integer("contributors", self.contributors, minimum=1)
+        contributors = checks.integer("contributors", self.contributors, minimum=1)
         object.__setattr__(self, "contributors", contributors)
-        honest = _validate.integer("honest", self.honest, minimum=1, maximum=contributors)
+        honest = checks.integer("honest", self.honest, minimum=1, maximum=contributors)
         object.__setattr__(self, "honest", honest)
 
     def apply(self, mechanism: Mechanism) -> SharedMechanism:

@@ -14,23 +14,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise import checks
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import UnsoundError
 from noisewise.federated.domain import Records
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.units import unit_codes
-from noisewise.release import ONE_ROW, Contribution, Units, per_unit
-from noisewise.release.units import (
+from noisewise.privacy import Randomness, Relation, unit_codes
+from noisewise.release import (
     EACH_PARTY,
+    ONE_ROW,
+    Contribution,
+    Units,
     as_units,
     bound_of,
     chosen_among_all,
+    per_unit,
     rows_at_most,
 )
 
-__all__ = ["RECORD", "Protected", "canonical"]
+__all__ = ["EACH_RECORD", "Protected", "canonical"]
 
 KINDS = ("record", "identifier", "party", "device")
 NAMES = {
@@ -74,10 +75,10 @@ class Protected:
     common: bool = False
 
     def __post_init__(self) -> None:
-        _validate.choice("kind", self.kind, KINDS)
+        checks.choice("kind", self.kind, KINDS)
         object.__setattr__(self, "name", self.name or NAMES[self.kind])
         for field in ("rows", "parties"):
-            checked = _validate.integer(field, getattr(self, field), minimum=1, maximum=1 << 20)
+            checked = checks.integer(field, getattr(self, field), minimum=1, maximum=1 << 20)
             object.__setattr__(self, field, checked)
         plain = (self.name, self.rows, self.parties, self.common) == (NAMES["record"], 1, 1, False)
         if self.kind == "record" and not plain:
@@ -93,9 +94,9 @@ class Protected:
         """Read what a user says of the units of so many parties."""
         limit = rows_at_most(units, max_per_unit)
         if units is None:
-            return RECORD
+            return EACH_RECORD
         if isinstance(units, str):
-            _validate.choice("units", units, ("party", "device"))
+            checks.choice("units", units, ("party", "device"))
             return cls(units, rows=limit)  # type: ignore[arg-type]
         given = as_units(units)
         if given.rule == "weights":
@@ -157,7 +158,7 @@ class Protected:
 
     def require(self, records: Records) -> None:
         """Raise unless these records were bounded for this."""
-        if (records.bounded_by or RECORD) != self or records.codes is not None:
+        if (records.bounded_by or EACH_RECORD) != self or records.codes is not None:
             raise UnsoundError(
                 f"protected is {self.name}, and these records were not bounded for it: with their "
                 "rows as they are one unit may count any number of times. Use "
@@ -198,7 +199,7 @@ class Protected:
         return cls(**fields)
 
 
-RECORD = Protected()
+EACH_RECORD = Protected()
 
 
 def _each(parties: Sequence[Records], rng: Randomness) -> list[tuple[Records, Randomness]]:

@@ -19,26 +19,29 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.counting import PUBLIC_GRID
-from noisewise.ecdf.curve import PrivateECDF
-from noisewise.ecdf.estimate import (
+from noisewise import checks
+from noisewise.ecdf import (
+    PUBLIC_GRID,
     SMOOTHINGS,
-    _check_smoothing,
+    Budget,
+    Mechanism,
+    PrivateECDF,
+    PrivateHistogram,
+    PrivateROC,
+    TwoClassCounts,
+    check_smoothing,
     curve_mechanism,
+    smooth_both,
     smooth_counts,
+    two_curve_mechanism,
 )
-from noisewise.ecdf.histogram_release import PrivateHistogram
-from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray, Mechanism
-from noisewise.ecdf.roc import PrivateROC
-from noisewise.ecdf.two_class import TwoClassCounts, smooth_both, two_curve_mechanism
+from noisewise.ecdf.mechanisms import FloatArray, IntArray
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.measuring import check_plausible, measure_in_field, measure_modulo, reach
 from noisewise.federated.noise import SharedMechanism, SharedNoise
-from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.results import Sums
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise.privacy import ADD_REMOVE, Relation
 from noisewise.release import Promise, Query, received
 
 __all__ = [
@@ -72,7 +75,7 @@ class Question(ABC):
     epsilon: float
     delta: float = 0.0
     relation: Relation = ADD_REMOVE
-    protects: Protected = field(default=RECORD, kw_only=True)
+    protects: Protected = field(default=EACH_RECORD, kw_only=True)
 
     def __post_init__(self) -> None:
         Budget(self.epsilon, self.delta)
@@ -124,7 +127,7 @@ class Question(ABC):
             "protects": self.protects.to_dict(),
         }
         fields = {"kind": self.kind, **asdict(self), **written}
-        if self.protects == RECORD:
+        if self.protects == EACH_RECORD:
             del fields["protects"]  # as questions were before there were units
         return fields
 
@@ -220,7 +223,7 @@ class EcdfQuestion(Question):
     def _check(self) -> None:
         _require_closed(self.domain, "above")
         if self.smooth is not None:
-            _validate.choice("smooth", self.smooth, SMOOTHINGS)
+            checks.choice("smooth", self.smooth, SMOOTHINGS)
 
     @cached_property
     def planned(self) -> Mechanism:
@@ -233,7 +236,7 @@ class EcdfQuestion(Question):
             mechanism=self.mechanism,
             objective=self.objective,
         )
-        _check_smoothing(planned, self.smooth)
+        check_smoothing(planned, self.smooth)
         return planned
 
     def _statistic(self, records: Records) -> IntArray:
@@ -285,7 +288,7 @@ class RocQuestion(Question):
         if not self.domain.labelled:
             raise ValueError("a ROC curve needs a labelled domain")
         if self.smooth is not None:
-            _validate.choice("smooth", self.smooth, SMOOTHINGS)
+            checks.choice("smooth", self.smooth, SMOOTHINGS)
 
     @cached_property
     def planned(self) -> Mechanism:
@@ -354,7 +357,7 @@ class HistogramQuestion(Question):
 
     def _check(self) -> None:
         _require_closed(self.domain, "below")
-        _validate.choice("noise", self.noise, ("cumulative", "independent"))
+        checks.choice("noise", self.noise, ("cumulative", "independent"))
 
     @cached_property
     def planned(self) -> Mechanism:

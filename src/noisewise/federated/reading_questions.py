@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noisewise import checks
 from noisewise.federated.calibration_question import GroupSumsQuestion
 from noisewise.federated.domain import Domain
 from noisewise.federated.protected import Protected
@@ -14,7 +15,6 @@ from noisewise.federated.questions import (
     Question,
     RocQuestion,
 )
-from noisewise.privacy import _validate
 
 __all__ = ["question_from_dict"]
 
@@ -26,7 +26,7 @@ def question_from_dict(fields: Mapping[str, Any]) -> Question:
         for question in (EcdfQuestion, RocQuestion, HistogramQuestion, GroupSumsQuestion)
     }
     values = dict(fields)
-    kind = _validate.choice("kind", values.pop("kind", None), kinds)
+    kind = checks.choice("kind", values.pop("kind", None), kinds)
     unknown = set(values) - set(kinds[kind].__dataclass_fields__)
     if unknown:
         raise ValueError(f"a question of kind {kind!r} has no fields {sorted(unknown)}")
@@ -36,7 +36,7 @@ def question_from_dict(fields: Mapping[str, Any]) -> Question:
     if "protects" in values:
         values["protects"] = Protected.from_dict(values["protects"])
     if "cuts" in values:
-        values["cuts"] = tuple(_validate.finite("cuts", cut) for cut in values["cuts"])
+        values["cuts"] = tuple(checks.finite("cuts", cut) for cut in values["cuts"])
     try:
         question: Question = kinds[kind](**values)
     except TypeError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from noisewise.ecdf.mechanisms.protocol import IntArray, Mechanism
+from noisewise.ecdf import Mechanism
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.threat import ThreatModel
 
 __all__ = ["Sums"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from noisewise.privacy.statement_texts import NOT_SOUND
+from noisewise.privacy import NOT_SOUND
 
 __all__ = ["NOISELESS", "ThreatModel"]
 

@@ -14,7 +14,7 @@ import contextlib
 import torch
 from torch import nn
 
-from noisewise.bounds.graph import Graph, trace
+from noisewise.bounds import Graph, trace
 from noisewise.gradients.batches import Part
 from noisewise.gradients.buffers import Buffers
 from noisewise.gradients.chance import Chance

@@ -13,16 +13,17 @@ import itertools
 import random
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
+from noisewise.gradients.doors import handing_over, unseen_code
 from noisewise.gradients.reach import LONGEST, MISSING, Space, spaces
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Attributes", "HeldAttributes"]
 
@@ -39,8 +40,47 @@ _ITERATORS: tuple[type, ...] = (
     type(iter(())),
     enumerate,
 )
+#: Code and modules, which nobody exchanges from step to step, and numbers.
+_LASTING = (
+    np.generic,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    nn.Module,
+)
 #: Entries of an array that is state.
 _ENTRIES = 2**16
+
+
+class _Look:
+    """One space as it was.
+
+    Attributes
+    ----------
+    values : list
+        Where it is, under which name, and what it was.
+    count : int
+        How many names there were.
+    mark : list or None
+        As of the space, where nothing in it can change but by another object in its place.
+    """
+
+    __slots__ = ("count", "mark", "space", "values")
+
+    def __init__(self, space: Space) -> None:
+        mark, items = space.mark(), space.items()
+        self.space, self.count = space, len(items)
+        self.values = [(space, n, _held(value)) for n, value in items if _can_be_kept(value)]
+        fixed = mark is not None and all(_is_fixed(value) for _, value in items)
+        self.mark = mark if fixed else None
+
+    def is_same(self) -> bool:
+        """Whether everything is still there, and could not change."""
+        if self.mark is None:
+            return False
+        now = self.space.mark()
+        return now is not None and len(now) == len(self.mark) and all(map(is_, now, self.mark))
 
 
 class HeldAttributes(NamedTuple):
@@ -48,14 +88,24 @@ class HeldAttributes(NamedTuple):
 
     Attributes
     ----------
-    values : list
-        Where it is, under which name, and what it was.
-    spaces : dict of int
-        Where all was looked at, and how many names were there; empty if only what moves was.
+    looks : list
+        Where all was looked at; empty if only what moves was.
+    alone : list
+        Where other values are, under which name, and what they were.
     """
 
-    values: list[tuple[Space, Any, Any]]
-    spaces: Mapping[int, int] = MappingProxyType({})
+    looks: list[_Look]
+    alone: list[tuple[Space, Any, Any]]
+
+    @property
+    def values(self) -> list[tuple[Space, Any, Any]]:
+        """All of them."""
+        return [*self.alone, *(value for look in self.looks for value in look.values)]
+
+    @property
+    def spaces(self) -> dict[int, int]:
+        """Where all was looked at, and how many names were there."""
+        return {look.space.key: look.count for look in self.looks}
 
 
 class Attributes:
@@ -63,15 +113,19 @@ class Attributes:
 
     def __init__(self, model: nn.Module, *others: Any) -> None:
         self._roots = (model, *(other for other in others if other is not None))
-        self._spaces: list[Space] | None = None
+        self._looks: list[_Look] | None = None
+        #: By what records could leave a run (`gradients/doors.py`).
+        self.handing = self.unseen = ""
         #: Values that a run changes, as far as runs were looked at.
         self.moving: dict[tuple[int, Any], Space] = {}
 
     def look(self) -> None:
         """Find out anew what the program reaches."""
-        self._spaces = [
-            space
-            for space in spaces(*self._roots)
+        reached = spaces(*self._roots)
+        self.handing, self.unseen = handing_over(reached), unseen_code(reached)
+        self._looks = [
+            _Look(space)
+            for space in reached
             if not (isinstance(space.owner, (list, dict)) and _can_be_kept(space.owner))
         ]
 
@@ -79,19 +133,17 @@ class Attributes:
         """All of them as they are, or those that move."""
         if moving_only:
             moving = ((space, name, space.get(name)) for (_, name), space in self.moving.items())
-            return HeldAttributes([(s, n, _held(v)) for s, n, v in moving if _can_be_kept(v)])
-        if self._spaces is None:
+            return HeldAttributes([], [(s, n, _held(v)) for s, n, v in moving if _can_be_kept(v)])
+        if self._looks is None:
             self.look()
-        assert self._spaces is not None
-        held, counts = [], {}
-        for space in self._spaces:
-            items = space.items()
-            counts[space.key] = len(items)
-            held += [(space, n, _held(value)) for n, value in items if _can_be_kept(value)]
-        return HeldAttributes(held, counts)
+        assert self._looks is not None
+        # Most of it stays as it is from step to step, and is asked for at every one.
+        self._looks = [look if look.is_same() else _Look(look.space) for look in self._looks]
+        return HeldAttributes(self._looks, [])
 
     def learn(self, before: HeldAttributes) -> None:
         """Note which values have changed since, and which are new."""
+        before = _perhaps_changed(before)
         known: dict[int, tuple[Space, dict[Any, Any]]] = {}
         for space, name, value in before.values:
             # Listing names takes longer than looking at one, and this is asked at every step.
@@ -113,6 +165,7 @@ class Attributes:
 
         A plain value that has become something else (a cache that was filled) is left alone.
         """
+        before = _perhaps_changed(before)
         for space, name, value in before.values:
             now = space.get(name)
             if value is MISSING:
@@ -130,21 +183,23 @@ class Attributes:
         """
         found: list[tuple[Space, Any]] = []
         grown = [
-            (space, items)
-            for space in self._spaces or ()
-            if space.key in before.spaces
-            and before.spaces[space.key] != len(items := space.items())
+            (look, items) for look in before.looks if look.count != len(items := look.space.items())
         ]
         known = {(space.key, name) for space, name, _ in before.values} if grown else set()
-        for space, items in grown:
+        for look, items in grown:
             new = [
-                (space, name)
+                (look.space, name)
                 for name, value in items
-                if (space.key, name) not in known and _is_new(value)
+                if (look.space.key, name) not in known and _is_new(value)
             ]
-            if len(new) == len(items) - before.spaces[space.key]:
+            if len(new) == len(items) - look.count:
                 found += new
         return found
+
+
+def _perhaps_changed(before: HeldAttributes) -> HeldAttributes:
+    """Without the spaces in which everything is as it was."""
+    return before._replace(looks=[look for look in before.looks if not look.is_same()])
 
 
 def _is_new(value: Any) -> bool:
@@ -241,6 +296,17 @@ def _can_be_kept(value: Any) -> bool:
     if isinstance(value, _GENERATORS):
         return not isinstance(value, random.SystemRandom)
     return isinstance(value, (np.generic, types.GeneratorType, *_ITERATORS))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether it says the same as long as it is there, and may be kept there by a list of ours.
+
+    A tensor or an object of the program's own may not: what a program lets go of must be gone.
+    """
+    kind: Any = value.__class__
+    if kind in _SIMPLE or kind in _SAID or isinstance(value, _LASTING):
+        return True
+    return kind in _FIXED and all(part.__class__ in _SIMPLE for part in value)
 
 
 def _held(value: Any) -> Any:

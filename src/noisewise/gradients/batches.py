@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -12,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from noisewise.separation import same_bits
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError, same_bits
 
 __all__ = [
     "Part",
@@ -164,9 +164,9 @@ class Part(NamedTuple):
         What fills a unit up are copies of its own first row: lengths of its factors are measured
         together, and must not depend on anybody else's.
         """
-        taken = places >= 0
         valid, chosen = None, places
-        if not bool(taken.all()):
+        if places.amin().item() < 0:
+            taken = places >= 0
             first = places.reshape(-1, each)[:, 0].repeat_interleave(each)
             spare = torch.where(first >= 0, first, places.amax())
             valid, chosen = taken, torch.where(taken, places, spare)
@@ -174,7 +174,8 @@ class Part(NamedTuple):
         def leaf(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            return value.index_select(0, chosen.to(value.device))
+            index = chosen if value.device.type == "cpu" else chosen.to(value.device)
+            return value.index_select(0, index)
 
         plain = isinstance(x, Tensor) and isinstance(y, Tensor)
         inputs, targets = (leaf(x), leaf(y)) if plain else pytree.tree_map(leaf, (x, y))
@@ -275,7 +276,10 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
             # A sum is not finite if an entry is not, nor if it overflows: such a record would
             # have no finite gradient either. One pass, nothing stored.
             kind = torch.promote_types(value.dtype, torch.float32)
-            part = torch.isfinite(value.reshape(rows, -1).sum(1, dtype=kind))
+            sums = value.reshape(rows, -1).sum(1, dtype=kind)
+            if sums.device.type == "cpu" and math.isfinite(sums.sum().item()):
+                continue  # as nearly always: then all of them are
+            part = torch.isfinite(sums)
             kept = part if kept is None else kept & part
     if kept is None:
         device = next(t.device for t in pytree.tree_leaves(x) if isinstance(t, Tensor))

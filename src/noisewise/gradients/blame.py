@@ -23,8 +23,7 @@ from noisewise.gradients.chance import Chance
 from noisewise.gradients.interception import Following, Interception
 from noisewise.gradients.marking import tensors
 from noisewise.gradients.models import call_model
-from noisewise.separation import Outside, Path
-from noisewise.separation.origin import calling_line, defined_at, is_anybodys, place
+from noisewise.separation import Outside, Path, calling_line, defined_at, is_anybodys, place
 
 __all__ = ["Blame"]
 

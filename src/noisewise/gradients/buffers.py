@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from noisewise.gradients.attributes import Attributes, HeldAttributes
+from noisewise.gradients.census import Census
 from noisewise.gradients.reach import MISSING
-from noisewise.separation import Content
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import storage_key
+from noisewise.separation import Content, RefusedError, storage_key
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 __all__ = ["Buffers", "Held", "Stage"]
 
@@ -33,36 +35,43 @@ class Held(NamedTuple):
 class _Memory:
     """Where parameters and buffers lie, and what torch counted; what numpy shares is copied."""
 
-    def __init__(self, model: nn.Module) -> None:
-        named = [*model.named_parameters(), *model.named_buffers()]
-        self._named = [(name, t) for name, t in named if _is_plain(t)]
-        self._parameters = [t for t in model.parameters() if _is_plain(t)]
-        self._lying = [t.data_ptr() for t in self._parameters]
-        self._versions = [t._version for t in self._parameters]
+    def __init__(self, model: nn.Module, census: Census) -> None:
+        self._model = model
+        modules = census.modules()
+        parameters = [p for m in modules for p in m._parameters.values() if _is_plain(p)]
+        buffers = [b for m in modules if m._buffers for b in m._buffers.values() if _is_plain(b)]
+        self._parameters = [(p, p.data_ptr(), p._version) for p in parameters]
         self._shared = [
-            (name, t, t._version, Content(t))
-            for name, t in self._named
+            (t, t._version, Content(t))
+            for t in (*parameters, *buffers)
             if not t.untyped_storage().resizable()
         ]
 
     def changed(self) -> str | None:
         """Name of a parameter that was written or exchanged since; None if there is none."""
-        pairs = zip(self._parameters, self._lying, self._versions, strict=True)
-        for parameter, place, version in pairs:
+        for parameter, place, version in self._parameters:
             if parameter.data_ptr() != place or parameter._version != version:
                 return self._name(parameter)
-        for name, tensor, version, content in self._shared:
+        for tensor, version, content in self._shared:
             if tensor._version == version and not content.holds(tensor):
-                return name
+                return self._name(tensor)
         return None
 
     def _name(self, tensor: Tensor) -> str:
-        return next(name for name, t in self._named if t is tensor)
+        named = (*self._model.named_parameters(), *self._model.named_buffers())
+        return next((name for name, t in named if t is tensor), "a parameter that was removed")
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-    return plain and tensor.layout == torch.strided and tensor.device.type != "meta"
+_DISPATCH = Tensor.__torch_dispatch__
+
+
+def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return (
+        tensor is not None
+        and type(tensor).__torch_dispatch__ is _DISPATCH
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+    )
 
 
 def written(name: str) -> tuple[str, str]:
@@ -89,6 +98,7 @@ class Buffers:
 
     def __init__(self, model: nn.Module, *others: Any) -> None:
         self.model = model
+        self.census = Census(model)
         self.attributes = Attributes(model, *others)
         self.moving: set[tuple[nn.Module, str]] = set()
         #: Of these, those that were written in ways which torch does not count.
@@ -130,10 +140,11 @@ class Buffers:
                 )
 
     def _all(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        for module in self.model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    yield module, name, buffer
+        for module in self.census.modules():
+            if module._buffers:
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        yield module, name, buffer
 
     def remember(self) -> Held:
         """All state as it is."""
@@ -167,7 +178,7 @@ class Buffers:
         looked = before.attributes.spaces
         values += [(moving[key], key[1], MISSING) for key in new if key[0] in looked]
         buffers = [held for held in before.buffers if held[:2] in self.moving]
-        self.restore(Held(buffers, HeldAttributes(values)))
+        self.restore(Held(buffers, HeldAttributes([], values)))
 
     def write(self, keys: Mapping[int, str]) -> None:
         """Memory of the model that a watched run wrote, torch counted it or not, and where."""
@@ -217,7 +228,7 @@ class Stage:
         self.start = held
         self._count = buffers.count
         self._ended = self._outgrew = False
-        self._memory = _Memory(buffers.model)
+        self._memory = _Memory(buffers.model, buffers.census)
 
     @property
     def outgrown(self) -> bool:
@@ -231,26 +242,46 @@ class Stage:
             self._buffers.current = None
             self._outgrew, self._ended = self.outgrown, True
 
-    def _require_parameters(self) -> None:
+    def require_parameters(self) -> None:
         """Refuse a program that writes or exchanges its parameters while it runs."""
         name = self._memory.changed()
         if name is not None:
-            now = _Memory(self._buffers.model)
+            now = _Memory(self._buffers.model, self._buffers.census)
             line = self._buffers.line_that(lambda: now.changed() is not None)
             raise RefusedError(*written(name), line)
 
-    @contextlib.contextmanager
-    def piece(self) -> Iterator[None]:
+    def piece(self) -> _Turn:
         """One piece."""
-        if self._first or not self._buffers.count:
-            self._first = False
-            yield
-            self._require_parameters()
-            return
+        returns = not self._first and self._buffers.count > 0
+        self._first = False
+        return _Turn(self, returns)
+
+    def forth(self) -> Held:
+        """State is that of the first piece; returns what it was."""
         after = self._buffers.moved()
         self._buffers.restore_moving(self.start)
+        return after
+
+    def back(self, after: Held) -> None:
+        """State is what the first piece left."""
+        self._buffers.restore(after)
+
+
+class _Turn:
+    """A piece of a stage, after which state is what the first one left."""
+
+    __slots__ = ("_after", "_returns", "_stage")
+
+    def __init__(self, stage: Stage, returns: bool) -> None:
+        self._stage, self._returns = stage, returns
+
+    def __enter__(self) -> None:
+        self._after = self._stage.forth() if self._returns else None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            yield
-            self._require_parameters()
+            if kind is None:
+                self._stage.require_parameters()
         finally:
-            self._buffers.restore(after)
+            if self._after is not None:
+                self._stage.back(self._after)

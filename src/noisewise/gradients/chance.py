@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from noisewise.separation.draws import Draws
+from noisewise.separation import Draws
 
 __all__ = ["Chance"]
 
@@ -47,10 +47,10 @@ class _Python:
     """Python's generator, by its memory."""
 
     def __init__(self, generator: random.Random) -> None:
-        self._generator = generator
+        self._generator, self._address = generator, id(generator) + _HEADER
 
     def read(self) -> Any:
-        memory = ctypes.string_at(id(self._generator) + _HEADER, _PYTHONS.size)
+        memory = ctypes.string_at(self._address, _PYTHONS.size)
         return memory, self._generator.gauss_next  # type: ignore[attr-defined]
 
     def write(self, state: Any) -> None:
@@ -74,13 +74,14 @@ class _Numpy:
 
     def __init__(self, generator: np.random.RandomState) -> None:
         self._generator, self._asked = generator, _AskedNumpy(generator)
+        self._address = id(generator) + _HEADER
         self._size = type(generator).__basicsize__ - _HEADER
 
     def read(self) -> Any:
         bits: Any = self._generator._bit_generator
         if type(bits) is not np.random.MT19937:
             return self._asked.read()
-        own = ctypes.string_at(id(self._generator) + _HEADER, self._size)
+        own = ctypes.string_at(self._address, self._size)
         return own, ctypes.string_at(bits.ctypes.state_address, _TWISTER.size)
 
     def write(self, state: Any) -> None:
@@ -156,7 +157,8 @@ class Chance:
 
     def __init__(self, device: torch.device) -> None:
         self._host = torch.default_generator.get_state()
-        self._python, self._numpy = (access.read() for access in _SHARED)
+        python, numpy = _SHARED
+        self._python, self._numpy = python.read(), numpy.read()
         self._device = device if device.type == "cuda" else None
         self._state = None if self._device is None else torch.cuda.get_rng_state(self._device)
 
@@ -172,5 +174,5 @@ class Chance:
     @property
     def is_unseen(self) -> bool:
         """Whether Python or numpy have drawn since, which no tensor shows."""
-        now = tuple(access.read() for access in _SHARED)
-        return (self._python, self._numpy) != now
+        python, numpy = _SHARED
+        return bool(self._python != python.read() or self._numpy != numpy.read())

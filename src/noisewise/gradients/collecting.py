@@ -58,7 +58,9 @@ class Collection:
             self._norms.setdefault(name, []).append(part.counting_units(values))
         owners = part.places if part.owners is None else part.owners
         self._owners.append(owners if part.valid is None else owners[owners >= 0])
-        self.nonfinite = self.nonfinite + piece.bad()
+        bad = piece.bad()
+        if bad is not None:
+            self.nonfinite = self.nonfinite + bad
 
     def _bound(self, part: Part) -> None:
         """Bound one unit by the norm of its whole gradient, in float64."""
@@ -89,7 +91,10 @@ class Collection:
         """What was measured of every unit, in their order."""
         if not self._norms:
             return {}
-        joined = {name: torch.cat(parts).to(kind) for name, parts in self._norms.items()}
+        joined = {
+            name: (parts[0] if len(parts) == 1 else torch.cat(parts)).to(kind)
+            for name, parts in self._norms.items()
+        }
         if self._ordered:
             return joined
         order = torch.cat(self._owners).argsort()

@@ -14,8 +14,7 @@ from noisewise.gradients.detours import PiecesDifferError, PlacesMatterError
 from noisewise.gradients.piece import Piece
 from noisewise.gradients.slots import KINDS, TRIALS, Difference, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, Wiring
-from noisewise.separation import Proof
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import Proof, RefusedError
 
 __all__ = ["Comparing", "Start"]
 

@@ -13,23 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.gradients.batches import count_records, leading
 from noisewise.gradients.combinations import PerLayer, Schedule
 from noisewise.gradients.estimators import Estimator
 from noisewise.gradients.open_batch import OpenBatch
 from noisewise.gradients.places import by_content
+from noisewise.gradients.sizing import PIECE
 from noisewise.gradients.summation import Summation
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces, units_by_content
 from noisewise.gradients.units import WITHIN
-from noisewise.privacy import _validate
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import unit_codes
 
-__all__ = ["PIECE", "GradientEngine", "bounded_sum"]
-
-#: Records of a piece where nothing is known of the batches to come. A constant, since a number
-#: taken from the batch would tell model and loss how many records it has.
-PIECE = 32
+__all__ = ["GradientEngine", "bounded_sum"]
 
 
 def bounded_sum(
@@ -89,11 +86,11 @@ def bounded_sum(
     >>> result.groups[0].names, result.groups[0].sensitivity
     (('weight', 'bias'), 1.001)
     """
-    chunk = _validate.integer("chunk", chunk, minimum=1)
+    chunk = checks.integer("chunk", chunk, minimum=1)
     if units is None:
         return _InPlace(model, loss, gradients, views=views, chunk=chunk).sum(x, y)
     codes = torch.from_numpy(unit_codes(units, count_records(x, y)))
-    _validate.choice("within", within, WITHIN)
+    checks.choice("within", within, WITHIN)
     engine = _InPlace(model, loss, gradients, views=views, chunk=chunk, within=within)
     return engine.sum(x, y, codes)
 

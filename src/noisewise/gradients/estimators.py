@@ -15,16 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients.grouping import GROUPINGS, GroupSpec, by_layer, partition
 from noisewise.gradients.registry import register
-from noisewise.gradients.rules import RULES, SMALLEST, clip_scale, formula, is_elementwise
-from noisewise.privacy import _validate
+from noisewise.gradients.rules import (
+    RULES,
+    SMALLEST,
+    Clip as ClipRule,
+    clip_scale,
+    formula,
+    is_elementwise,
+)
 
 __all__ = [
     "BatchMaxScaled",
@@ -34,7 +41,9 @@ __all__ = [
     "InputScaled",
     "Lipschitz",
     "Propagated",
+    "clips",
     "factors_of",
+    "keeps_its_word",
 ]
 
 Clip = float | Mapping[str, float] | Sequence[float]
@@ -72,7 +81,7 @@ _LONGEST = 1e30
 
 
 def _threshold(name: str, value: float) -> float:
-    value = _validate.positive(name, value)
+    value = checks.positive(name, value)
     if value > _LONGEST:
         raise ValueError(
             f"{name} must be at most {_LONGEST:g}, got {value:g}: sums of such gradients overflow"
@@ -148,9 +157,9 @@ class Clipped:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", _check_clip(self.clip))
         if isinstance(self.per, str):
-            _validate.choice("per", self.per, GROUPINGS)
-        _validate.choice("rule", self.rule, tuple(RULES))
-        _validate.positive("gamma", self.gamma)
+            checks.choice("per", self.per, GROUPINGS)
+        checks.choice("rule", self.rule, tuple(RULES))
+        checks.positive("gamma", self.gamma)
 
     def groups(self, parameters: Mapping[str, int]) -> tuple[GroupSpec, ...]:
         """Partition by `per`."""
@@ -218,13 +227,11 @@ class Lipschitz:
 
     def __post_init__(self) -> None:
         if self.loss_clip is not None:
-            object.__setattr__(self, "loss_clip", _validate.positive("loss_clip", self.loss_clip))
+            object.__setattr__(self, "loss_clip", checks.positive("loss_clip", self.loss_clip))
         if self.input_norm is not None:
-            object.__setattr__(
-                self, "input_norm", _validate.positive("input_norm", self.input_norm)
-            )
+            object.__setattr__(self, "input_norm", checks.positive("input_norm", self.input_norm))
         if self.knee is not None:
-            object.__setattr__(self, "knee", _validate.positive("knee", self.knee))
+            object.__setattr__(self, "knee", checks.positive("knee", self.knee))
 
     def limits(self, groups: Sequence[GroupSpec]) -> tuple[float, ...]:
         """Refuse: they depend on the model's weights."""
@@ -359,6 +366,19 @@ class BatchMaxScaled(Lipschitz):
         return (1.0 / finite.amax().clamp_min(SMALLEST)).expand_as(measure)
 
 
+def keeps_its_word(estimator: Any) -> bool:
+    """Whether limits and factors are formulas of this module, the same at every step."""
+    return type(estimator) in (Clipped, Factored) and is_elementwise(
+        getattr(estimator, "rule", "clip")
+    )
+
+
+def clips(estimator: Any) -> bool:
+    """Whether factors are those of the rule ``clip``."""
+    kind = type(estimator)
+    return kind is Factored or (kind is Clipped and RULES[estimator.rule] is ClipRule)
+
+
 def factors_of(
     estimator: Estimator, limit: float, device: torch.device | str = "cpu"
 ) -> Callable[[Tensor], Tensor]:
@@ -368,9 +388,7 @@ def factors_of(
     whatever it does to it, the measure stays what it was. One that claims no soundness, for study,
     may look at all records.
     """
-    kind = type(estimator)
-    measured = kind in (Clipped, Factored) and is_elementwise(getattr(estimator, "rule", "clip"))
-    if measured or kind in (InputScaled, Propagated):
+    if keeps_its_word(estimator) or type(estimator) in (InputScaled, Propagated):
         return lambda measure: estimator.scale(measure, limit)
     if not estimator.sound:
         return lambda measure: estimator.scale(measure.clone(), limit)

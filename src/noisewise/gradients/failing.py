@@ -27,7 +27,7 @@ from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.places import in_order
 from noisewise.gradients.slots import KINDS, one_record_everywhere
 from noisewise.gradients.wiring import OffPathError, RelayoutError
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Failing"]
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack as _dispatch_modes
-from torch._C import _len_torch_function_stack as _function_modes
+from torch._C import (
+    _len_torch_dispatch_stack as _dispatch_modes,
+    _len_torch_function_stack as _function_modes,
+)
 from torch.overrides import _get_current_function_mode_stack as _all_function_modes
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _all_dispatch_modes
 
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Shadow
+from noisewise.separation import RefusedError, Shadow
 
 __all__ = ["require_known", "require_no_modes"]
 

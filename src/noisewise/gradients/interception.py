@@ -33,8 +33,7 @@ from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
-from noisewise.separation import GENERAL, Path
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import GENERAL, Path, RefusedError
 
 __all__ = [
     "FallbackWarning",
@@ -74,6 +73,9 @@ class _Mode(TorchFunctionMode):
         tape, path = owner.tape, owner.path
         if types and path is not None:
             path.require_plain(types)
+        way: int | None = None
+        if path is not None and (path.digest in path.drawing or path.learning):
+            way = path.begin_draw()
         try:
             if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
                 result = GENERAL.get(func, func)(*args, **kwargs)
@@ -86,6 +88,8 @@ class _Mode(TorchFunctionMode):
                 path.fail(func, args, kwargs, error)
             raise
         if path is not None:
+            if way is not None:
+                path.end_draw(way)
             path.note(func, args, kwargs, result)
         return result
 
@@ -111,16 +115,21 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        path = self.path
         if types:
-            self.path.require_plain(types)
+            path.require_plain(types)
+        draws = path.digest in path.drawing or path.learning
+        way = path.begin_draw() if draws else None
         try:
             result = GENERAL.get(func, func)(*args, **(kwargs or {}))
         except (Detour, NoisewiseError):
             raise
         except Exception as error:
-            self.path.fail(func, args, kwargs, error)
+            path.fail(func, args, kwargs, error)
             raise
-        self.path.note(func, args, kwargs, result)
+        if way is not None:
+            path.end_draw(way)
+        path.note(func, args, kwargs, result)
         return result
 
 
@@ -179,12 +188,12 @@ class Interception:
 
     def versions(self) -> list[tuple[Tensor | None, int]]:
         """The buffers as they are now, and how often they were written."""
-        held = [b for buffers in self._buffers for b in buffers.values()]
+        held = [b for buffers in self._buffers if buffers for b in buffers.values()]
         return [(b, 0 if b is None or b.is_inference() else b._version) for b in held]
 
     def known(self) -> Container[int]:
         """Identities of the model's parameters and buffers as they are now."""
-        held = [b for buffers in self._buffers for b in buffers.values()]
+        held = [b for buffers in self._buffers if buffers for b in buffers.values()]
         if all(id(b) in self._constants for b in held):
             return self._constants
         return self._constants | set(map(id, held))

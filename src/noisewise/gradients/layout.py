@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noisewise.separation import is_mixed
-from noisewise.separation.shadow import Shadow
+from noisewise.separation import Shadow, is_mixed
 
 __all__ = [
     "CONSTANT",

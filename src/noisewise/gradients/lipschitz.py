@@ -15,18 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.arithmetic import hypotenuse, total
-from noisewise.bounds.cache import NormCache
-from noisewise.bounds.certificate import bounds_its_input
-from noisewise.bounds.graph import Graph, trace
-from noisewise.bounds.improvements import Improvements
-from noisewise.bounds.losses import loss_rule_for
-from noisewise.bounds.norms.lengths import row_norms
-from noisewise.bounds.propagation import Propagation, propagate, uses_of
+from noisewise.arithmetic import hypotenuse, total
+from noisewise.bounds import (
+    Graph,
+    Improvements,
+    NormCache,
+    Propagation,
+    bounds_its_input,
+    loss_rule_for,
+    propagate,
+    trace,
+    uses_of,
+)
+from noisewise.bounds.norms import row_norms
 from noisewise.gradients.contractions.rounding import SLACK, propagated_slack
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Gate", "LipschitzBounds", "Way", "changed", "shortened"]
 

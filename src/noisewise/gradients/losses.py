@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds.losses import loss_rule_for
+from noisewise.bounds import loss_rule_for
 from noisewise.errors import UnsupportedModelError
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["check_losses", "record_losses"]
 

@@ -12,8 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from noisewise.separation.origin import defined_at
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError, defined_at
 
 __all__ = ["call_model", "check_gradients", "check_hooks", "check_modules", "undisturbed"]
 

@@ -23,12 +23,12 @@ from noisewise.gradients.piece import Piece, Selection
 from noisewise.gradients.sums import BoundedSum
 from noisewise.gradients.unit_places import UnitPlaces
 from noisewise.gradients.wiring import OffPathError, RelayoutError
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 if TYPE_CHECKING:
     from noisewise.gradients.summation import Summation
 
-__all__ = ["OpenBatch", "selection", "withheld"]
+__all__ = ["OpenBatch", "selection_of", "withheld"]
 
 
 #: Nobody but a loss scaler multiplies a mean loss by so much.
@@ -178,7 +178,7 @@ class OpenBatch:
 
     def loss(self, chosen: Any, y: Any) -> Tensor:
         """Mean loss; `chosen` is the output or tensors taken from it."""
-        self._select = selection(self.leaves, chosen)
+        self._select = selection_of(self.leaves, chosen)
         values = []
         self.y = y
         self.owner.whole = self.x, y
@@ -290,7 +290,7 @@ class OpenBatch:
         self.pieces, self.parts, self.leaves = [], [], []
 
 
-def selection(leaves: Sequence[Any], chosen: Any) -> Selection | None:
+def selection_of(leaves: Sequence[Any], chosen: Any) -> Selection | None:
     """How the loss's argument is taken from the output: whole tensors, or parts of rows."""
     wanted, structure = pytree.tree_flatten(chosen)
     takes = [_taken(leaves, value) for value in wanted]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils import _pytree as pytree
 
+from noisewise.bounds.norms import is_full
 from noisewise.gradients.batches import augmented, finite_records, fold_views, signature
 from noisewise.gradients.combinations import propagating
 from noisewise.gradients.compiled import as_written
@@ -32,6 +33,10 @@ from noisewise.gradients.tape import Factors, Tape
 from noisewise.gradients.wiring import Wiring
 from noisewise.gradients.withheld import no_values, without_values
 from noisewise.separation import (
+    ESCAPED,
+    FOREIGN,
+    RAISING,
+    Cell,
     Finding,
     Leaks,
     Path,
@@ -42,11 +47,12 @@ from noisewise.separation import (
     is_mixed,
     noticing_backward_code,
     noticing_threads,
+    place,
 )
-from noisewise.separation.proof import ESCAPED, FOREIGN, RAISING
-from noisewise.separation.shadow import Cell
 
 __all__ = ["Piece", "Selection"]
+
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 #: From what the model returned (as a structure of tensors) to what the loss is given.
 Selection = Callable[[Any], Any]
@@ -149,7 +155,8 @@ class Piece:
         self.losses: Tensor | None = None
         self.gate: Gate | None = None
         self.kept: Tensor
-        self.shares: Tensor
+        #: What every row counts; None if that is one.
+        self.shares: Tensor | None = None
         self.findings: list[Finding] = []
         #: Results without records that were alive after a moment of a watched run.
         self._public: dict[int, Cell | None] = {}
@@ -174,9 +181,11 @@ class Piece:
         """Run the model."""
         with self._following():
             x = self._inputs()
-            with self._handling():
+            self.interception.active = True
+            with self.interception.mode:
                 model = partial(call_model, self.program)
                 output = without_values(self.path, "the model", model, x)
+            self.interception.active = False
             if self.bounded is not None:
                 self.entering = tuple(x.shape[1:]), x.dtype
                 self.way = self.path.digest, self.path.floats
@@ -197,7 +206,7 @@ class Piece:
             if select is not None:
                 with Following(self.path):
                     chosen = select(chosen)
-            self.path.hand_over(pytree.tree_leaves(chosen))
+            self.path.hand_over((chosen,) if _is_one(chosen) else pytree.tree_leaves(chosen))
             self.path.digest = hash((self.path.digest, signature(self.y)))
             self._name(self.y)
             y = self.y
@@ -207,9 +216,11 @@ class Piece:
             leaf = chosen if bounded is None else chosen.detach().requires_grad_()
             if bounded is not None:
                 self._name(leaf)
-            with torch.enable_grad(), self._handling():
+            self.interception.active = True
+            with torch.enable_grad(), self.interception.mode:
                 values = without_values(self.path, "the loss", self.losses_of, leaf, y)
-                losses = check_losses(values, rows)
+            self.interception.active = False
+            losses = check_losses(values, rows)
             self.path.hand_over((losses,))
             self._check_losses(losses)
             if self.watch is not None:
@@ -233,6 +244,8 @@ class Piece:
         self.tape.returning = True
         self.path.turn_back()
         assert losses is not None
+        # Nobody else's code runs in a bound backward pass, so it stays as it is.
+        self.tape.is_full = self.watch is None and is_full(self.tape.device)
         with self._following():
             if losses.requires_grad:
                 seeds = self.seeds(losses)
@@ -272,6 +285,8 @@ class Piece:
         """
         if self.bounded is not None:
             return self.kept.to(losses.dtype)
+        if self.shares is None:
+            return torch.full_like(losses, 1 / self.views, requires_grad=False)
         return self.shares.to(losses.dtype) / self.views
 
     @property
@@ -286,8 +301,15 @@ class Piece:
         computed = None if path.followed or watch is None else watch.trace.digest
         return path.digest, path.floats, path.followed, computed
 
-    def bad(self) -> Tensor:
-        """How many records counted zero because they were not finite."""
+    @property
+    def all_count(self) -> bool:
+        """Whether every record is known to count: nobody had to be asked a device for it."""
+        return self.shares is None and self.tape.nonfinite is None
+
+    def bad(self) -> Tensor | None:
+        """How many records counted zero because they were not finite; None: none of them."""
+        if self.all_count:
+            return None
         each = self.each if self.bounded is None else 1
         bad = ~self.kept.reshape(-1, each * self.views).any(1)
         found = self.tape.nonfinite
@@ -305,14 +327,14 @@ class Piece:
     def together(self) -> Iterator[None]:
         """Take the three moments of a bound piece without letting go in between."""
         bound = self.watch is None
-        with self._following() if bound else contextlib.nullcontext():
+        with self._following() if bound else _NOTHING:
             self._within = bound
             yield
             self._within = False
 
     def _following(self) -> contextlib.AbstractContextManager[None]:
         """Modules record on this piece's tape; a watched piece is watched."""
-        return contextlib.nullcontext() if self._within else self._followed()
+        return _NOTHING if self._within else self._followed()
 
     @contextlib.contextmanager
     def _followed(self) -> Iterator[None]:
@@ -330,15 +352,19 @@ class Piece:
                 if self.watch is None:
                     self.path.begin()
                     yield
+                    self.path.require_no_setting()
                 else:
                     with self.watch, Leaks(self.watch):
                         self.path.begin()
                         yield
-                now = interception.versions()
-                self.path.wrote(
-                    (before, after, version)
-                    for (before, version), (after, _) in zip(buffers, now, strict=True)
-                )
+                    if self.watch.random:
+                        self.watch.draws.begin(place)
+                if buffers:
+                    now = interception.versions()
+                    self.path.wrote(
+                        (before, after, version)
+                        for (before, version), (after, _) in zip(buffers, now, strict=True)
+                    )
         finally:
             interception.running = interception.active = False
             interception.path = None
@@ -348,14 +374,6 @@ class Piece:
         self.path.lose(what)
         if self.watch is not None:
             self.watch.notice(what)
-
-    @contextlib.contextmanager
-    def _handling(self) -> Iterator[None]:
-        """Uses of parameters go to the tape, and the path is noted."""
-        self.interception.active = True
-        with self.interception.mode:
-            yield
-        self.interception.active = False
 
     def _inputs(self) -> Any:
         """Augmented and folded inputs; rows of records that are not finite become zeros."""
@@ -371,15 +389,18 @@ class Piece:
             # Each row by itself: the library's own, and right whatever the rows hold.
             cleaned, self.kept = finite_records(x, self.views)
             self._carry(x, cleaned)
+            # On a CPU the very inputs say that all rows are finite.
+            whole = cleaned is x and self.kept.device.type == "cpu"
             if self.valid is not None:
-                self.kept = self.kept & self.valid.repeat_interleave(self.views)
+                self.kept, whole = self.kept & self.valid.repeat_interleave(self.views), False
             if self.barred is not None:
                 barred = self.barred.to(self.kept.device)
-                self.kept = self.kept & ~barred.repeat_interleave(self.views)
-            self.shares = self.kept.double()
-            if self.weights is not None:
+                self.kept, whole = self.kept & ~barred.repeat_interleave(self.views), False
+            if self.watch is not None or self.weights is not None or not whole:
+                self.shares = self.kept.double()
+            if self.shares is not None and self.weights is not None:
                 self.shares = self.shares * self.weights.repeat_interleave(self.views)
-            if self.watch is not None:
+            if self.watch is not None and self.shares is not None:
                 rows = torch.arange(len(self.kept))
                 self.watch.mark(self.kept, rows // self.views)
                 self.watch.mark(self.shares, rows // self.views)
@@ -453,7 +474,8 @@ class Piece:
         raising = [Finding(o.operation, o.place, RAISING) for o in watch.may_raise]
         # What is still alive afterwards, somebody else keeps: also the records themselves.
         self.x = self.y = None
-        self.kept, self.shares = self.kept.clone(), self.shares.clone()
+        self.kept = self.kept.clone()
+        self.shares = None if self.shares is None else self.shares.clone()
         kept = kept_by(model, watch.shadow)
         return Proof(
             mixed=tuple(dict.fromkeys((*self.findings, *self.tape.mixed, *raising))),
@@ -472,3 +494,8 @@ class Piece:
             ),
             records=self.records,
         )
+
+
+def _is_one(values: Any) -> bool:
+    """Whether a structure of tensors is a tensor by itself."""
+    return type(values) is Tensor

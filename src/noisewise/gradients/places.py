@@ -8,6 +8,7 @@ alike, records may stand in any order.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
 from typing import Any
@@ -21,9 +22,18 @@ __all__ = ["by_chance", "by_content", "in_order", "spread"]
 
 def in_order(records: int, size: int) -> list[Tensor]:
     """One record after the other; returns, piece by piece, the record in every slot, or -1."""
-    slots = torch.arange(-(-records // size) * size)
+    return list(_in_order(records, size) if records <= _SMALL else _cut(records, size))
+
+
+def _cut(records: int, size: int) -> tuple[Tensor, ...]:
+    slots = torch.arange(-(-records // size) * size, device="cpu")
     slots[records:] = -1
-    return [slots[start : start + size] for start in range(0, len(slots), size)]
+    return tuple(slots[start : start + size] for start in range(0, len(slots), size))
+
+
+#: Records of a batch whose places are remembered: nobody writes to them.
+_SMALL = 1024
+_in_order = functools.lru_cache(maxsize=256)(_cut)
 
 
 def by_chance(records: int, size: int) -> list[Tensor]:

@@ -11,8 +11,7 @@ from noisewise.gradients.batches import count_records
 from noisewise.gradients.engine import GradientEngine
 from noisewise.gradients.estimators import Clipped
 from noisewise.gradients.models import undisturbed
-from noisewise.separation import Finding, Proof
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import Finding, Proof, RefusedError
 
 __all__ = ["prove_apart"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import sys
 import types
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from noisewise.separation.origin import is_users
+from noisewise.separation import is_users
 
 __all__ = ["CONTAINERS", "MISSING", "Space", "spaces"]
 
@@ -41,7 +42,7 @@ _OF_MODULES = frozenset(name for name in vars(nn.Module()) if name.startswith("_
 class Space:
     """Names with values: those of an object, of a class, of a function, or global ones."""
 
-    __slots__ = ("_listed", "_remove", "_write", "key", "owner", "values")
+    __slots__ = ("_listed", "_mark", "_remove", "_write", "key", "owner", "values")
 
     def __init__(
         self,
@@ -50,9 +51,20 @@ class Space:
         listed: Callable[[], Iterator[tuple[Any, Any]]] | None = None,
         write: Callable[[Any, Any], None] | None = None,
         remove: Callable[[Any], Any] | None = None,
+        mark: Callable[[], list[Any]] | None = None,
     ) -> None:
         self.owner, self.values, self.key = owner, values, id(values)
         self._listed, self._write, self._remove = listed, write, remove
+        self._mark = mark
+
+    def mark(self) -> list[Any] | None:
+        """Names and values, or more: while all of them are the same objects, `items` are too.
+
+        None if nothing less than `items` tells.
+        """
+        if self._mark is not None:
+            return self._mark()
+        return None if self._listed is not None else [*self.values, *self.values.values()]
 
     def items(self) -> list[tuple[Any, Any]]:
         """Names and values as they are now."""
@@ -140,6 +152,7 @@ def _spaces_of(value: Any) -> Iterator[Space]:
             lambda: (item for item in own.items() if item[0] not in _OF_MODULES),
             own.__setitem__,
             lambda name: own.pop(name, None),
+            lambda: [*own, *own.values()],
         )
     elif isinstance(value, functools._lru_cache_wrapper):
         yield Space(value, vars(value))
@@ -198,7 +211,8 @@ def _of_class(kind: type) -> Space:
         if name in vars(kind):
             type.__delattr__(kind, name)
 
-    return Space(kind, kind, listed, write, remove)
+    names = vars(kind)
+    return Space(kind, kind, listed, write, remove, lambda: [*names, *names.values()])
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Space]:
@@ -227,7 +241,13 @@ def _of_globals(values: dict[str, Any], named: tuple[str, ...]) -> Space:
     def listed() -> Iterator[tuple[Any, Any]]:
         return ((name, values[name]) for name in named if name in values)
 
-    return Space(None, values, listed, values.__setitem__, lambda name: values.pop(name, None))
+    def mark() -> list[Any]:
+        return list(map(values.get, named, itertools.repeat(MISSING)))
+
+    def remove(name: Any) -> None:
+        values.pop(name, None)
+
+    return Space(None, values, listed, values.__setitem__, remove, mark)
 
 
 def _of_cell(name: Any, cell: Any) -> Space:
@@ -240,7 +260,10 @@ def _of_cell(name: Any, cell: Any) -> Space:
     def write(_: Any, value: Any) -> None:
         cell.cell_contents = value
 
-    return Space(cell, cell, listed, write)
+    def mark() -> list[Any]:
+        return [value for _, value in listed()]
+
+    return Space(cell, cell, listed, write, mark=mark)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from noisewise.privacy import _validate
+from noisewise import checks
 
-__all__ = ["GRADIENT_RULES", "About", "register", "rule_named", "words"]
+__all__ = ["GRADIENT_RULES", "About", "register", "rule_named", "rule_words"]
 
 Kind = TypeVar("Kind", bound=type[Any])
 
@@ -55,7 +55,7 @@ def register(
     """Enter a rule into the registry, with what :class:`About` holds."""
 
     def enter(kind: Kind) -> Kind:
-        taken = [word for word in presets or {} if word in words()]
+        taken = [word for word in presets or {} if word in rule_words()]
         if kind.__name__ in GRADIENT_RULES or taken:
             raise ValueError(f"there is a gradient rule called {[kind.__name__, *taken]}")
         GRADIENT_RULES[kind.__name__] = About(kind=kind, presets=presets or {}, **told)
@@ -64,12 +64,12 @@ def register(
     return enter
 
 
-def words() -> dict[str, type[Any]]:
+def rule_words() -> dict[str, type[Any]]:
     """Every word for a rule, and the rule that it stands for."""
     return {word: about.kind for about in GRADIENT_RULES.values() for word in about.presets}
 
 
 def rule_named(word: str) -> Any:
     """Return the rule that a word stands for."""
-    kind = words()[_validate.choice("gradients", word, words())]
+    kind = rule_words()[checks.choice("gradients", word, rule_words())]
     return kind(**GRADIENT_RULES[kind.__name__].presets[word])

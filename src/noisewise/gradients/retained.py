@@ -16,10 +16,16 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from noisewise.separation import Finding, Path, Proof
-from noisewise.separation.before import private_memory, remember_private
-from noisewise.separation.proof import KEPT
-from noisewise.separation.shadow import Shadow, storage_key
+from noisewise.separation import (
+    KEPT,
+    Finding,
+    Path,
+    Proof,
+    Shadow,
+    private_memory,
+    remember_private,
+    storage_key,
+)
 
 __all__ = ["Lingering", "kept_by", "remember_kept"]
 
@@ -54,7 +60,8 @@ class Lingering:
         self._model = model
         self._batches = 0
         self._patience = _PATIENCE
-        self._waiting: list[tuple[int, StorageWeakRef]] = []
+        #: Since which batch, and torch's own weak references, which are ours to give back.
+        self._waiting: list[tuple[int, int]] = []
         self._require_clean()
 
     def _require_clean(self) -> None:
@@ -65,10 +72,7 @@ class Lingering:
 
     def note(self, path: Path, lasting: Container[int]) -> None:
         """A bound run is over; results with these numbers may stay."""
-        for key, number in path.alive():
-            storage = None if number in lasting else _storage_of(key)
-            if storage is not None:
-                self._waiting.append((self._batches, StorageWeakRef(storage)))  # type: ignore[no-untyped-call]
+        self._waiting += [(self._batches, key) for key in path.hand_on(lasting)]
 
     def require_gone(self, all_of_it: bool = False) -> None:
         """Refuse what somebody keeps, of all batches or of those that are some time ago."""
@@ -82,15 +86,31 @@ class Lingering:
         gc.collect()
         self._patience *= 1 if all_of_it else 2
         self._let_go()
-        kept = [held for since, held in self._waiting if since < due]
+        kept = [key for since, key in self._waiting if since < due]
         if kept:
-            remember_private((held.cdata, held) for held in kept)
-            keys = {held.cdata: "a later step" for held in kept}
+            storages = [(key, _storage_of(key)) for key in kept]
+            remember_private((k, StorageWeakRef(s)) for k, s in storages if s is not None)  # type: ignore[no-untyped-call]
+            keys = dict.fromkeys(kept, "a later step")
             raise Proof(state=tuple(_names(self._model, keys))).refusal()
 
     def _let_go(self) -> None:
         """Forget what is gone."""
-        self._waiting = [entry for entry in self._waiting if not entry[1].expired()]  # type: ignore[no-untyped-call]
+        if not self._waiting:
+            return
+        left = []
+        for since, key in self._waiting:
+            if _Memory._expired(key):
+                _Memory._free_weak_ref(key)
+            else:
+                left.append((since, key))
+        self._waiting = left
+
+    def __del__(self) -> None:
+        for _, key in self._waiting:
+            _Memory._free_weak_ref(key)
+
+
+_Memory: Any = UntypedStorage
 
 
 def _storage_of(key: int) -> UntypedStorage | None:

@@ -31,6 +31,7 @@ __all__ = [
     "SMALLEST",
     "Rule",
     "clip_scale",
+    "clipped",
     "formula",
     "held",
     "is_elementwise",
@@ -192,3 +193,9 @@ def held(factors: Tensor, norms: Tensor, limit: float) -> Tensor:
     allowed = limit / norms.clamp_min(SMALLEST)  # zero for an infinite norm
     cut = torch.minimum(factors.to(norms.dtype), allowed).clamp(0.0, LARGEST)
     return torch.where(cut >= LEAST, cut, 0.0)  # what is no number is not larger
+
+
+def clipped(norms: Tensor, limit: float) -> Tensor:
+    """Return `held` of the factors of `Clip`, to the bit: what is allowed, and at most one."""
+    cut = (limit / norms.clamp_min(SMALLEST)).clamp_max(1.0)
+    return torch.where(cut >= LEAST, cut, 0.0)

@@ -11,12 +11,13 @@ import contextlib
 import secrets
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.norms.precision import check_full_precision, full_float32
+from noisewise.bounds.norms import check_full_precision, full_float32
 from noisewise.errors import UnsupportedModelError
 from noisewise.gradients.agreeing import Agreeing
 from noisewise.gradients.batches import Part, signature
@@ -37,9 +38,17 @@ from noisewise.gradients.slots import Difference
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.vouched import compare_halves
 from noisewise.gradients.wiring import OffPathError, RelayoutError, Wiring
-from noisewise.separation import Path, Proof, Storages, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import Origin, storage_key
+from noisewise.separation import (
+    HANDED,
+    Finding,
+    Origin,
+    Path,
+    Proof,
+    RefusedError,
+    Storages,
+    storage_key,
+    storages,
+)
 
 __all__ = ["Runner", "WatchedWarning"]
 
@@ -65,6 +74,8 @@ class Runner(Comparing, Failing, Agreeing):
         What gives records their factors, for every group, in the batch under way.
     slacks : dict of str to float
         What rounding may take of the sensitivities of groups, where it is not the usual.
+    threads : int
+        With which torch computed when the batch under way began.
     random : bool
         Whether model, loss or augmentation drew anything.
     own_places : bool
@@ -86,6 +97,7 @@ class Runner(Comparing, Failing, Agreeing):
     whole: tuple[Any, Any] = (None, None)
     factors: Factors
     slacks: dict[str, float]
+    threads: int
     interception: Interception
     buffers: Buffers
     lingering: Lingering
@@ -251,14 +263,17 @@ class Runner(Comparing, Failing, Agreeing):
 
     def _judge(self, piece: Piece, wiring: Wiring) -> None:
         """Accept what is proven, or what the user vouches for."""
+        self.buffers.attributes.look()
         proof = piece.proof()
+        if handing := self.buffers.attributes.handing:
+            found = Finding(handing, self.defined() or "the program", HANDED)
+            proof = replace(proof, escapes=(*proof.escapes, found))
         if not proof.proven and not self.assume_apart:
             raise proof.refusal(self.defined())
         if self.proof is None or self.proof.proven:
             self.proof = proof
         if piece.watch is not None and not (self.looking or self.assumed):
             self.buffers.write(piece.watch.written)
-            self.buffers.attributes.look()
         if piece.watch is not None:
             self.random = self.random or piece.watch.random
             self._shifting = next(iter(piece.watch.shifting), self._shifting)
@@ -357,6 +372,10 @@ class Runner(Comparing, Failing, Agreeing):
         )
         if piece.watch is not None:
             piece.watch.comparing = not (self.looking or self.own_places)
+        if self.own_places:
+            piece.path.drawing = {}
+        if unseen := self.buffers.attributes.unseen:
+            piece.path.lose(unseen)
         if self._failed is not None or watched:
             piece.path.prefixes = set()
         return piece
@@ -372,8 +391,9 @@ class Runner(Comparing, Failing, Agreeing):
             check_full_precision(self._device().type, type(bounded).__name__)
         check_hooks(self.parameters)
         held = [(p, p.grad) for own in self._owned for p in own.values() if p is not None]
-        for parameter, _ in held:
-            parameter.grad = None
+        for parameter, gradient in held:
+            if gradient is not None:
+                parameter.grad = None
         try:
             with torch.enable_grad():
                 if forward_only:
@@ -393,7 +413,8 @@ class Runner(Comparing, Failing, Agreeing):
         finally:
             piece.close()
             for parameter, gradient in held:
-                parameter.grad = gradient
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
         return piece
 
     def accept_buffers(self) -> None:
@@ -424,6 +445,14 @@ class Runner(Comparing, Failing, Agreeing):
 
     def settle(self) -> None:
         """All pieces of a batch were treated alike: later ones are, too."""
+        if torch.get_num_threads() != self.threads:
+            # What is measured, and added later, may be computed twice; and pieces are to be alike.
+            raise RefusedError(
+                "the number of torch's threads changed while a batch was computed, and kernels "
+                "may round in another way with another number of them",
+                "Call torch.set_num_threads once, before training, and neither in the model nor "
+                "in a thread beside it.",
+            )
         for wiring in self._wirings.values():
             wiring.settled = wiring.settled or bool(wiring.paths)
 

@@ -21,13 +21,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model, undisturbed
-from noisewise.separation.shadow import LARGEST
+from noisewise.separation import MOST_RECORDS
 
-__all__ = ["Cost", "cost_of_a_call", "piece_size", "saves_memory"]
+__all__ = ["PIECE", "Cost", "cost_of_a_call", "piece_size", "saves_memory"]
 
-# What a processor does in the time that Python needs for one operation. It only steers a choice.
+#: Records of a piece where nothing is known of the batches to come. A constant, since a number
+#: taken from a batch would tell model, loss and kernels how many records it has.
+PIECE = 32
+
+# What a processor does in the time that Python needs for one operation, how many of them a private
+# step has for each that the model calls, and what it costs to add up the sums of another piece, by
+# parameter: measured, and they only steer a choice.
 _WORK = 4e5
-_CALLS_OF_A_STEP = 4.0
+_CALLS_OF_A_STEP = 40.0
+_ADDING = 100.0
 _QUANTILES = (-2.33, -1.64, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.64, 2.33)
 
 
@@ -50,7 +57,7 @@ def piece_size(expected: float, price: float, halved: bool) -> int:
     for pieces in range(2 if halved and expected >= 64 else 1, 65):
         size = _whole_lines(max(1, math.ceil(whole / pieces)))
         work = sum(math.ceil(n / size) for n in sizes) * (size + price)
-        if size <= LARGEST and work < least:
+        if size <= MOST_RECORDS and work < least:
             best, least = size, work
     return best
 
@@ -67,7 +74,7 @@ class Cost(NamedTuple):
     Attributes
     ----------
     price : float
-        Of calling it, in records.
+        Of calling it and of adding up what comes of it, in records.
     activations : int
         Numbers that a call writes for one record.
     """
@@ -88,7 +95,9 @@ def cost_of_a_call(model: nn.Module, x: Any) -> Cost:
             call_model(model, one)
         entries = sum(t.numel() for t in pytree.tree_leaves(one) if isinstance(t, Tensor))
         work = 3.0 * counter.get_total_flops() + entries
-        return Cost(_CALLS_OF_A_STEP * calls.count * _WORK / work, calls.written)
+        adding = _ADDING * sum(p.numel() for p in model.parameters() if p.requires_grad)
+        price = (_CALLS_OF_A_STEP * calls.count * _WORK + adding) / work
+        return Cost(price, calls.written)
     return Cost(8.0, sys.maxsize)
 
 

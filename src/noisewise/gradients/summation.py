@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisewise.bounds.improvements import Improvements
+from noisewise import checks
+from noisewise.bounds import Improvements
+from noisewise.bounds.norms import require_strict_libraries
 from noisewise.errors import UnsoundError
 from noisewise.gradients.batches import (
     Part,
@@ -32,7 +34,7 @@ from noisewise.gradients.comparing import Start
 from noisewise.gradients.compiled import uncompiled
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import RecordsFailError
-from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of
+from noisewise.gradients.estimators import Estimator, Lipschitz, factors_of, keeps_its_word
 from noisewise.gradients.grouping import GroupSpec, layer_of
 from noisewise.gradients.interception import Interception, NeedsFallbackError
 from noisewise.gradients.lipschitz import LipschitzBounds
@@ -42,21 +44,16 @@ from noisewise.gradients.piece import Selection
 from noisewise.gradients.places import by_chance, in_order
 from noisewise.gradients.retained import Lingering
 from noisewise.gradients.runner import Runner
-from noisewise.gradients.sizing import Cost, cost_of_a_call, piece_size, saves_memory
+from noisewise.gradients.sizing import PIECE, Cost, cost_of_a_call, piece_size, saves_memory
 from noisewise.gradients.sums import SLACK, BoundedSum, Group, sensitivity_of, sum_type
 from noisewise.gradients.tape import Factors
 from noisewise.gradients.unit_places import UnitPlaces, in_units, units_by_chance
 from noisewise.gradients.units import check_within, numbered
 from noisewise.gradients.wiring import Wiring
-from noisewise.privacy import _validate
-from noisewise.separation import Watch, storages
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import LARGEST
+from noisewise.separation import MOST_RECORDS, RefusedError, Watch, storages
 
 __all__ = ["Summation"]
 
-#: Records that are processed at a time where factors wait for other layers.
-_WAITING = 128
 #: Rows of units that are processed at a time, at most.
 _OF_UNITS = 1024
 
@@ -98,14 +95,15 @@ class Summation(Runner):
                 f"{gradients!r}"
             )
         self.model, self.loss, self.schedule = model, loss, gradients
-        self.views = _validate.integer("views", views, minimum=1)
-        self.chunk = None if chunk is None else _validate.integer("chunk", chunk, minimum=1)
-        if self.chunk is not None and self.chunk > LARGEST:
-            raise ValueError(f"chunk must be at most {LARGEST}, got {chunk}")
+        self.views = checks.integer("views", views, minimum=1)
+        self.chunk = None if chunk is None else checks.integer("chunk", chunk, minimum=1)
+        if self.chunk is not None and self.chunk > MOST_RECORDS:
+            raise ValueError(f"chunk must be at most {MOST_RECORDS}, got {chunk}")
         self.augmentation, self.assume_apart, self.private = augmentation, assume_apart, private
         self.expected = expected
         # Balancing costs three norms a layer; norms of weights that moved little are cached.
         self.improvements = Improvements(balancing=False) if improvements is None else improvements
+        require_strict_libraries()
         check_modules(model)
         self.losses_of = record_losses(loss)
         self.within = within
@@ -134,10 +132,12 @@ class Summation(Runner):
         self.lingering = Lingering(model)
         self.progress = 0.0
         self.factors, self.slacks = {}, {}
+        self.threads = torch.get_num_threads()
         self.bounds: LipschitzBounds | None = None
         self._surveyed = False
         self._size: int | None = None
         self._of_estimator: tuple[Estimator | PerLayer, tuple[GroupSpec, ...], bool] | None = None
+        self._fixed: tuple[Estimator | PerLayer, dict[str, float], Factors] | None = None
         self._precision = contextlib.ExitStack()
         for estimator in self._stages():
             check_within(within, estimator)
@@ -238,14 +238,16 @@ class Summation(Runner):
         chance = None if self.own_places else start.chance
         seen: dict[Any, Any] = {}
         stage = self.buffers.stage(start.held)
+        places = self.placed(x, y, records, codes)
         with self._attachment():
-            for part in self.parts_of(x, y, records, codes):
+            for part in self.parts_of(x, y, records, codes, places):
                 chance = self.repeated_chance(chance)
                 with stage.piece():
                     here = chance if self.own_places or not part.number else None
                     piece = self._run(part, limits, select, here)
                 self.compare_chance(chance.is_unseen)
-                self.compare_pieces(seen, part, piece, stage)
+                if len(places) > 1:
+                    self.compare_pieces(seen, part, piece, stage)
                 found.add(piece, part)
         self.compare_stages(stage)
         self.buffers.accept_moved()
@@ -304,6 +306,7 @@ class Summation(Runner):
 
     def prepared(self, x: Any) -> dict[str, float]:
         """Limits for a batch. What they depend on is found out first, once."""
+        self.threads = torch.get_num_threads()
         self.buffers.require_unchanged()
         self.lingering.require_gone()
         if self._lipschitz and not self._surveyed:
@@ -314,8 +317,13 @@ class Summation(Runner):
             with self._attachment():
                 self._survey(next(self.parts_of(x, None, leading(x))))
             self._surveyed = True
+        if self._fixed is not None and self._fixed[0] is self.estimator:
+            _, limits, self.factors = self._fixed
+            return limits
         limits = self._limits(x)
         self.factors = self._factors(limits)
+        if keeps_its_word(self.estimator):
+            self._fixed = self.estimator, limits, self.factors
         return limits
 
     def _factors(self, limits: dict[str, float]) -> Factors:
@@ -354,7 +362,8 @@ class Summation(Runner):
         places: Sequence[UnitPlaces] | None = None,
     ) -> Iterator[Part]:
         """Pieces of one size; the last one is filled up."""
-        for number, held in enumerate(places or self.placed(x, y, records, codes)):
+        places = self.placed(x, y, records, codes) if places is None else places
+        for number, held in enumerate(places):
             part = Part.of(x, y, held.places, number, held.each, held.left)
             if codes is not None:
                 part = self._shared(part, codes)._replace(owners=held.owners)
@@ -362,7 +371,7 @@ class Summation(Runner):
 
     def placed(self, x: Any, y: Any, records: int, codes: Tensor | None) -> list[UnitPlaces]:
         """Piece by piece, the row in every slot."""
-        size = self._piece_size(records, x)
+        size = self._piece_size(x)
         if codes is not None and not self._lipschitz:
             return list(self._unit_places(codes, size, x, y))
         return [UnitPlaces(slots, 1, slots) for slots in self._places(x, y, records, size)]
@@ -384,8 +393,8 @@ class Summation(Runner):
         """Piece by piece, the record in every slot."""
         return by_chance(records, size) if self.own_places else in_order(records, size)
 
-    def _piece_size(self, records: int, x: Any) -> int:
-        """The fixed size: as asked for, best for the expected batch, or that of the first batch.
+    def _piece_size(self, x: Any) -> int:
+        """The fixed size: as asked for, best for the expected batch, or a constant.
 
         Waiting factors of convolutions and sequences take as much memory as the activations of
         ordinary training, which a part of the batch at a time more than makes up for; those of
@@ -394,8 +403,8 @@ class Summation(Runner):
         """
         if self.chunk is not None:
             return self.chunk
-        if self._size is None or (self.expected is None and records > 2 * self._size):
-            self._size = self._even(self._best_size(records, x))
+        if self._size is None:
+            self._size = self._even(self._best_size(x))
         if self.own_places:
             # Pieces are as many as records share a slot: the fewer slots, the fewer are empty.
             return self._even(math.ceil(math.sqrt(self.expected or self._size)))
@@ -408,12 +417,12 @@ class Summation(Runner):
         """
         return size if self.within is None else min(1 << (size - 1).bit_length(), _OF_UNITS)
 
-    def _best_size(self, records: int, x: Any) -> int:
+    def _best_size(self, x: Any) -> int:
+        if self.expected is None:
+            return PIECE
         _, waiting = self._grouped()
         dense = all(isinstance(owner, nn.Linear) for owner in self.interception.owners.values())
         halved = waiting and not dense
-        if self.expected is None:
-            return min(records, _WAITING if halved else LARGEST)
         cost, parameters = self._cost(x), sum(self.sizes.values())
         halved = halved and saves_memory(cost.activations, parameters, self.expected)
         return piece_size(self.expected, cost.price, halved)
@@ -457,8 +466,8 @@ class Summation(Runner):
                 total = total if total is None or views == 1 else total / views
                 kind = sum_type(parameter.dtype, records)
                 if total is None:
-                    total = torch.zeros_like(parameter, dtype=kind)
-                gradients[name] = (total if total.dtype == kind else total.to(kind)).detach()
+                    total = torch.zeros_like(parameter, dtype=kind, requires_grad=False)
+                gradients[name] = total if total.dtype is kind else total.to(kind)
             slack = self.slacks.get(spec.name, SLACK)
             sensitivity = sensitivity_of(limits[spec.name], slack)
             groups.append(Group(spec.name, spec.names, gradients, sensitivity, spec.size, slack))

@@ -33,7 +33,10 @@ def sensitivity_of(limit: float, slack: float = SLACK) -> float:
 
 def sum_type(parameter: torch.dtype, records: int) -> torch.dtype:
     """Return the type of a sum over so many records for a parameter of this type."""
-    return torch.float64 if records > FEW else torch.promote_types(parameter, torch.float32)
+    if records > FEW:
+        return torch.float64
+    known = parameter is torch.float32
+    return parameter if known else torch.promote_types(parameter, torch.float32)
 
 
 @dataclass(frozen=True)

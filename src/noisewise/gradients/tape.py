@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.bounds.norms.precision import full_precision
-from noisewise.gradients.combinations import PerLayer, propagating, rule_of
+from noisewise.bounds.norms import full_precision
+from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.contractions import Contraction, Target
 from noisewise.gradients.contractions.base import Sums, add_to, needed
 from noisewise.gradients.contractions.derived import Derived, check_lost, pulled_back
 from noisewise.gradients.contractions.given import GivenContraction
 from noisewise.gradients.contractions.joining import joined
-from noisewise.gradients.estimators import Estimator, Lipschitz
+from noisewise.gradients.estimators import Estimator, Lipschitz, clips
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import (
     CONSTANT,
@@ -33,7 +33,7 @@ from noisewise.gradients.layout import (
     joined_planes,
     layout_of,
 )
-from noisewise.gradients.rules import held
+from noisewise.gradients.rules import clipped, held
 from noisewise.gradients.wiring import (
     OffPathError,
     RelayoutError,
@@ -41,10 +41,7 @@ from noisewise.gradients.wiring import (
     Wiring,
     not_apart,
 )
-from noisewise.separation import Finding, Origin, Path, Watch
-from noisewise.separation.origin import place
-from noisewise.separation.refusal import RefusedError
-from noisewise.separation.shadow import broadcast_shapes
+from noisewise.separation import Finding, Origin, Path, RefusedError, Watch, broadcast_shapes, place
 
 __all__ = ["KEPT_BYTES", "Factors", "Tape"]
 
@@ -106,9 +103,8 @@ class Tape:
         self.path, self.unmeasured = Path() if path is None else path, wiring.unmeasured
         self.targets, self.constants = wiring.targets, wiring.constants
         self.rows, self.views, self.estimator = rows, views, estimator
-        self.group_of = {name: group.name for group in groups for name in group.names}
-        self.members = {group.name: frozenset(group.names) for group in groups}
-        self.rules = {g.name: rule_of(estimator, g) for g in groups if estimator is not None}
+        rules = wiring.rules_for(estimator, groups)
+        self.group_of, self.members, self.rules = rules.group_of, rules.members, rules.rules
         # Where bounds are propagated, seeds are whole: the mean over views is taken afterwards.
         self.whole = 1 if propagating(estimator) is None else views
         self.counts: Tensor | None = None
@@ -122,6 +118,8 @@ class Tape:
         self.anchors: list[Tensor] = []
         #: Whether the batch's own backward pass is under way.
         self.returning, self.open = False, True
+        #: Whether float32 is known to be full in the whole backward pass.
+        self.is_full = False
         #: Shown every use that arrives, if somebody compares runs.
         self.observe: Callable[[Contraction], None] | None = None
         self._counter: dict[str, int] = {}
@@ -301,13 +299,17 @@ class Tape:
         self.backward = True
         if self.observe is not None:
             self.observe(contraction)
-        with torch._C.DisableTorchFunction(), full_precision(self.device):
-            if self.watch is None:
+        with torch._C.DisableTorchFunction():
+            if self.is_full:
                 self._arrive(contraction)
                 return
-            with self.watch.pause():
-                self._inspect(contraction)
-                self._arrive(contraction)
+            with full_precision(self.device):
+                if self.watch is None:
+                    self._arrive(contraction)
+                    return
+                with self.watch.pause():
+                    self._inspect(contraction)
+                    self._arrive(contraction)
 
     def _inspect(self, contraction: Contraction) -> None:
         """Every factor of a record holds that record alone: the condition of a sensitivity."""
@@ -410,6 +412,8 @@ class Tape:
 
         def factors(norms: Tensor) -> Tensor:
             norms = norms / self.whole if self.whole > 1 else norms
+            if clips(estimator):
+                return clipped(norms, limit)
             return held(self.factors[group](norms), norms, limit)
 
         if len(uses) == 1:

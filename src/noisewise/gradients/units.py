@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients.combinations import PerLayer, propagating
 from noisewise.gradients.estimators import Estimator, Lipschitz
-from noisewise.privacy import _validate
 
 __all__ = ["WITHIN", "check_within", "numbered"]
 
@@ -20,7 +20,7 @@ def check_within(within: str | None, estimator: Estimator | PerLayer) -> None:
     """Refuse a rule that cannot bound a unit."""
     if within is None:
         return
-    _validate.choice("within", within, WITHIN)
+    checks.choice("within", within, WITHIN)
     name = type(estimator).__name__
     if not estimator.sound:
         raise UnsoundError(

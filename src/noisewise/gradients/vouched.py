@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from noisewise.gradients.calm import Calm
 from noisewise.gradients.compiled import as_written
 from noisewise.gradients.models import call_model
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["compare_halves"]
 

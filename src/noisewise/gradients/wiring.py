@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from noisewise.gradients.combinations import rule_of
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
+from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import Layout
-from noisewise.separation import Outside, Path
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import Outside, Path, RefusedError
 
 __all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring", "not_apart"]
 
@@ -28,6 +30,22 @@ class NotApartError(RefusedError):
 
 class RelayoutError(Detour):
     """A tensor without records was taken for rows of the batch, but its gradient mixes them."""
+
+
+class Rules:
+    """Which rule bounds which parameters: the same at every step.
+
+    Attributes
+    ----------
+    group_of, members, rules : dict
+        The group of a parameter, the parameters and the estimator of a group.
+    """
+
+    def __init__(self, estimator: Any, groups: Sequence[GroupSpec]) -> None:
+        self.estimator, self.groups = estimator, groups
+        self.group_of = {name: group.name for group in groups for name in group.names}
+        self.members = {group.name: frozenset(group.names) for group in groups}
+        self.rules = {g.name: rule_of(estimator, g) for g in groups if estimator is not None}
 
 
 @dataclass
@@ -57,6 +75,8 @@ class Wiring:
         By digest of a path: numbers of its results that are public, and that the program keeps.
     compared : set of (int, int)
         Digests of paths, and numbers of rows in a unit, for which slots were compared.
+    rules : Rules or None
+        Of the estimator that was in force last.
     assumed : bool
         Whether the user vouches that records stay apart, so that rows are taken for records.
     """
@@ -73,6 +93,14 @@ class Wiring:
     compared: set[tuple[int, int]] = field(default_factory=set)
     assumed: bool = False
     settled: bool = False
+    rules: Rules | None = None
+
+    def rules_for(self, estimator: Any, groups: Sequence[GroupSpec]) -> Rules:
+        """Those of an estimator, made once as long as it is in force."""
+        known = self.rules
+        if known is None or known.estimator is not estimator or known.groups is not groups:
+            known = self.rules = Rules(estimator, groups)
+        return known
 
     def proves(self, path: Path) -> bool:
         """Whether a run with this path is one that was watched and accepted."""

@@ -24,12 +24,17 @@ from noisewise.errors import UnsoundError
 from noisewise.huggingface import refusals
 from noisewise.huggingface.checkpoints import CHECKPOINT, last_checkpoint, write_card
 from noisewise.huggingface.reading import Reading
-from noisewise.privacy import Ledger, Statement
-from noisewise.privacy.statement import round_up, single_up
-from noisewise.training import Plan, PrivateRun, StepError, make_private
-from noisewise.training.shared_records import records_shared
-from noisewise.training.stepping import EpochLoader, SteppingOptimizer
-from noisewise.training.units import UnitTable
+from noisewise.privacy import Ledger, Statement, round_up, single_up
+from noisewise.training import (
+    EpochLoader,
+    Plan,
+    PrivateRun,
+    StepError,
+    SteppingOptimizer,
+    UnitTable,
+    make_private,
+    records_shared,
+)
 
 __all__ = ["PrivateTrainer"]
 

@@ -7,11 +7,7 @@ from noisewise.mechanisms.additive import (
     gaussian_deviation,
     laplace,
 )
-from noisewise.mechanisms.output import (
-    LogisticProblem,
-    StronglyConvexProblem,
-    output_perturbation,
-)
+from noisewise.mechanisms.output import LogisticProblem, StronglyConvexProblem, output_perturbation
 from noisewise.mechanisms.selection import exponential, permute_and_flip
 from noisewise.release import Release
 

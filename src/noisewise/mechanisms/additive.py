@@ -19,13 +19,20 @@ from typing import Any
 from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.mechanisms.values import integers, reals, sensitivity_in
-from noisewise.privacy import _validate
-from noisewise.privacy.accounting import calibrate, epsilon_of, tightest
-from noisewise.privacy.discrete import exact_scale
-from noisewise.privacy.events import Laplace, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import (
+    Laplace,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    ZeroConcentrated,
+    calibrate,
+    epsilon_of,
+    tightest,
+)
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import (
     GaussianNoise,
     GridNoise,
@@ -35,10 +42,10 @@ from noisewise.release import (
     Query,
     Release,
     ThisProcess,
+    one_vocabulary,
     open_account,
     release,
 )
-from noisewise.release.words import one_vocabulary
 
 __all__ = [
     "PUBLIC_SENSITIVITY",
@@ -64,9 +71,9 @@ def gaussian_deviation(epsilon: float, delta: float, sensitivity: float = 1.0) -
     >>> round(gaussian_deviation(1.0, 1e-5), 3)
     3.731
     """
-    epsilon = _validate.positive("epsilon", epsilon)
-    delta = _validate.fraction("delta", delta)
-    sensitivity = _validate.positive("sensitivity", sensitivity)
+    epsilon = checks.positive("epsilon", epsilon)
+    delta = checks.fraction("delta", delta)
+    sensitivity = checks.positive("sensitivity", sensitivity)
     return float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-8) * sensitivity
 
 
@@ -142,7 +149,7 @@ def laplace(
     sensitivity in the l1 norm.
     """
     bound = sensitivity_in("l1", sensitivity, relation)
-    epsilon = _validate.positive("epsilon", epsilon)
+    epsilon = checks.positive("epsilon", epsilon)
     exact, back = reals(value)
     grid = 2.0 ** (math.ceil(math.log2(bound.value / epsilon)) - _GRID_BITS)
     units = math.ceil(bound.value / grid * (1 + 1e-12)) + exact.size
@@ -183,7 +190,7 @@ def discrete_laplace(
     (True, 0.0)
     """
     bound = sensitivity_in("l1", sensitivity, relation)
-    epsilon = _validate.positive("epsilon", epsilon)
+    epsilon = checks.positive("epsilon", epsilon)
     exact, back = integers(value)
     scale = exact_scale(bound.value / epsilon * (1 + 1e-15))
     # Not Laplace: integer noise on a count is randomised response, which costs more than
@@ -214,14 +221,14 @@ def discrete_gaussian(
     also for vectors. Other parameters as for :func:`gaussian`.
     """
     bound = sensitivity_in("l2", sensitivity, relation)
-    delta = _validate.fraction("delta", delta)
+    delta = checks.fraction("delta", delta)
     if (epsilon is None) == (rho is None):
         raise ValueError("give exactly one of epsilon and rho")
     exact, back = integers(value)
     concentrated = (
-        _validate.positive("rho", rho)
+        checks.positive("rho", rho)
         if epsilon is None
-        else _rho(_validate.positive("epsilon", epsilon), delta)
+        else _rho(checks.positive("epsilon", epsilon), delta)
     )
     scale = exact_scale(Fraction(bound.value) ** 2 / (2 * Fraction(concentrated)), "sigma2")
     scale = exact_scale(float(scale) * (1 + 1e-15))  # few digits: fast, never smaller

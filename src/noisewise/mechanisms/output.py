@@ -20,13 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from noisewise import checks
 from noisewise.mechanisms.additive import PUBLIC_SENSITIVITY, gaussian_deviation, release_value
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import ADD_REMOVE, Relation, Sensitivity
-from noisewise.privacy.statement import Preprocessing
-from noisewise.release import GaussianNoise, LedgerOrPath, Release
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import ADD_REMOVE, Preprocessing, Randomness, Relation, Sensitivity
+from noisewise.release import GaussianNoise, LedgerOrPath, Release, one_vocabulary
 
 __all__ = ["LogisticProblem", "StronglyConvexProblem", "output_perturbation"]
 
@@ -78,8 +75,8 @@ class LogisticProblem:
         norm_bound: float = 1.0,
         intercept: bool = True,
     ) -> None:
-        self.regularisation = _validate.positive("regularisation", regularisation)
-        self.norm_bound = _validate.positive("norm_bound", norm_bound)
+        self.regularisation = checks.positive("regularisation", regularisation)
+        self.norm_bound = checks.positive("norm_bound", norm_bound)
         self.intercept = intercept
         rows = np.asarray(features, dtype=np.float64)
         signs = np.asarray(labels)
@@ -182,13 +179,13 @@ def output_perturbation(
     if preprocessing is not None:
         preprocessing.require_sound()
     relation = Relation.of(relation)
-    tolerance = _validate.positive("tolerance", tolerance)
-    lipschitz = _validate.positive("lipschitz", problem.lipschitz)
-    convexity = _validate.positive("strong_convexity", problem.strong_convexity)
+    tolerance = checks.positive("tolerance", tolerance)
+    lipschitz = checks.positive("lipschitz", problem.lipschitz)
+    convexity = checks.positive("strong_convexity", problem.strong_convexity)
     gradient_norm = tolerance * lipschitz
     distance = (relation.sum_factor * lipschitz + 2 * gradient_norm) / convexity
-    _validate.positive("epsilon", epsilon)
-    _validate.fraction("delta", delta)
+    checks.positive("epsilon", epsilon)
+    checks.fraction("delta", delta)
     bound = Sensitivity(distance, "l2", relation)
     noise = GaussianNoise(
         gaussian_deviation(epsilon, delta, bound.value),

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.mechanisms.additive import release_value
 from noisewise.mechanisms.values import reals, sensitivity_in
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation, Sensitivity
-from noisewise.release import ExponentialChoice, LedgerOrPath, PermuteAndFlip, Release
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Randomness, Relation, Sensitivity
+from noisewise.release import (
+    ExponentialChoice,
+    LedgerOrPath,
+    PermuteAndFlip,
+    Release,
+    one_vocabulary,
+)
 
 __all__ = ["exponential", "permute_and_flip"]
 
@@ -94,7 +98,7 @@ def _choose(
     ledger: LedgerOrPath,
 ) -> Release:
     bound = sensitivity_in("linf", sensitivity, relation)
-    epsilon = _validate.positive("epsilon", epsilon)
+    epsilon = checks.positive("epsilon", epsilon)
     exact = reals(np.asarray(scores) if isinstance(scores, (list, tuple)) else scores)[0]
     if exact.ndim != 1 or exact.size == 0:
         raise ValueError(f"scores must be a non-empty vector, got shape {exact.shape}")

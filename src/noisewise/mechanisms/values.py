@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.errors import RelationError
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Norm, Relation, Sensitivity
+from noisewise.privacy import ADD_REMOVE, Norm, Relation, Sensitivity
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ def sensitivity_in(
             raise ValueError(f"sensitivity must be in the {norm} norm, got {sensitivity}")
         relation, sensitivity = sensitivity.relation, sensitivity.value
     hint = "a result that no record can change needs no mechanism"
-    bound = _validate.positive("sensitivity", sensitivity, hint=hint)
+    bound = checks.positive("sensitivity", sensitivity, hint=hint)
     return Sensitivity(bound, norm, ADD_REMOVE if relation is None else Relation.of(relation))
 
 

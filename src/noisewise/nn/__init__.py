@@ -1,7 +1,10 @@
 """What users compose: layers and losses about which bounds are proven."""
 
-from noisewise.nn import effective as effective  # registers rules of reparametrised layers
-from noisewise.nn import losses, models
+from noisewise.nn import (
+    effective as effective,  # registers rules of reparametrised layers
+    losses,
+    models,
+)
 from noisewise.nn.activations import (
     AbsoluteValue,
     CReLU,
@@ -27,6 +30,8 @@ from noisewise.nn.patches import PatchFeatures
 from noisewise.nn.plain import register_plain, to_plain
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import (
+    PROJECTIONS as PROJECTIONS,
+    Projectable as Projectable,
     ProjectionReport,
     bjorck_,
     clip_absolute_sums,

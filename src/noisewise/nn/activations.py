@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
+from noisewise.arithmetic import loose
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose
-from noisewise.bounds.rules.activation import Constants, ElementwiseRule
-from noisewise.privacy import _validate
+from noisewise.bounds.rules import Constants, ElementwiseRule
 
 __all__ = [
     "AbsoluteValue",
@@ -38,7 +38,7 @@ class GroupSort(nn.Module):
 
     def __init__(self, group_size: int = 2) -> None:
         super().__init__()
-        self.group_size = _validate.integer("group_size", group_size, minimum=2)
+        self.group_size = checks.integer("group_size", group_size, minimum=2)
 
     def forward(self, x: Tensor) -> Tensor:
         """Sort each group in increasing order."""
@@ -93,7 +93,7 @@ class HouseholderActivation(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.channels = _validate.integer("channels", channels, minimum=2)
+        self.channels = checks.integer("channels", channels, minimum=2)
         if self.channels % 2:
             raise ValueError(f"channels must be even, got {channels}")
         self.angle = nn.Parameter(torch.full((self.channels // 2,), torch.pi / 2))
@@ -124,9 +124,9 @@ class TemperedSigmoid(nn.Module):
 
     def __init__(self, scale: float = 2.0, temperature: float = 2.0, offset: float = 1.0) -> None:
         super().__init__()
-        self.scale = _validate.positive("scale", scale)
-        self.temperature = _validate.positive("temperature", temperature)
-        self.offset = _validate.finite("offset", offset)
+        self.scale = checks.positive("scale", scale)
+        self.temperature = checks.positive("temperature", temperature)
+        self.offset = checks.finite("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to each entry."""

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.cache import NormCache
-from noisewise.bounds.norms import NormBound
-from noisewise.bounds.norms.convolution import riesz_grid
-from noisewise.bounds.norms.geometry import depth_to_space, geometry, space_to_depth
+from noisewise import checks
+from noisewise.bounds import NormCache
+from noisewise.bounds.norms import NormBound, depth_to_space, geometry, riesz_grid, space_to_depth
 from noisewise.nn.linear import check_finite
 from noisewise.nn.projections import (
     PROJECTIONS,
@@ -25,7 +24,6 @@ from noisewise.nn.projections import (
     fix_weights,
     orthogonalise,
 )
-from noisewise.privacy import _validate
 
 __all__ = [
     "SpectralConv1d",
@@ -76,8 +74,8 @@ class _Spectral(nn.Module):
         projection: str = "clip",
         **options: Any,
     ) -> None:
-        self.limit = _validate.positive("limit", limit)
-        self.projection = _validate.choice("projection", projection, PROJECTIONS)
+        self.limit = checks.positive("limit", limit)
+        self.projection = checks.choice("projection", projection, PROJECTIONS)
         options.update(stride=stride, padding=padding, dilation=dilation, groups=groups)
         super().__init__(in_channels, out_channels, kernel_size, bias=bias, **options)
         self.norms = NormCache(tolerance=0.01)

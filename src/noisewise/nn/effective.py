@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from noisewise.bounds import Call, register
-from noisewise.bounds.rules.convolution import ConvolutionRule
-from noisewise.bounds.rules.linear import LinearRule
+from noisewise.bounds.rules import ConvolutionRule, LinearRule
 from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
+from noisewise.arithmetic import product
 from noisewise.bounds import Call, register
-from noisewise.bounds.arithmetic import product
-from noisewise.bounds.rules.linear import IdentityRule
-from noisewise.privacy import _validate
+from noisewise.bounds.rules import IdentityRule
 
 __all__ = ["AdaptiveClipGradient", "ClipGradient", "RenewGradient"]
 
@@ -71,7 +71,7 @@ class ClipGradient(nn.Module):
 
     def __init__(self, clip: float) -> None:
         super().__init__()
-        self.clip = _validate.positive("clip", clip)
+        self.clip = checks.positive("clip", clip)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x; the clipping happens on the way back."""
@@ -110,8 +110,8 @@ class RenewGradient(nn.Module):
 
     def __init__(self, clip: float, gamma: float = 1e-3) -> None:
         super().__init__()
-        self.clip = _validate.positive("clip", clip)
-        self.gamma = _validate.positive("gamma", gamma)
+        self.clip = checks.positive("clip", clip)
+        self.gamma = checks.positive("gamma", gamma)
         if self.gamma < _LEAST:
             raise ValueError(
                 f"gamma must be at least {_LEAST:g}, got {self.gamma:g}: lengths of shorter "
@@ -188,11 +188,11 @@ class AdaptiveClipGradient(nn.Module):
         most: float = 1e3,
     ) -> None:
         super().__init__()
-        self.least, self.most = _validate.positive("least", least), _validate.positive("most", most)
-        if not self.least <= _validate.positive("start", start) <= self.most:
+        self.least, self.most = checks.positive("least", least), checks.positive("most", most)
+        if not self.least <= checks.positive("start", start) <= self.most:
             raise ValueError(f"start must lie between least {least:g} and most {most:g}")
-        self.quantile = _validate.fraction("quantile", quantile)
-        self.gain = _validate.positive("gain", gain)
+        self.quantile = checks.fraction("quantile", quantile)
+        self.gain = checks.positive("gain", gain)
         self.log_clip = nn.Parameter(torch.tensor([math.log(start)]))
 
     @property

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
+from noisewise.arithmetic import loose, product, quotient
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, quotient
-from noisewise.bounds.norms import spectral_norm
-from noisewise.bounds.norms.lengths import row_norms
-from noisewise.privacy import _validate
+from noisewise.bounds.norms import row_norms, spectral_norm
 
 __all__ = ["BoundedInput"]
 
@@ -73,10 +72,10 @@ class BoundedInput(nn.Module):
     ) -> None:
         super().__init__()
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.shape = tuple(_validate.integer("shape", size, minimum=1) for size in sizes)
-        self.norm = _validate.positive("norm", norm)
-        self.mode = _validate.choice("mode", mode, ("clip", "normalise"))
-        self.colour = None if colour is None else _validate.choice("colour", colour, _COLOURS)
+        self.shape = tuple(checks.integer("shape", size, minimum=1) for size in sizes)
+        self.norm = checks.positive("norm", norm)
+        self.mode = checks.choice("mode", mode, ("clip", "normalise"))
+        self.colour = None if colour is None else checks.choice("colour", colour, _COLOURS)
         if colour not in (None, "rgb") and (len(self.shape) != 3 or self.shape[0] != 3):
             raise ValueError(
                 f"colour={colour!r} needs records of shape (3, height, width), got {self.shape}"

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.bounds.cache import NormCache
+from noisewise import checks
+from noisewise.bounds import NormCache
 from noisewise.bounds.norms import NormBound, induced_norm
 from noisewise.nn.projections import (
     PROJECTIONS,
@@ -23,7 +24,6 @@ from noisewise.nn.projections import (
     clip_weights,
     fix_weights,
 )
-from noisewise.privacy import _validate
 
 __all__ = ["FrobeniusLinear", "InducedLinear", "SpectralLinear"]
 
@@ -67,8 +67,8 @@ class SpectralLinear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.limit = _validate.positive("limit", limit)
-        self.projection = _validate.choice("projection", projection, PROJECTIONS)
+        self.limit = checks.positive("limit", limit)
+        self.projection = checks.choice("projection", projection, PROJECTIONS)
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.norms = NormCache(tolerance=0.01)
         self.project_()
@@ -118,8 +118,8 @@ class FrobeniusLinear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.limit = _validate.positive("limit", limit)
-        self.projection = _validate.choice("projection", projection, ("clip", "fix"))
+        self.limit = checks.positive("limit", limit)
+        self.projection = checks.choice("projection", projection, ("clip", "fix"))
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.norms = NormCache(tolerance=0.0)
         self.project_()
@@ -173,7 +173,7 @@ class InducedLinear(nn.Linear):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.limit, self.p = _validate.positive("limit", limit), p
+        self.limit, self.p = checks.positive("limit", limit), p
         if p not in (1, 2, math.inf):
             raise ValueError(f"p must be 1, 2 or infinity, got {p!r}")
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)

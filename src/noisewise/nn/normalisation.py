@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
+from noisewise.arithmetic import quotient, root
 from noisewise.bounds import Call, register
-from noisewise.bounds.arithmetic import quotient, root
-from noisewise.bounds.rules.linear import IdentityRule
-from noisewise.bounds.rules.normalisation import Groups, NormalisationRule
-from noisewise.privacy import _validate
+from noisewise.bounds.rules import Groups, IdentityRule, NormalisationRule
 
 __all__ = ["LayerCentering", "LipschitzGroupNorm", "LipschitzLayerNorm"]
 
@@ -56,11 +55,11 @@ class LipschitzGroupNorm(nn.Module):
         self, num_groups: int, num_channels: int, alpha: float = 1.0, affine: bool = False
     ) -> None:
         super().__init__()
-        self.num_groups = _validate.integer("num_groups", num_groups, minimum=1)
-        self.num_channels = _validate.integer("num_channels", num_channels, minimum=1)
+        self.num_groups = checks.integer("num_groups", num_groups, minimum=1)
+        self.num_channels = checks.integer("num_channels", num_channels, minimum=1)
         if self.num_channels % self.num_groups:
             raise ValueError(f"num_channels={num_channels} must be a multiple of {num_groups}")
-        self.alpha = _validate.positive("alpha", alpha)
+        self.alpha = checks.positive("alpha", alpha)
         self.affine = affine
         self.weight = nn.Parameter(torch.ones(num_channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(num_channels)) if affine else None
@@ -102,9 +101,9 @@ class LipschitzLayerNorm(nn.Module):
         super().__init__()
         sizes = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
         self.normalized_shape = tuple(
-            _validate.integer("normalized_shape", size, minimum=1) for size in sizes
+            checks.integer("normalized_shape", size, minimum=1) for size in sizes
         )
-        self.alpha = _validate.positive("alpha", alpha)
+        self.alpha = checks.positive("alpha", alpha)
         self.affine = affine
         self.weight = nn.Parameter(torch.ones(self.normalized_shape)) if affine else None
         self.bias = nn.Parameter(torch.zeros(self.normalized_shape)) if affine else None
@@ -137,7 +136,7 @@ class LayerCentering(nn.Module):
 
     def __init__(self, axes: Sequence[int] | None = None) -> None:
         super().__init__()
-        self.axes = None if axes is None else tuple(_validate.integer("axes", a) for a in axes)
+        self.axes = None if axes is None else tuple(checks.integer("axes", a) for a in axes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Subtract the mean; never over the batch."""

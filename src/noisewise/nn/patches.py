@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from noisewise import checks
 from noisewise.bounds import Call, LayerRule, register
 from noisewise.nn.patch_learning import Scale, dictionary, kept, principal_directions
-from noisewise.privacy import _validate
 
 __all__ = ["PatchFeatures"]
 
@@ -102,13 +102,13 @@ class PatchFeatures(nn.Module):
         cache: bool = True,
     ) -> None:
         super().__init__()
-        sizes = [_validate.integer("shape", size, minimum=1) for size in shape]
+        sizes = [checks.integer("shape", size, minimum=1) for size in shape]
         if len(sizes) != 3:
             raise ValueError(f"shape must be (channels, height, width), got {tuple(shape)}")
         self.shape = (sizes[0], sizes[1], sizes[2])
         colours = 3 if self.shape[0] == 3 else 1
         given = _ATOMS[colours] if atoms is None else atoms
-        counts = [_validate.integer("atoms", each, minimum=0) for each in given]
+        counts = [checks.integer("atoms", each, minimum=0) for each in given]
         if len(counts) != 3 or not any(counts):
             raise ValueError(f"atoms must be three numbers, not all 0, got {tuple(given)}")
         height, width = _working_size(self.shape[1], self.shape[2])
@@ -124,11 +124,11 @@ class PatchFeatures(nn.Module):
             width=width,
             scales=tuple(scale for scale in known if scale.atoms),
             mirror=(colours == 3) if mirror is None else bool(mirror),
-            directions=_validate.integer("directions", directions, minimum=1),
-            ridge=_validate.positive("ridge", ridge),
-            threshold=_validate.positive("threshold", threshold, zero=True),
-            seed=_validate.integer("seed", seed),
-            drawings=_validate.integer("drawings", drawings, minimum=2),
+            directions=checks.integer("directions", directions, minimum=1),
+            ridge=checks.positive("ridge", ridge),
+            threshold=checks.positive("threshold", threshold, zero=True),
+            seed=checks.integer("seed", seed),
+            drawings=checks.integer("drawings", drawings, minimum=2),
         )
         self._hold(kept(self.recipe.name, self._learn, cache))
 

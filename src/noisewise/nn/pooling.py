@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from noisewise.arithmetic import loose, product, root
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, root
-from noisewise.bounds.rules.pooling import MeanPoolRule, check_axes, windows_of
-from noisewise.bounds.rules.windows import each, largest_count
+from noisewise.bounds.rules import MeanPoolRule, check_axes, each_axis, largest_count, windows_of
 
 __all__ = ["ScaledAvgPool2d", "ScaledL2Pool2d"]
 
@@ -32,9 +31,9 @@ def _overlap(kernel: tuple[int, ...], stride: tuple[int, ...]) -> int:
 class _Scaled(nn.Module):
     def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
         super().__init__()
-        self.kernel_size = each(kernel_size, 2)
-        self.stride = self.kernel_size if stride is None else each(stride, 2)
-        self.padding = each(padding, 2)
+        self.kernel_size = each_axis(kernel_size, 2)
+        self.stride = self.kernel_size if stride is None else each_axis(stride, 2)
+        self.padding = each_axis(padding, 2)
         if min(self.kernel_size) < 1 or min(self.stride) < 1 or min(self.padding) < 0:
             raise ValueError(
                 f"kernel_size and stride must be >= 1 and padding >= 0, got {kernel_size}, "

@@ -26,8 +26,8 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.bounds.norms import NormBound, induced_norm, spectral_norm
-from noisewise.privacy import _validate
 
 __all__ = [
     "PROJECTIONS",
@@ -80,7 +80,7 @@ def clip_weights(
     >>> float(bound) <= 1.0, round(float(weight[1, 1]), 5)
     (True, 0.25)
     """
-    limit = _validate.positive("limit", limit)
+    limit = checks.positive("limit", limit)
     bound = norm(weight)
     margin = float(torch.finfo(weight.dtype).eps)
     if margin < 1e-4:  # a few roundings of room, so that a fresh certificate agrees
@@ -104,7 +104,7 @@ def fix_weights(
     The certificate ends at most at the limit and, up to the precision of the weight, on it. A
     weight of zeros has no direction and stays zero.
     """
-    limit = _validate.positive("limit", limit)
+    limit = checks.positive("limit", limit)
     bound = norm(weight)
     if 0.0 < bound.value < limit:
         ratio = limit / bound.value
@@ -130,7 +130,7 @@ def clip_singular_values(
     >>> float(bound) <= 1.0, round(float(weight[1, 1]), 5)
     (True, 0.5)
     """
-    limit = _validate.positive("limit", limit)
+    limit = checks.positive("limit", limit)
     bound = norm(weight)
     if bound.value <= limit:
         return bound
@@ -155,8 +155,8 @@ def bjorck_(
     tiny beside the largest are not there after `iterations` steps, zeros never are; the
     result is certified whatever happened.
     """
-    limit = _validate.positive("limit", limit)
-    iterations = _validate.integer("iterations", iterations, minimum=0)
+    limit = checks.positive("limit", limit)
+    iterations = checks.integer("iterations", iterations, minimum=0)
     bound = norm(weight)
     if bound.value > 0.0:
         W = orthogonalise(_wide(weight, bound.value), iterations)
@@ -171,7 +171,7 @@ def clip_absolute_sums(weight: Tensor, limit: float, p: float = math.inf) -> Nor
     The infinity norm is the largest absolute row sum, so the nearest matrix has each row
     projected onto the l1 ball; for p = 1 each column (Duchi et al., 2008).
     """
-    limit = _validate.positive("limit", limit)
+    limit = checks.positive("limit", limit)
     if p not in (1, math.inf):
         raise ValueError(f"p must be 1 or infinity, got {p!r}; for 2 use clip_singular_values")
     bound = induced_norm(weight, p)

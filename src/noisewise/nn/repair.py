@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from noisewise import checks
 from noisewise.nn.normalisation import LipschitzGroupNorm
-from noisewise.privacy import _validate
 
 __all__ = ["fix"]
 
@@ -43,8 +43,8 @@ def fix(model: nn.Module, norm: str = "group", alpha: float = 1.0, groups: int =
     >>> type(fix(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]).__name__
     'GroupNorm'
     """
-    _validate.choice("norm", norm, ("group", "lipschitz"))
-    groups = _validate.integer("groups", groups, minimum=1)
+    checks.choice("norm", norm, ("group", "lipschitz"))
+    groups = checks.integer("groups", groups, minimum=1)
 
     def replacement(layer: nn.Module) -> nn.Module | None:
         if _is_frozen(layer):

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
+from noisewise.arithmetic import loose, product, total
 from noisewise.bounds import Call, LayerRule, register
-from noisewise.bounds.arithmetic import loose, product, total
-from noisewise.bounds.rules.vectors import wide
-from noisewise.privacy import _validate
+from noisewise.bounds.rules import wide
 
 __all__ = ["ConvexMix", "LipschitzResidual"]
 
@@ -35,7 +35,7 @@ class ConvexMix(nn.Module):
 
     def __init__(self, coefficient: float = 0.5, learn: bool = False) -> None:
         super().__init__()
-        share = _validate.fraction("coefficient", coefficient)
+        share = checks.fraction("coefficient", coefficient)
         raw = torch.tensor(math.log(share / (1.0 - share)))
         if learn:
             self.raw = nn.Parameter(raw)
@@ -89,7 +89,7 @@ class LipschitzResidual(nn.Module):
         learn: bool = False,
     ) -> None:
         super().__init__()
-        _validate.choice("mix", mix, ("convex", "sum"))
+        checks.choice("mix", mix, ("convex", "sum"))
         self.branch = branch
         self.shortcut = nn.Identity() if shortcut is None else shortcut
         self.mix = ConvexMix(coefficient, learn) if mix == "convex" else None

@@ -18,16 +18,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds import Call, LayerRule, Signal, register, rule_for
-from noisewise.bounds.arithmetic import product, root
-from noisewise.bounds.layer import Shape
-from noisewise.bounds.rules.scattering import Band, bank_energy, line_spectrum
-from noisewise.bounds.rules.windows import copies, padding_sources
+from noisewise import checks
+from noisewise.arithmetic import product, root
+from noisewise.bounds import Call, LayerRule, Shape, Signal, register, rule_for
+from noisewise.bounds.rules import (
+    Band,
+    bank_energy,
+    copies_of_entries,
+    line_spectrum,
+    padding_sources,
+)
 from noisewise.nn.normalisation import LipschitzGroupNorm, LipschitzGroupNormRule
 from noisewise.nn.plain import register_plain, traced
 from noisewise.nn.plain.export import Export
 from noisewise.nn.scattering_filters import averages, coarsen, padded_size, wavelets
-from noisewise.privacy import _validate
 
 __all__ = ["Scattering2d"]
 
@@ -88,10 +92,10 @@ class Scattering2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.J = _validate.integer("J", J, minimum=1)
-        self.L = _validate.integer("L", L, minimum=1)
-        self.order = _validate.integer("order", order, maximum=2)
-        self.channels = _validate.integer("channels", channels, minimum=1)
+        self.J = checks.integer("J", J, minimum=1)
+        self.L = checks.integer("L", L, minimum=1)
+        self.order = checks.integer("order", order, maximum=2)
+        self.channels = checks.integer("channels", channels, minimum=1)
         self.shape = _image_shape(shape, self.J)
         self.padded = tuple(padded_size(size, self.J) for size in self.shape)
         self._add_filters(torch.get_default_dtype() if dtype is None else dtype)
@@ -210,7 +214,7 @@ class Scattering2d(nn.Module):
         >>> layer.features(torch.rand(100, 8, 8)).shape
         torch.Size([100, 3, 4, 4])
         """
-        size = _validate.integer("batch_size", batch_size, minimum=1)
+        size = checks.integer("batch_size", batch_size, minimum=1)
         result = images.new_empty((len(images), *self.output_shape))
         with torch.no_grad():
             for start in range(0, len(images), size):
@@ -229,7 +233,7 @@ def _image_shape(shape: Sequence[int], J: int) -> tuple[int, int]:
             f"shape must be the height and width of an image, got {tuple(shape)}; give the "
             "number of colours as channels="
         )
-    height, width = (_validate.integer("shape", size, minimum=1) for size in shape)
+    height, width = (checks.integer("shape", size, minimum=1) for size in shape)
     if min(height, width) <= 2**J:
         raise ValueError(
             f"images of {height} by {width} points are too small for windows of 2**J = {2**J}: "
@@ -310,7 +314,7 @@ def _slope(layer: Scattering2d) -> float:
     """Lipschitz constant of the transform, padding included, normalisation not."""
     mirrored = 1
     for size, padded in zip(layer.shape, layer.padded, strict=True):
-        mirrored *= copies(padding_sources(size, *_pad(size, padded), "reflect"), size)
+        mirrored *= copies_of_entries(padding_sources(size, *_pad(size, padded), "reflect"), size)
     return product(root(mirrored), root(_energy(layer, 0, layer.order, range(layer.J))))
 
 

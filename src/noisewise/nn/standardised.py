@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.bounds.norms import NormBound, conv_norm, spectral_norm
-from noisewise.privacy import _validate
 
 __all__ = ["StandardisedConv2d", "StandardisedLinear", "standardise"]
 
@@ -41,8 +41,8 @@ class _Standardised(nn.Module):
     epsilon: float
 
     def _configure(self, gain: float, epsilon: float) -> None:
-        self.gain = _validate.positive("gain", gain)
-        self.epsilon = _validate.positive("epsilon", epsilon)
+        self.gain = checks.positive("gain", gain)
+        self.epsilon = checks.positive("epsilon", epsilon)
 
     def effective_weight(self) -> Tensor:
         """Return the weight that the layer applies, differentiable in the raw weight."""

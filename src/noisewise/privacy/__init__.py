@@ -10,12 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from noisewise.privacy.accounting import (
+    ACCOUNTANTS as ACCOUNTANTS,
+    calibrate as calibrate,
     delta,
     delta_of,
     epsilon,
     epsilon_of,
+    max_count as max_count,
     max_steps,
     noise_multiplier,
+    tightest as tightest,
+    training_step as training_step,
 )
 from noisewise.privacy.composition import (
     Guarantee,
@@ -41,10 +46,38 @@ from noisewise.privacy.events import (
     split_noise,
 )
 from noisewise.privacy.ledger import Charge, Ledger, LedgerHead
+from noisewise.privacy.ledger_witness import Seen as Seen, Witness as Witness
 from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity
-from noisewise.privacy.statement import Statement, statement_schema
-from noisewise.privacy.verification import Verification, verify
+from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Norm as Norm, Relation, Sensitivity
+from noisewise.privacy.signatures import Signer as Signer, verify_signature as verify_signature
+from noisewise.privacy.statement import (
+    Preprocessing as Preprocessing,
+    Statement,
+    round_up as round_up,
+    single_up as single_up,
+    statement_schema,
+)
+from noisewise.privacy.statement_premises import (
+    POISSON_SAMPLING as POISSON_SAMPLING,
+    WHOLE_UNITS as WHOLE_UNITS,
+    rows_of_units as rows_of_units,
+)
+from noisewise.privacy.statement_texts import NOT_SOUND as NOT_SOUND
+from noisewise.privacy.trials import TrialNumber as TrialNumber
+from noisewise.privacy.units import (
+    MISSING_IDENTIFIERS as MISSING_IDENTIFIERS,
+    MISSING_TEXT as MISSING_TEXT,
+    SPACES as SPACES,
+    identifiers_of as identifiers_of,
+    require_same_order as require_same_order,
+    unit_codes as unit_codes,
+)
+from noisewise.privacy.verification import (
+    Verification,
+    other_accountant as other_accountant,
+    read_statement as read_statement,
+    verify,
+)
 
 if TYPE_CHECKING:
     from noisewise.mechanisms import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.accountants import ACCOUNTANTS, Accountant, tightest
 from noisewise.privacy.events import (
     Event,
@@ -81,7 +81,7 @@ def epsilon_of(
     """
     events = as_history(history)
     relation = Relation.of(relation)
-    delta = _validate.probability("delta", delta, zero=True, one=False)
+    delta = checks.probability("delta", delta, zero=True, one=False)
     chosen = _accountant(accountant)
     require_relation(events, relation)
     if not events:
@@ -137,7 +137,7 @@ def delta_of(
     """Smallest delta that this accountant proves for the history at `epsilon`."""
     events = as_history(history)
     relation = Relation.of(relation)
-    epsilon = _validate.positive("epsilon", epsilon, zero=True)
+    epsilon = checks.positive("epsilon", epsilon, zero=True)
     chosen = _accountant(accountant)
     require_relation(events, relation)
     if not events or pure_epsilon(events) <= epsilon:
@@ -176,7 +176,7 @@ def epsilon(
     >>> 1.82 < e < 1.84
     True
     """
-    count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
+    count = checks.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
     event = training_step(noise_multiplier, sample_rate, unit_rows)
     history = [with_count(event, count)] if count else []
     return epsilon_of(history, delta=delta, relation=relation, accountant=accountant)
@@ -193,7 +193,7 @@ def delta(
     relation: Relation | str = "add-remove",
 ) -> float:
     """Delta of `steps` steps of private training at a given epsilon."""
-    count = _validate.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
+    count = checks.integer("steps", steps, minimum=0, maximum=LARGEST_COUNT)
     event = training_step(noise_multiplier, sample_rate, unit_rows)
     history = [with_count(event, count)] if count else []
     return delta_of(history, epsilon=epsilon, relation=relation, accountant=accountant)
@@ -219,10 +219,10 @@ def noise_multiplier(
     ValueError
         If an argument is out of range, or no noise in [0.001, 1e7] fits.
     """
-    target = _validate.positive("epsilon", epsilon)
-    delta = _validate.fraction("delta", delta)
-    rate = _validate.probability("sample_rate", sample_rate)
-    count = _validate.integer("steps", steps, minimum=1, maximum=LARGEST_COUNT)
+    target = checks.positive("epsilon", epsilon)
+    delta = checks.fraction("delta", delta)
+    rate = checks.probability("sample_rate", sample_rate)
+    count = checks.integer("steps", steps, minimum=1, maximum=LARGEST_COUNT)
 
     def cost(sigma: float) -> float:
         event = with_count(training_step(sigma, rate, unit_rows), count)
@@ -256,8 +256,8 @@ def max_count(
     relation: Relation | str = "add-remove",
 ) -> int:
     """How many more times `event` fits into the budget after `spent`."""
-    target = _validate.positive("epsilon", epsilon)
-    delta = _validate.probability("delta", delta, zero=True, one=False)
+    target = checks.positive("epsilon", epsilon)
+    delta = checks.probability("delta", delta, zero=True, one=False)
     before = as_history(spent)
 
     def fits(count: int) -> bool:
@@ -345,7 +345,7 @@ def _next_guess(
 
 
 def _accountant(name: str) -> Accountant:
-    return ACCOUNTANTS[_validate.choice("accountant", name, ACCOUNTANTS)]
+    return ACCOUNTANTS[checks.choice("accountant", name, ACCOUNTANTS)]
 
 
 def _require(accountant: Accountant, events: History, delta: float | None) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.accountants import ACCOUNTANTS
 from noisewise.privacy.accounting import epsilon_of
 from noisewise.privacy.events import Event, as_history
@@ -60,8 +60,8 @@ def advanced_composition(epsilon: float, delta: float, count: int, slack: float)
     delta' = K delta + slack, or the sum K epsilon at K delta if that is smaller.
     """
     epsilon, delta = _guarantee(epsilon, delta)
-    count = _validate.integer("count", count, minimum=1)
-    slack = _validate.fraction("slack", slack)
+    count = checks.integer("count", count, minimum=1)
+    slack = checks.fraction("slack", slack)
     rooted = math.sqrt(2 * count * math.log(1 / slack)) * epsilon
     advanced = rooted + count * epsilon * math.expm1(min(epsilon, 700.0))
     return Guarantee(min(advanced, count * epsilon), min(1.0, count * delta + slack))
@@ -79,7 +79,7 @@ def group_privacy(epsilon: float, delta: float, size: int) -> Guarantee:
     True
     """
     epsilon, delta = _guarantee(epsilon, delta)
-    size = _validate.integer("size", size, minimum=1)
+    size = checks.integer("size", size, minimum=1)
     total = size * epsilon
     if delta == 0.0:
         return Guarantee(total, 0.0)
@@ -111,9 +111,9 @@ def group_privacy_of(
     ... )
     True
     """
-    events, target = as_history(history), _validate.fraction("delta", delta)
-    size = _validate.integer("size", size, minimum=1)
-    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    events, target = as_history(history), checks.fraction("delta", delta)
+    size = checks.integer("size", size, minimum=1)
+    checks.choice("accountant", accountant, ACCOUNTANTS)
 
     def cost(log_delta: float) -> Guarantee:
         left = math.exp(log_delta)
@@ -139,7 +139,7 @@ def amplification_by_sampling(epsilon: float, delta: float, sample_rate: float) 
     Gaboardi 2018). It needs *secret* independent sampling of each record.
     """
     epsilon, delta = _guarantee(epsilon, delta)
-    rate = _validate.probability("sample_rate", sample_rate)
+    rate = checks.probability("sample_rate", sample_rate)
     # ln(1 + q (e^x - 1)) = x + ln(q + (1 - q) e^-x), which does not overflow.
     amplified = epsilon + math.log(rate + (1 - rate) * math.exp(-epsilon))
     if epsilon < 1.0:
@@ -154,19 +154,19 @@ def renyi_to_approximate(order: float, divergence: float, delta: float) -> Guara
     (order - 1); this is the sharper Prop. 12 of Canonne, Kamath and Steinke (2020), never
     larger.
     """
-    order = _validate.finite("order", order)
+    order = checks.finite("order", order)
     if order <= 1:
         raise ValueError(f"order must be > 1, got {order!r}")
-    divergence = _validate.positive("divergence", divergence, zero=True)
-    delta = _validate.fraction("delta", delta)
+    divergence = checks.positive("divergence", divergence, zero=True)
+    delta = checks.fraction("delta", delta)
     epsilon = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
     return Guarantee(max(0.0, epsilon), delta)
 
 
 def zero_concentrated_to_approximate(rho: float, delta: float) -> Guarantee:
     """rho-zCDP as (epsilon, delta)-DP by the closed form rho + 2 sqrt(rho ln(1/delta))."""
-    rho = _validate.positive("rho", rho, zero=True)
-    delta = _validate.fraction("delta", delta)
+    rho = checks.positive("rho", rho, zero=True)
+    delta = checks.fraction("delta", delta)
     return Guarantee(rho + 2 * math.sqrt(rho * math.log(1 / delta)), delta)
 
 
@@ -177,9 +177,9 @@ def classic_gaussian_deviation(epsilon: float, delta: float, sensitivity: float)
     10.4 and 25.4 (delta 1e-5), so above 1 this function refuses;
     :func:`noisewise.privacy.gaussian` is exact for every epsilon.
     """
-    epsilon = _validate.positive("epsilon", epsilon)
-    delta = _validate.fraction("delta", delta)
-    sensitivity = _validate.positive("sensitivity", sensitivity, zero=True)
+    epsilon = checks.positive("epsilon", epsilon)
+    delta = checks.fraction("delta", delta)
+    sensitivity = checks.positive("sensitivity", sensitivity, zero=True)
     if epsilon > 1:
         raise ValueError(
             f"epsilon must be <= 1 for the classic Gaussian lemma, got {epsilon!r}; "
@@ -190,6 +190,6 @@ def classic_gaussian_deviation(epsilon: float, delta: float, sensitivity: float)
 
 def _guarantee(epsilon: float, delta: float) -> Guarantee:
     return Guarantee(
-        _validate.positive("epsilon", epsilon, zero=True),
-        _validate.probability("delta", delta, zero=True),
+        checks.positive("epsilon", epsilon, zero=True),
+        checks.probability("delta", delta, zero=True),
     )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.accountants.rdp import size
 from noisewise.privacy.accounting import with_variation
 from noisewise.privacy.events import (
@@ -63,7 +63,7 @@ def estimate_epsilon(
     """
     events = as_history(history)
     relation = Relation.of(relation)
-    delta = _validate.fraction("delta", delta)
+    delta = checks.fraction("delta", delta)
     require_relation(events, relation)
     if not events:
         return 0.0

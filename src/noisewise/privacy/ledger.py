@@ -32,8 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from noisewise import checks
 from noisewise.errors import BudgetExceededError, ChargeConflictError, RelationError
-from noisewise.privacy import _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of, max_count
 from noisewise.privacy.events import Event, History, as_history, with_count
 from noisewise.privacy.ledger_book import FORMAT, VERSION, Book, Charge, LedgerHead, Mark
@@ -93,10 +93,10 @@ class Ledger:
         header = {
             "format": FORMAT,
             "version": VERSION,
-            "epsilon": None if epsilon is None else _validate.positive("epsilon", epsilon),
-            "delta": _validate.probability("delta", delta, zero=True, one=False),
+            "epsilon": None if epsilon is None else checks.positive("epsilon", epsilon),
+            "delta": checks.probability("delta", delta, zero=True, one=False),
             "relation": Relation.of(relation).name,
-            "accountant": _validate.choice("accountant", accountant, ACCOUNTANTS),
+            "accountant": checks.choice("accountant", accountant, ACCOUNTANTS),
             "unit": unit,
         }
         create_file(Path(path), header)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.errors import LedgerError
-from noisewise.privacy._durable import private_file, replace_file
-from noisewise.privacy._locked_file import locked, process_guard
+from noisewise.files import locked, private_file, process_guard, replace_file
 from noisewise.privacy.ledger_book import Book, Charge, Mark, seal
 from noisewise.privacy.ledger_witness import Seen, Witness
 
@@ -29,8 +28,8 @@ def create_file(path: Path, header: dict[str, Any]) -> None:
     with _legible(path), locked(path, create=True) as descriptor:
         if os.fstat(descriptor).st_size:
             raise LedgerError(
-                f"{str(path)!r} exists. Continue it with Ledger.open, so that what was spent "
-                "stays counted; start a new ledger only for data that none describes yet."
+                f"{str(path)!r} exists. Go on with it (--ledger, or Ledger.open), so that what was "
+                "spent stays counted; start a new ledger only for data that none describes yet."
             )
         Witness(path).require_none()
         # The header must be whole or absent, so it is written aside and renamed. Whoever waits
@@ -208,7 +207,7 @@ def _legible(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise LedgerError(
             f"no ledger at {str(path)!r}. If there was one, put it back; start one for data that "
-            "none describes yet with Ledger.create."
+            "none describes yet with noisewise ledger create, or Ledger.create."
         ) from error
     except TimeoutError as error:
         raise LedgerError(

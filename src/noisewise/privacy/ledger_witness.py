@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisewise.errors import LedgerError, LedgerRolledBackError
-from noisewise.privacy._durable import open_regular
+from noisewise.files import open_regular
 from noisewise.privacy.ledger_book import Book, LedgerHead
 
 __all__ = ["Seen", "Witness"]

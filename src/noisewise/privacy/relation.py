@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from noisewise import checks
 from noisewise.errors import RelationError
-from noisewise.privacy import _validate
 
 __all__ = ["ADD_REMOVE", "REPLACE_ONE", "Norm", "Relation", "Sensitivity"]
 
@@ -44,7 +44,7 @@ class Relation:
 
     def __post_init__(self) -> None:
         name = "replace-one" if self.name == "replace" else self.name
-        _validate.choice("relation", name, ("add-remove", "replace-one"))
+        checks.choice("relation", name, ("add-remove", "replace-one"))
         object.__setattr__(self, "name", name)
 
     @classmethod
@@ -110,8 +110,8 @@ class Sensitivity:
     relation: Relation = ADD_REMOVE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", _validate.positive("sensitivity", self.value, zero=True))
-        _validate.choice("norm", self.norm, ("l1", "l2", "linf"))
+        object.__setattr__(self, "value", checks.positive("sensitivity", self.value, zero=True))
+        checks.choice("norm", self.norm, ("l1", "l2", "linf"))
         object.__setattr__(self, "relation", Relation.of(self.relation))
 
     @classmethod
@@ -120,7 +120,7 @@ class Sensitivity:
     ) -> Sensitivity:
         """Sensitivity of a sum in which each record contributes at most `bound`."""
         relation = Relation.of(relation)
-        bound = _validate.positive("bound", bound, zero=True)
+        bound = checks.positive("bound", bound, zero=True)
         return cls(relation.sum_factor * bound, norm, relation)
 
     @classmethod
@@ -144,13 +144,13 @@ class Sensitivity:
 
     def __mul__(self, factor: float) -> Sensitivity:
         """Sensitivity of a result that is multiplied by a public constant."""
-        return replace(self, value=abs(_validate.finite("factor", factor)) * self.value)
+        return replace(self, value=abs(checks.finite("factor", factor)) * self.value)
 
     __rmul__ = __mul__
 
     def for_group(self, size: int) -> Sensitivity:
         """Sensitivity towards `size` records that change at once."""
-        return self * _validate.integer("size", size, minimum=1)
+        return self * checks.integer("size", size, minimum=1)
 
     def __str__(self) -> str:
         return f"{self.value:.6g} ({self.norm}, {self.relation})"

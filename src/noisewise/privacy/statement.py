@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from noisewise import checks
 from noisewise._version import __version__
 from noisewise.errors import RelationError, StatementError, UnsoundError
-from noisewise.privacy import _validate
 from noisewise.privacy.accounting import ACCOUNTANTS, epsilon_of
 from noisewise.privacy.events import (
     Event,
@@ -293,13 +293,13 @@ class Statement:
             history = as_history(event_from_dict(event) for event in fields["history"])
             common = premises(relation, fields["unit"], history)
             statement = cls(
-                epsilon=_validate.positive("epsilon", fields["epsilon"], zero=True),
-                delta=_validate.probability("delta", fields["delta"], zero=True, one=False),
+                epsilon=checks.positive("epsilon", fields["epsilon"], zero=True),
+                delta=checks.probability("delta", fields["delta"], zero=True, one=False),
                 relation=relation,
                 unit=fields["unit"],
                 mechanism=fields["mechanism"],
                 history=history,
-                accountant=_validate.choice("accountant", fields["accountant"], ACCOUNTANTS),
+                accountant=checks.choice("accountant", fields["accountant"], ACCOUNTANTS),
                 sampler=fields["sampler"],
                 randomness=fields["randomness"],
                 assumptions=tuple(fields["assumptions"][len(common) :]),

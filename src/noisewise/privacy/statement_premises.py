@@ -14,7 +14,7 @@ from noisewise.privacy.events import History
 from noisewise.privacy.relation import Relation
 
 __all__ = [
-    "POISSON",
+    "POISSON_SAMPLING",
     "WHOLE_UNITS",
     "premises",
     "rows_of_units",
@@ -30,7 +30,7 @@ _ALL = (
 )
 _POISSON = "Poisson: each record independently, with probability "
 #: The same for units: all rows of one together, or each row of one by itself.
-POISSON = {
+POISSON_SAMPLING = {
     "record": _POISSON,
     "unit": "Poisson: each unit independently with its rows, with probability ",
     "row": "Poisson: each row of a unit independently, with probability ",
@@ -66,7 +66,7 @@ def sampler_of(history: History, unit: str) -> str:
         if part.secret_rates:
             kind = "row" if getattr(part, "rows", None) else whole
             found.setdefault(kind, set()).update(part.secret_rates)
-    said = [POISSON[kind] + _listed(rates) for kind, rates in found.items()]
+    said = [POISSON_SAMPLING[kind] + _listed(rates) for kind, rates in found.items()]
     return "; ".join(said) or _ALL[0]
 
 
@@ -121,8 +121,10 @@ def sampler_problem(sampler: str, history: History, unit: str) -> str | None:
         return f"sampler says {sampler[:100]!r}, some of it twice"
     for part in parts:
         text = part.removeprefix(_CALLER)
-        kind = next((kind for kind, words in POISSON.items() if text.startswith(words)), None)
-        numbers = text.removeprefix(POISSON[kind]) if kind else ""
+        kind = next(
+            (kind for kind, words in POISSON_SAMPLING.items() if text.startswith(words)), None
+        )
+        numbers = text.removeprefix(POISSON_SAMPLING[kind]) if kind else ""
         if text in _ALL:
             everybody = True
         elif kind and _NUMBERS.fullmatch(numbers):

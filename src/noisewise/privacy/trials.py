@@ -13,7 +13,7 @@ from decimal import Context, Decimal, localcontext
 
 from scipy.optimize import brentq
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.pure import Pure
 from noisewise.privacy.events.selection import LAWS, Selection, mean_trials
 from noisewise.privacy.randomness import Randomness
@@ -51,7 +51,7 @@ class TrialNumber:
     @classmethod
     def of_mean(cls, mean: float, law: str = LAWS[0], shape: float = 0.0) -> TrialNumber:
         """Return the law of that kind with an expected number of trials."""
-        mean = _validate.positive("mean", mean)
+        mean = checks.positive("mean", mean)
         if not 1.0 < mean <= 1e6:
             raise ValueError(
                 f"the expected number of trials must be above 1 and at most a million, got {mean!r}"

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "MISSING",
+    "MISSING_IDENTIFIERS",
     "MISSING_TEXT",
     "SPACES",
     "identifiers_of",
@@ -36,7 +36,7 @@ __all__ = [
     "unit_codes",
 ]
 
-MISSING = (
+MISSING_IDENTIFIERS = (
     "units has missing identifiers (None, NaN, NaT, empty text or a word for it, such as 'NULL' or "
     "'NA'). A row of an unknown unit cannot "
     "be protected together with the unit's other rows: leave such rows out, or give each of them a "
@@ -190,7 +190,7 @@ def _checked(values: list[Any]) -> list[Hashable]:
         found = [_identifier(value) for value in values]
         dict.fromkeys(found)
     except _MissingError:
-        trouble = ValueError(MISSING)
+        trouble = ValueError(MISSING_IDENTIFIERS)
     except Exception:  # whatever it says would quote the identifier; it ends here
         trouble = TypeError(
             "the identifiers in units must be hashable and equal where units are (numbers, text, "

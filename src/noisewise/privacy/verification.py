@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from noisewise.errors import StatementError
-from noisewise.privacy._foreign import read_foreign_text
+from noisewise.files import read_foreign_text
 from noisewise.privacy._limited import run_limited
 from noisewise.privacy.accountants import ACCOUNTANTS
 from noisewise.privacy.accounting import delta_of, epsilon_of

@@ -11,10 +11,20 @@ from noisewise.release.account import (
     digest_of,
     other_ledger,
 )
+from noisewise.release.allocation import ALLOCATIONS as ALLOCATIONS, deviations as deviations
 from noisewise.release.best import BestOf, Outcome
 from noisewise.release.choice import ExponentialChoice, PermuteAndFlip
+from noisewise.release.decimals import Coarse as Coarse, Decimals as Decimals
 from noisewise.release.kernel import Release, received, release
-from noisewise.release.noise import Additive, Block, GaussianNoise, GridNoise, IntegerNoise, Noise
+from noisewise.release.noise import (
+    FLOATING_POINT as FLOATING_POINT,
+    Additive,
+    Block,
+    GaussianNoise,
+    GridNoise,
+    IntegerNoise,
+    Noise,
+)
 from noisewise.release.opening import LedgerOrPath, open_account, open_ledger
 from noisewise.release.parties import (
     Aggregator,
@@ -28,17 +38,46 @@ from noisewise.release.parties import (
 )
 from noisewise.release.promise import Promise, StatedArray, StatedNumber, StatedTuple, compose
 from noisewise.release.query import Query
+from noisewise.release.rank_choice import (
+    RankChoice as RankChoice,
+    Ranked as Ranked,
+    RankLimit as RankLimit,
+    spread_of as spread_of,
+)
 from noisewise.release.sealed import SealedAccount
 from noisewise.release.several import Envelope, Once, Opened, Prepaid, together
+from noisewise.release.shares import SharedBlock as SharedBlock, with_share as with_share
+from noisewise.release.slots import NoiseSlots as NoiseSlots
+from noisewise.release.steps import (
+    LedgerSteps as LedgerSteps,
+    MemorySteps as MemorySteps,
+    Step as Step,
+    Steps as Steps,
+    promise_of as promise_of,
+)
+from noisewise.release.stream import (
+    STREAM_UNIT as STREAM_UNIT,
+    SegmentAccount as SegmentAccount,
+    StreamAccount as StreamAccount,
+)
+from noisewise.release.tensors import TensorNoise as TensorNoise
 from noisewise.release.units import (
+    EACH_PARTY as EACH_PARTY,
     ONE_ROW,
+    UNIT_NAME as UNIT_NAME,
+    WEIGHT_GRAIN as WEIGHT_GRAIN,
     Contribution,
     PerUnit,
     Units,
     as_rows,
+    as_units as as_units,
+    bound_of as bound_of,
+    chosen_among_all as chosen_among_all,
     name_of_unit,
     per_unit,
+    rows_at_most as rows_at_most,
 )
+from noisewise.release.words import one_vocabulary as one_vocabulary
 
 __all__ = [
     "ONE_ROW",

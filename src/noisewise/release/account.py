@@ -19,11 +19,9 @@ from noisewise.errors import (
     LedgerError,
     RelationError,
 )
+from noisewise.privacy import Event, History, Ledger, Randomness, Relation
 from noisewise.privacy.accountants import ACCOUNTANTS, tightest
-from noisewise.privacy.events import Event, History, as_history
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy.events import as_history
 
 __all__ = [
     "Account",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from noisewise.privacy import _validate
+from noisewise import checks
 
 __all__ = ["ALLOCATIONS", "deviations"]
 
@@ -53,15 +53,15 @@ def deviations(
     >>> round(split_noise([1.0, 3.0], s), 9)
     2.0
     """
-    sigma = _validate.positive("noise_multiplier", noise_multiplier) * (1 + _ROUNDING)
-    kind = _validate.choice("noise", allocation, ALLOCATIONS)
+    sigma = checks.positive("noise_multiplier", noise_multiplier) * (1 + _ROUNDING)
+    kind = checks.choice("noise", allocation, ALLOCATIONS)
     if len(sensitivities) != len(sizes) or not sizes:
         raise ValueError(
             f"sensitivities and sizes must be as many, and at least one, got {len(sensitivities)} "
             f"and {len(sizes)}"
         )
-    bounds = [_validate.positive("sensitivity", value, zero=True) for value in sensitivities]
-    counts = [_validate.integer("size", size, minimum=1) for size in sizes]
+    bounds = [checks.positive("sensitivity", value, zero=True) for value in sensitivities]
+    counts = [checks.integer("size", size, minimum=1) for size in sizes]
     if kind == "global":
         return [sigma * math.hypot(*bounds)] * len(bounds)
     if kind == "per-layer":

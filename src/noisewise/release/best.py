@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import BudgetExceededError
-from noisewise.privacy.events import Event, History, Selection
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
-from noisewise.privacy.trials import TrialNumber
+from noisewise.privacy import Event, History, Randomness, Selection, Sensitivity, TrialNumber
 
 __all__ = ["BestOf", "Outcome"]
 

@@ -19,10 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy.discrete import bernoulli_exp
-from noisewise.privacy.events import Event, Pure
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Pure, Randomness, Sensitivity
+from noisewise.privacy.randomness import bernoulli_exp
 
 __all__ = ["ExponentialChoice", "PermuteAndFlip"]
 

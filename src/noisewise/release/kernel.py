@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from noisewise.privacy.events import History
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import History, Randomness, Statement
+from noisewise.privacy.randomness import resolve
 from noisewise.release.account import Account, Remembering
 from noisewise.release.noise import Noise
 from noisewise.release.parties import Parties
@@ -115,7 +114,8 @@ def release(
     if delta is not None:
         promise.state()  # what cannot be promised is refused before it costs anything
     note = query.what or agreed.noise.description
-    if isinstance(account, Remembering):
+    if _remembers(type(account)):
+        assert isinstance(account, Remembering)
         kept = account.recalled(event, source)
         if kept is not None:  # made before a death, and paid for
             return Release(kept, promise, agreed.noise)
@@ -158,6 +158,12 @@ def received(
     query.require(noise)
     said = (*noise.assumptions, *assumptions)
     return _promise(query, (noise.event,), _said(query, noise), delta, randomness, said)
+
+
+@lru_cache
+def _remembers(kind: type) -> bool:
+    """Whether accounts of this type kept values; asked at every step of a training."""
+    return issubclass(kind, Remembering)
 
 
 def _said(query: Query, noise: Noise) -> str:

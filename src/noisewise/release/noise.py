@@ -19,16 +19,22 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
-from noisewise.privacy.discrete import (
+from noisewise.privacy import (
+    Event,
+    Gaussian,
+    Laplace,
+    Pure,
+    Randomness,
+    Sensitivity,
+    ZeroConcentrated,
+)
+from noisewise.privacy.randomness import (
     discrete_gaussian,
     discrete_laplace,
     discrete_laplace_variance,
 )
-from noisewise.privacy.events import Event, Gaussian, Laplace, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
 
 __all__ = ["Additive", "Block", "GaussianNoise", "GridNoise", "IntegerNoise", "Noise", "add"]
 
@@ -178,7 +184,7 @@ class IntegerNoise:
 
     def __post_init__(self) -> None:
         """Refuse an event that costs less than noise of this scale does."""
-        _validate.choice("kind", self.kind, ("laplace", "gaussian"))
+        checks.choice("kind", self.kind, ("laplace", "gaussian"))
         _require_norm(self.planned, ("l1",) if self.kind == "laplace" else ("l2", "l1"))
         if not self.scale > 0:
             raise UnsoundError(f"noise needs a positive scale, got {self.scale}")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from noisewise.errors import LedgerError
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Ledger, Relation
 from noisewise.release.account import LedgerAccount, MemoryAccount
 from noisewise.release.several import Envelope, Opened, Prepaid
 

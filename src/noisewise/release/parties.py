@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release.noise import Noise
 from noisewise.release.query import Query
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 
 __all__ = ["Regions", "exp_between", "pick"]
 

@@ -23,10 +23,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.discrete import Scale, exact_scale
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.randomness.exponential import exponentials
+from noisewise import checks
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import Scale, exact_scale, exponentials
 from noisewise.release.noise import FloatArray, IntArray
 
 __all__ = ["LARGEST_SCALE", "polya", "polya_pmf"]
@@ -57,8 +56,8 @@ def polya(size: int, shares: int, scale: Scale, rng: Randomness) -> IntArray:
     >>> int(polya(3, 1000, 5, Randomness.seeded(1)).max()) < 100
     True
     """
-    size = _validate.integer("size", size)
-    shares = _validate.integer("shares", shares, minimum=1)
+    size = checks.integer("size", size)
+    shares = checks.integer("shares", shares, minimum=1)
     exact = exact_scale(scale)
     if exact > LARGEST_SCALE:
         raise ValueError(f"scale must be at most 2^40, got {float(exact):.4g}")

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy.accounting import tightest
-from noisewise.privacy.events import History
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
+from noisewise.privacy import History, Relation, Statement, tightest
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noisewise.errors import RelationError, UnsoundError
-from noisewise.privacy.events import History
-from noisewise.privacy.relation import Relation, Sensitivity
+from noisewise.privacy import History, Relation, Sensitivity
 
 if TYPE_CHECKING:
     from noisewise.release.noise import Noise
@@ -54,7 +53,7 @@ class Query:
     def __post_init__(self) -> None:
         if not self.sensitivity:
             raise ValueError("a query has at least one sensitivity, got none")
-        if len({part.relation for part in self.sensitivity}) > 1:
+        if any(part.relation != self.relation for part in self.sensitivity[1:]):
             raise RelationError(
                 "the sensitivities of a query hold under different relations: "
                 + ", ".join(map(str, self.sensitivity))
@@ -93,6 +92,8 @@ class Query:
     def require(self, noise: Noise) -> None:
         """Raise unless `noise` was planned for at least the change that one unit makes here."""
         planned = noise.sensitivity
+        if planned is self.sensitivity:
+            return  # as at every step of a training
         if any(part.relation != self.relation for part in planned):
             raise RelationError(
                 f"{self.what or 'this query'} moves by what one unit does under {self.relation}, "

@@ -24,13 +24,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Randomness, Sensitivity
 from noisewise.release.decimals import Coarse, Decimals
 from noisewise.release.picking import Regions, pick
 
-__all__ = ["Limit", "RankChoice", "Ranked", "spread_of"]
+__all__ = ["RankChoice", "RankLimit", "Ranked", "spread_of"]
 
 IntArray = NDArray[np.int64]
 Point = tuple[int, int]
@@ -46,7 +44,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Limit:
+class RankLimit:
     """A point that is to lie so many steps beyond a quantile.
 
     Parameters
@@ -82,7 +80,7 @@ class RankChoice:
         How many steps of a count one unit may be, in the largest-entry norm.
     event : Event
     description : str
-    limits : tuple of Limit
+    limits : tuple of RankLimit
     public_total : bool
         Whether the sum of all steps is the same for all neighbours.
     assumptions : tuple of str
@@ -94,7 +92,7 @@ class RankChoice:
     planned: Sensitivity
     event: Event
     description: str
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[RankLimit, ...] = ()
     public_total: bool = False
     assumptions: tuple[str, ...] = ()
 
@@ -147,7 +145,7 @@ class RankChoice:
         self._split(table, level + 1, (rows[0], cut), below, (low, q), (ends[0], at), found, rng)
         self._split(table, level + 1, (cut, rows[1]), above, (q, high), (at, ends[1]), found, rng)
 
-    def _limit(self, limit: Limit, exact: Ranked, rng: Randomness) -> float:
+    def _limit(self, limit: RankLimit, exact: Ranked, rng: Randomness) -> float:
         """Choose a limit: a lower one, or the negative of a lower one of negated records."""
         sign = -1.0 if limit.upper else 1.0
         coarse = Coarse.of(self.domain, limit.upper)

@@ -20,10 +20,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from noisewise.errors import ChargeConflictError, LedgerError
-from noisewise.privacy._durable import replace_file
-from noisewise.privacy.events import Event
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
+from noisewise.files import replace_file
+from noisewise.privacy import Event, Ledger, Randomness
 from noisewise.release.account import LedgerAccount
 
 __all__ = ["SealedAccount"]

@@ -8,9 +8,8 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from noisewise.errors import BudgetExceededError
-from noisewise.privacy.events import Event, History, Pure, ZeroConcentrated, as_history
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Event, History, Pure, Randomness, Relation, ZeroConcentrated
+from noisewise.privacy.events import as_history
 from noisewise.release.account import LedgerAccount, MemoryAccount
 
 __all__ = ["Envelope", "Once", "Opened", "Prepaid", "together"]

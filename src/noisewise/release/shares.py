@@ -12,10 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from noisewise.privacy.discrete import discrete_gaussian, discrete_laplace
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Randomness, Sensitivity
+from noisewise.privacy.randomness import discrete_gaussian, discrete_laplace
 from noisewise.release.account import Account, MemoryAccount
 from noisewise.release.kernel import release
 from noisewise.release.noise import Additive, Block, FloatArray, IntArray

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Randomness, Sensitivity
 from noisewise.release.noise import Additive, IntArray
 
 __all__ = ["NoiseSlots", "SlotNoise"]

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from noisewise.errors import ChargeConflictError, LedgerError
-from noisewise.privacy.events import Event, History, simplify, with_count
-from noisewise.privacy.ledger import Ledger, LedgerHead
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Event, History, Ledger, LedgerHead, Randomness, Relation
+from noisewise.privacy.events import simplify, with_count
 from noisewise.release.account import digest_of
 from noisewise.release.promise import Promise
 

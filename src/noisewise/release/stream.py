@@ -17,18 +17,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from noisewise.errors import ChargeConflictError, RelationError
-from noisewise.privacy.events import Event, History
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import REPLACE_ONE
+from noisewise.privacy import REPLACE_ONE, Event, History, Ledger, Randomness
 from noisewise.release.account import same_noise
 from noisewise.release.opening import open_ledger
 from noisewise.release.promise import Promise
 
-__all__ = ["UNIT", "SegmentAccount", "StreamAccount"]
+__all__ = ["STREAM_UNIT", "SegmentAccount", "StreamAccount"]
 
 #: What a stream protects.
-UNIT = "one item of the stream, at its time step"
+STREAM_UNIT = "one item of the stream, at its time step"
 
 
 class Limits(Protocol):
@@ -67,7 +64,7 @@ class StreamAccount:
         ledger: Ledger | str | os.PathLike[str],
         name: str,
         budget: Limits,
-        unit: str = UNIT,
+        unit: str = STREAM_UNIT,
         noise: str | None = None,
     ) -> None:
         self._name = f"stream {name}"

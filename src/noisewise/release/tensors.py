@@ -16,10 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from noisewise.privacy.accounting import training_step
-from noisewise.privacy.events import Event
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import Sensitivity
+from noisewise.privacy import Event, Randomness, Sensitivity, training_step
 from noisewise.release.allocation import deviations
 
 __all__ = ["TensorNoise"]
@@ -97,9 +94,12 @@ class TensorNoise:
         with torch.no_grad():
             kinds = [self.types[name] for name in names]
             # Asked for shape, type and place alone.
-            alike = [_like(total, kind) for total, kind in zip(sums, kinds, strict=True)]
+            alike = [
+                total if total.dtype is kind is torch.float32 else _like(total, kind)
+                for total, kind in zip(sums, kinds, strict=True)
+            ]
             drawn = rng.normal_for(alike, stds) if sums else []
-            alone = any(s.dtype != noise.dtype for s, noise in zip(sums, drawn, strict=True))
+            alone = any(s.dtype is not n.dtype for s, n in zip(sums, drawn, strict=True))
             if sums and not alone:
                 # The same sums as below, in one call.
                 torch._foreach_add_(drawn, sums)
@@ -109,8 +109,8 @@ class TensorNoise:
                 pairs = zip(sums, drawn, strict=True)
                 means = [_mean(total, noise, self.divisor) for total, noise in pairs]
             typed = zip(names, kinds, means, strict=True)
-            noisy = {name: mean.to(kind) for name, kind, mean in typed}
-        return {**noisy, **quiet}
+            noisy = {n: mean if mean.dtype is kind else mean.to(kind) for n, kind, mean in typed}
+        return {**noisy, **quiet} if quiet else noisy
 
 
 def _like(gradient: Tensor, kind: torch.dtype) -> Tensor:

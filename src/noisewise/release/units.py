@@ -2,8 +2,9 @@
 
 A unit is everybody's rows that carry one identifier. At most k rows of it count (a public number):
 
-* "weights": of a unit with c rows each counts min(1, k/c). In whole steps of 1/GRAIN, so that the
-  sums stay integers: a unit adds exactly GRAIN min(c, k) steps, over as many places as it likes.
+* "weights": of a unit with c rows each counts min(1, k/c). In whole steps of 1/WEIGHT_GRAIN, so
+  that the sums stay integers: a unit adds exactly WEIGHT_GRAIN min(c, k) steps, over as many places
+  as it likes.
 * "rows": min(c, k) of its rows, chosen at random, count in full.
 
 Both add at most k rows' worth, so one unit moves a sum by at most k times what one row does, in any
@@ -24,12 +25,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.statement_premises import WHOLE_UNITS
-from noisewise.privacy.units import identifiers_of, unit_codes
+from noisewise import checks
+from noisewise.privacy import WHOLE_UNITS, Event, Ledger, Randomness, identifiers_of, unit_codes
 
 __all__ = [
     "EACH_PARTY",
@@ -49,8 +46,9 @@ __all__ = [
 IntArray = NDArray[np.int64]
 
 #: Steps in one row where rows have weights.
-GRAIN = 1 << 16
-NAME = "one unit (all rows with one identifier)"
+WEIGHT_GRAIN = 1 << 16
+#: What is protected, if the user has no better word for it.
+UNIT_NAME = "one unit (all rows with one identifier)"
 RULES = ("auto", "weights", "rows")
 EACH_PARTY = (
     "with several parties, units is a list with the identifiers of each party's rows, one entry "
@@ -87,15 +85,15 @@ class Units:
     """
 
     identifiers: Any
-    name: str = NAME
+    name: str = UNIT_NAME
     rule: Literal["auto", "weights", "rows"] = "auto"
     parties: int | None = None
     common: bool = False
 
     def __post_init__(self) -> None:
-        _validate.choice("rule", self.rule, RULES)
+        checks.choice("rule", self.rule, RULES)
         if self.parties is not None:
-            parties = _validate.integer("parties", self.parties, minimum=1)
+            parties = checks.integer("parties", self.parties, minimum=1)
             object.__setattr__(self, "parties", parties)
         if self.common and (self.parties is not None or self.rule == "weights"):
             raise ValueError(
@@ -206,7 +204,7 @@ class PerUnit:
         unit, where = pairs // places, pairs % places
         size, first = _sizes(unit, rows)
         running = np.cumsum(rows) - first
-        counted = np.minimum(size, self.limit) * GRAIN
+        counted = np.minimum(size, self.limit) * WEIGHT_GRAIN
         upto = _part(running, counted, size, nearest=True)
         before = np.where(running == rows, 0, np.concatenate([[0], upto[:-1]]))
         total = np.zeros(places, np.int64)
@@ -238,7 +236,7 @@ class PerUnit:
         rows = np.ones(codes.size, np.int64)
         size, first = _sizes(codes[order], rows)
         running = np.arange(1, codes.size + 1) - first
-        most = np.minimum(size, self.limit) * GRAIN
+        most = np.minimum(size, self.limit) * WEIGHT_GRAIN
         upto = _part(running, most, size, nearest=True)
         counted[order] = upto - np.where(
             running == 1, 0, np.concatenate([[0], upto[:-1]])[: codes.size]
@@ -298,7 +296,7 @@ def per_unit(
 
 def rows_at_most(units: Any, max_per_unit: int) -> int:
     """Return the bound on the rows of a unit, which makes no sense without units."""
-    limit = _validate.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
+    limit = checks.integer("max_per_unit", max_per_unit, minimum=1, maximum=1 << 20)
     if units is None and limit != 1:
         raise ValueError(
             f"max_per_unit={limit} bounds the rows of a unit, but no units= were given: give "
@@ -351,7 +349,7 @@ def bound_of(units: Units, limit: int, held_by: int | None, weighted: bool = Fal
             else f"at most {parties} parties hold rows of one unit; each bounds what it holds, so "
             f"one unit counts up to {limit * parties} rows"
         )
-    grain = GRAIN if weighted else 1
+    grain = WEIGHT_GRAIN if weighted else 1
     return Contribution(limit * parties, grain, weighted, units.name, tuple(said))
 
 
@@ -393,7 +391,7 @@ def name_of_unit(ledger: Any, column: str | None = None) -> str:
                 book = held.enter_context(Ledger.open(book))
             if book.unit != ONE_ROW.unit:
                 return str(book.unit)
-    return NAME if column is None else f"one {column} (all rows with one identifier)"
+    return UNIT_NAME if column is None else f"one {column} (all rows with one identifier)"
 
 
 def as_rows(units: Any) -> Units:

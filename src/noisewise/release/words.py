@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from noisewise.privacy.units import require_same_order
+from noisewise.privacy import require_same_order
 
 __all__ = ["one_vocabulary"]
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from noisewise.privacy.statement import Statement, round_up
+from noisewise.privacy import Statement, round_up
 from noisewise.reports.chart import Chart
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Page:
         marked: int | None = None,
     ) -> Page:
         """Add a table: of numbers, or of `words`; the column `marked` has its words as colours."""
+        rows = list(rows)
         head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
 
         def cell(place: int, value: Any) -> str:
@@ -119,7 +120,8 @@ class Page:
             for row in rows
         )
         kind = ' class="words"' if words else ""
-        label = html.escape(f"Table: {', '.join(header)}")
+        named = ", ".join(filter(None, header)) or ", ".join(str(row[0]) for row in rows)
+        label = html.escape(f"Table: {named}")
         self._parts.append(
             f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
             f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -195,6 +197,7 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
     meaning = (
         "Whatever anybody does with this result, it tells at most that much about any one of them."
     )
+    change = statement.relation.sentence.removeprefix("one record ")
     if seeded(statement):
         meaning = (
             "This was a trial: its noise came from a seed, and whoever knows the seed can take it "
@@ -204,7 +207,7 @@ def promised(statement: Statement) -> tuple[str, str, list[str]]:
         "What is promised",
         f"epsilon {round_up(statement.epsilon)}{delta}",
         [
-            f"Protects {statement.unit} ({statement.relation.sentence_of(statement.unit)}).",
+            f"Protects {statement.unit}, {change}.",
             meaning,
         ],
     )

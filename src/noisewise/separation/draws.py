@@ -2,7 +2,9 @@
 
 What is drawn is fresh for every entry only if nobody sets the generator. Functions that do are
 doors (:mod:`noisewise.separation.threads`), but a generator has methods of its own, which cannot be
-exchanged for others. So while a run is watched, every draw must begin where the last one ended.
+exchanged for others. So in every run each draw must begin where the last one ended, and the run end
+where its last draw did. A watched run asks at every operation that draws, a bound one at every call
+of which a watched one knows that it does.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as _modes_below
+from torch._C._functorch import peek_interpreter_stack as _transforms
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as _no_transforms
+from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["Draws"]
 
@@ -33,14 +38,25 @@ class Draws:
 
     def begin(self, place: Callable[[], str]) -> None:
         """A draw begins; it must do so where the last one has ended."""
-        if self._settings == Draws.settings and not all(
-            torch.equal(one, other) for one, other in zip(_states(), self._states, strict=True)
-        ):
+        if self._settings == Draws.settings and self.moved:
             self.were_set = self.were_set or place()
 
+    @property
+    def moved(self) -> bool:
+        """Whether a generator is elsewhere than expected."""
+        return _states() != self._states
 
-def _states() -> list[Tensor]:
+
+def _states() -> list[bytes]:
+    if _modes_below() or _transforms() is not None:
+        # Of the watch, or of torch.func: they would take states for results.
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), _no_transforms():
+            return _read()
+    return _read()
+
+
+def _read() -> list[bytes]:
     generators = [torch.default_generator]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators += torch.cuda.default_generators
-    return [generator.get_state() for generator in generators]
+    return [generator.get_state().numpy().tobytes() for generator in generators]

@@ -33,6 +33,7 @@ class Leaks(TorchFunctionMode):
         "__len__ __hash__ __iter__ register_hook retain_grad is_pinned is_shared has_names is_conj",
         "is_inference __dir__ _is_view is_neg is_tensor is_storage result_type can_cast",
         "promote_types __dlpack_device__ dim_order is_distributed _is_zerotensor grad __delattr__",
+        "_has_same_storage_numel",
         "register_post_accumulate_grad_hook has_torch_function is_coalesced nested_size",
         "item allclose equal is_nonzero __contains__ __bool__ __int__ __float__ __index__ backward",
         "__complex__ __setitem__",
@@ -62,16 +63,23 @@ class Leaks(TorchFunctionMode):
         finally:
             watch.calls -= 1
         name = getattr(func, "__name__", "")
-        leaking = name in self.DOORS or (
-            name not in self.FACTS
-            # New memory from records takes an operation that reads them.
-            and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+        leaking = (
+            name in self.DOORS
+            or (
+                name not in self.FACTS
+                # New memory from records takes an operation that reads them.
+                and (not tensors_only(result) or (watch.reads == reads and _is_new(result, args)))
+                # That nobody has written what is there, the operation that makes it says.
+                and not (name == "new" and _are_sizes(args[1:]))
+            )
         )
         if (leaking or (kwargs and "out" in kwargs)) and not self.watch.paused:
             with self.watch.pause():
                 leaves = pytree.tree_leaves((args, kwargs))
                 tensors = [t for t in leaves if isinstance(t, Tensor)]
-                if leaking and any(self.watch.shadow.read(t) is not None for t in tensors):
+                # What is split says nothing; where it is split is a size.
+                told = tensors[1:] if name == "tensor_split" else tensors
+                if leaking and any(self.watch.shadow.read(t) is not None for t in told):
                     self.watch.escapes.setdefault(Origin(name, place()))
                 if "out" in (kwargs or {}) and self._unseen(kwargs["out"], tensors):
                     self.watch.escapes.setdefault(Origin(f"{name} (into out=)", place()))
@@ -98,6 +106,11 @@ def _is_new(result: Any, args: Any) -> bool:
         return storage_key(result) not in {storage_key(t) for t in given}
     except NotImplementedError:  # inside vmap, where operations are followed one level below
         return False
+
+
+def _are_sizes(values: Any) -> bool:
+    """Of such memory the operation that makes it says that nobody has written it."""
+    return all(isinstance(size, int) for size in pytree.tree_leaves(values))
 
 
 def tensors_only(result: Any) -> bool:

@@ -10,10 +10,9 @@ so that one bad value does not stop the run.
 
 from __future__ import annotations
 
-import contextlib
+import math
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional
+
+from noisewise.separation.shadow import broadcast_shapes
 
 __all__ = ["GENERAL", "general_ways"]
 
@@ -50,8 +51,37 @@ def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     return (tensor.unsqueeze(-1) == classes).to(torch.long)
 
 
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """The same, of which a negative variance makes no number: such a record counts nothing."""
+    if isinstance(var, Tensor) and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    if (
+        not isinstance(var, Tensor)
+        or reduction != "none"
+        or broadcast_shapes(var.shape, input.shape) != input.shape
+    ):
+        return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    positive = var.clone()
+    with torch.no_grad():
+        positive.clamp_(min=eps)
+    losses = 0.5 * (torch.log(positive) + (input - target) ** 2 / positive)
+    if full:
+        losses = losses + 0.5 * math.log(2 * math.pi)
+    return torch.where(var < 0, torch.nan, losses)
+
+
 #: Torch functions that look at values to check them, and the same without.
-GENERAL: dict[Any, Any] = {functional.one_hot: _one_hot}
+GENERAL: dict[Any, Any] = {
+    functional.one_hot: _one_hot,
+    functional.gaussian_nll_loss: _gaussian_nll_loss,
+}
 
 
 def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:
@@ -69,38 +99,34 @@ def _scripted(model: nn.Module) -> list[tuple[Any, str, Any]]:
     return found
 
 
-@contextlib.contextmanager
-def general_ways(model: nn.Module) -> Iterator[None]:
+class general_ways:  # noqa: N801 - a context, entered at every step: no generator
     """Let known libraries take their general way, if they are loaded at all."""
-    scripted = _FOUND.get(model)
-    if scripted is None:
-        scripted = _FOUND[model] = _scripted(model)
-    # Distributions check their parameters and arguments, value by value.
-    wanted = [*scripted, (Distribution, "_validate_args", False)]
-    for name, predicate in _PREDICATES:
-        module = sys.modules.get(name)
-        if hasattr(module, predicate):
-            wanted.append((module, predicate, _yes))
-    for owner, name, general in wanted:
-        _replace(owner, name, general)
-    try:
-        yield
-    finally:
-        for owner, name, _ in wanted:
-            _put_back(owner, name)
 
+    __slots__ = ("_wanted",)
 
-def _replace(owner: Any, name: str, general: Any) -> None:
-    with _LOCK:
-        users, original = _REPLACED.get((owner, name), (0, getattr(owner, name)))
-        setattr(owner, name, general)
-        _REPLACED[owner, name] = users + 1, original
+    def __init__(self, model: nn.Module) -> None:
+        scripted = _FOUND.get(model)
+        if scripted is None:
+            scripted = _FOUND[model] = _scripted(model)
+        # Distributions check their parameters and arguments, value by value.
+        self._wanted = [*scripted, (Distribution, "_validate_args", False)]
+        for name, predicate in _PREDICATES:
+            module = sys.modules.get(name)
+            if module is not None and hasattr(module, predicate):
+                self._wanted.append((module, predicate, _yes))
 
+    def __enter__(self) -> None:
+        with _LOCK:
+            for owner, name, general in self._wanted:
+                users, original = _REPLACED.get((owner, name)) or (0, getattr(owner, name))
+                setattr(owner, name, general)
+                _REPLACED[owner, name] = users + 1, original
 
-def _put_back(owner: Any, name: str) -> None:
-    with _LOCK:
-        users, original = _REPLACED.pop((owner, name))
-        if users == 1:
-            setattr(owner, name, original)
-        else:
-            _REPLACED[owner, name] = users - 1, original
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        with _LOCK:
+            for owner, name, _ in self._wanted:
+                users, original = _REPLACED.pop((owner, name))
+                if users == 1:
+                    setattr(owner, name, original)
+                else:
+                    _REPLACED[owner, name] = users - 1, original

@@ -27,6 +27,7 @@ from torch._C._autograd import _top_saved_tensors_default_hooks as _saving
 from torch.nn import Parameter
 
 from noisewise.separation.content import Content
+from noisewise.separation.draws import Draws
 from noisewise.separation.kernels import replaced
 from noisewise.separation.origin import is_torchs, place
 from noisewise.separation.torchs import own
@@ -48,6 +49,7 @@ _PLAIN = (
 )
 #: Of these hash and equality are Python's or torch's.
 _EXACT = frozenset(kind for kind in _PLAIN if kind not in (enum.Enum, type)) | {type}
+_TENSORS = frozenset((Tensor, Parameter))
 _NOTED = (Tensor, np.ndarray, np.generic, *_PLAIN)
 _CALLED = (types.FunctionType, types.MethodType)
 _WHOLE = slice(None)
@@ -79,6 +81,10 @@ _RETURNING = frozenset(
 )
 
 
+#: Kinds of functions that those are.
+_OF_TENSORS = frozenset(map(type, (*_RETURNING, _EXCHANGE)))
+
+
 class Outside:
     """Tensors that watched runs read, though no operation in them had made them.
 
@@ -88,6 +94,8 @@ class Outside:
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Content, int]] = {}
         self._count = 0
+        #: Ways to calls that draw, and whether the one before had ended where they began.
+        self.drawing: dict[int, bool] = {}
 
     def number(self, tensor: Tensor, learning: bool) -> int | None:
         """Which of them it is; None if it is none, or has changed since."""
@@ -121,6 +129,8 @@ class Path:
         The way to the last call that raised, and the call itself.
     prefixes : set, optional
         The ways to all calls, and from them, if they are asked for.
+    drawing : dict of int to bool
+        As of `Outside`; nothing, if it does not matter whether somebody sets the generator.
     unfollowed : str
         Why the digest does not say all, so that the run must be watched whatever its digest is;
         empty if it does.
@@ -129,6 +139,7 @@ class Path:
     __slots__ = (
         "_below",
         "_count",
+        "_draws",
         "_known",
         "_learning",
         "_memory",
@@ -136,8 +147,10 @@ class Path:
         "_outside",
         "_writes",
         "digest",
+        "drawing",
         "failing",
         "floats",
+        "learning",
         "prefixes",
         "unfollowed",
     )
@@ -155,7 +168,9 @@ class Path:
         self.prefixes: set[Any] | None = None
         self._known = known
         self._outside = Outside() if outside is None else outside
-        self._learning = learning
+        self._learning = self.learning = learning
+        self.drawing = self._outside.drawing
+        self._draws = Draws()
         self._count = 0
         self._below = 0
         #: By identity: a reference to the tensor, its number, its version and address at that time.
@@ -172,6 +187,8 @@ class Path:
     def begin(self) -> None:
         """A part of the run begins, with the dispatch modes that are there now."""
         self._below = _modes_below()
+        with _quietly():
+            self._draws.expect()
         if others := replaced():
             self.lose(f"the kernel of {min(others)} was replaced through torch.library")
 
@@ -206,6 +223,17 @@ class Path:
         self._memory = alive
         return alive
 
+    def hand_on(self, lasting: Container[int]) -> list[int]:
+        """Give away the references to memory that is alive, but for what may stay."""
+        alive, self._memory = self.alive(), []
+        given = []
+        for held, number in alive:
+            if number in lasting:
+                _let_go(held)
+            else:
+                given.append(held)
+        return given
+
     def wrote(self, buffers: Iterable[tuple[Tensor | None, Tensor | None, int]]) -> None:
         """Note what a part of the run wrote to buffers: as they were, as they are, versions."""
         for index, (before, now, version) in enumerate(buffers):
@@ -216,6 +244,37 @@ class Path:
             else:
                 found = None if now is None else self._numbers.get(id(now))
                 self._writes[index, "exchanged"] = 0 if found is None else found[1]
+
+    def begin_draw(self) -> int | None:
+        """A call begins that may draw; give what is returned to `end_draw` when it is over."""
+        with _quietly():
+            if not self.learning:
+                if self.drawing[self.digest]:
+                    self.require_no_setting()
+                else:
+                    self._draws.expect()
+            else:
+                self._draws.begin(place)
+                if self._draws.were_set:  # by what no call shows: the watch knows better
+                    self.drawing[self.digest] = False
+                    self._draws = Draws()
+        return self.digest
+
+    def end_draw(self, way: int) -> None:
+        """The call is over."""
+        with _quietly():
+            if self.learning and self._draws.moved:
+                self.drawing.setdefault(way, True)
+            self._draws.expect()
+
+    def require_no_setting(self) -> None:
+        """Here the generator must be where the last draw left it."""
+        if self.learning or not self.drawing:
+            return
+        with _quietly():
+            self._draws.begin(place)
+        if self._draws.were_set:
+            self.lose("torch's generator was set")
 
     def end(self) -> None:
         """The run is over."""
@@ -232,6 +291,8 @@ class Path:
         seen: list[Any] = [self.digest]
         with _quietly():
             for value in values:
+                if isinstance(value, Tensor):
+                    self.require_plain((type(value),))
                 if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
                     self._describe((value,), seen, exact=True)
                 else:
@@ -260,7 +321,8 @@ class Path:
             self.digest = hash((self.digest, function, result))
             return
         with _quietly():
-            self._look_below()
+            if _modes_below() != self._below or _saving(False) is not None:
+                self._look_below()
             known = own(function)
             if known is None:
                 # What it does is done below the mode that notes the path.
@@ -269,10 +331,11 @@ class Path:
             elif known.times:
                 self.digest = hash((self.digest, known.times))
             self._record(function, args, kwargs, result)
-            if function in _RETURNING:
-                self.lose("a hook on a tensor's gradient")
-            elif function == _EXCHANGE:
-                self._name(args[0])
+            if function.__class__ in _OF_TENSORS:
+                if function in _RETURNING:
+                    self.lose("a hook on a tensor's gradient")
+                elif function == _EXCHANGE:
+                    self._name(args[0])
 
     def require_plain(self, types: Iterable[type]) -> None:
         """Types of tensors met a call: what their own code does is done below the mode."""
@@ -291,7 +354,7 @@ class Path:
         seen = self._call(function, args, kwargs)
         if self.prefixes is not None:
             self.prefixes.add((hash(tuple(seen)), self.floats))
-        if isinstance(result, Tensor):
+        if result.__class__ is Tensor or isinstance(result, Tensor):
             seen.append(result.dtype)  # settings choose it, too: autocast, the default type
             self._name(result)
         elif isinstance(result, (tuple, list)):
@@ -350,14 +413,19 @@ class Path:
         So what has parts is one entry: flip([0, 2]) is not flip(1, 0, 2).
         """
         for value in values:
-            if isinstance(value, Tensor):
+            if value.__class__ in _TENSORS or isinstance(value, Tensor):
                 found = self._numbers.get(id(value))
                 if found is not None and found[0]() is value:
-                    version, address = _state(value)
+                    try:
+                        version, address = value._version, value.data_ptr()
+                    except RuntimeError:
+                        version, address = _state(value)
                     if version == found[2] and address == found[3]:
                         seen.append(found[1])
                     else:
                         seen.append(self._changed(found, version, address))
+                elif id(value) in self._known:
+                    seen.append(("known", id(value)))
                 else:
                     seen.append(self._stranger(value))
                 seen.append(value.shape)
@@ -394,9 +462,12 @@ class Path:
                 seen.append(tuple(parts))
 
     def _stranger(self, tensor: Tensor) -> Any:
-        """A tensor that this run has not made."""
-        if id(tensor) in self._known:
-            return "known", id(tensor)
+        """A tensor that this run has not made, and that is no parameter or buffer."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            self.lose("torch.func runs a function of the program's own")
+        if self.unfollowed:  # the run is watched in any case, and the same if it does the same
+            self._name(tensor)
+            return "outside", self._numbers[id(tensor)][1]
         number = self._outside.number(tensor, self._learning)
         if number is None:
             self.lose("a tensor that this run has not made, and that is not a parameter or buffer")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from noisewise.separation.refusal import RefusedError, is_line
 
-__all__ = ["ESCAPED", "FOREIGN", "KEPT", "RAISING", "Finding", "Proof"]
+__all__ = ["ESCAPED", "FOREIGN", "HANDED", "KEPT", "RAISING", "Finding", "Proof"]
 
 #: What stands between a model and its proof.
 ESCAPED = "reads a record's value into Python, and what follows depends on it"
@@ -15,6 +15,10 @@ FOREIGN = (
     "was not made by an operation that can be followed (numpy, another thread), or was made or "
     "written after the first batch; it may hold values of records. Make public tensors before "
     "make_private, and keep none from batch to batch"
+)
+HANDED = (
+    "can hand records to a thread that runs already, and what that does nobody follows. Keep "
+    "queues, events, threads and loops of events out of the model, the loss and the augmentation"
 )
 KEPT = "keeps values of records: it is released with the model, without noise"
 RAISING = (

@@ -10,22 +10,27 @@ calls are on the path like those of the forward pass itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import checkpoint
+
+from noisewise.separation.origin import is_ours
 
 __all__ = ["noticing_backward_code"]
-
-_TRUSTED = ("noisewise.", "torch.utils.checkpoint")
 
 #: Runs of several threads come and go.
 _LOCK = threading.Lock()
 #: Who is told, innermost last.
 _TOLD: list[Callable[[Any, str], None]] = []
-_FUNCTION: Any = torch.autograd.Function
+#: What torch makes of a function whenever it is applied, by whatever name.
+_NODE: Any = BackwardCFunction
 _KINDS_OF_SCRIPTS: Any = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+#: The library's own functions, forward and backward, as far as they were met.
+_OWN: dict[tuple[int, int], tuple[Any, Any]] = {}
 _RETURNS = "runs code of its own in the backward pass"
 _HOOKS: Any = saved_tensors_hooks
 #: What is there while nobody is told.
@@ -37,10 +42,31 @@ def _tell(kind: Any, unseen: str) -> None:
         notice(kind, unseen)
 
 
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    if not cls.__module__.startswith("noisewise."):
-        _tell(cls, "" if cls.__module__.startswith(_TRUSTED) else _RETURNS)
-    return _ORIGINALS["apply"].__func__(cls, *args, **kwargs)
+def _begin(self: Any) -> None:
+    kind = self._forward_cls
+    pair = kind.forward, kind.backward
+    known = _ids(pair)
+    if known in _OWN:
+        return
+    files = {file for function in pair for file in _files_of(function)}
+    if all(map(is_ours, files)):
+        _OWN[known] = pair
+    else:
+        _tell(kind, "" if files == {checkpoint.__file__} else _RETURNS)
+
+
+def _ids(pair: tuple[Any, Any]) -> tuple[int, int]:
+    return id(pair[0]), id(pair[1])
+
+
+def _files_of(function: Any) -> Iterator[str]:
+    """Where a function was written, and what it says that it wraps, whatever its module says."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        code = getattr(function, "__code__", None)
+        yield "" if code is None else code.co_filename
+        function = getattr(function, "__wrapped__", None)
 
 
 def _enter(self: Any) -> Any:
@@ -61,7 +87,6 @@ def _run_script(kind: Any) -> Callable[..., Any]:
 
 #: Compiled functions, with what runs them, told and untold.
 _SCRIPTS = [(kind, kind.__call__, _run_script(kind)) for kind in _KINDS_OF_SCRIPTS]
-_STAND_IN = classmethod(_apply)
 
 
 class noticing_backward_code:  # noqa: N801 - a context, entered at every step: no generator
@@ -73,8 +98,8 @@ class noticing_backward_code:  # noqa: N801 - a context, entered at every step: 
     def __enter__(self) -> None:
         with _LOCK:
             if not _TOLD:
-                _ORIGINALS.update(apply=vars(_FUNCTION)["apply"], enter=_HOOKS.__enter__)
-                _FUNCTION.apply, _HOOKS.__enter__ = _STAND_IN, _enter
+                _ORIGINALS.update(enter=_HOOKS.__enter__)
+                _NODE.__init__, _HOOKS.__enter__ = _begin, _enter
                 for script, _, told in _SCRIPTS:
                     script.__call__ = told
             _TOLD.append(self._notice)
@@ -83,6 +108,7 @@ class noticing_backward_code:  # noqa: N801 - a context, entered at every step: 
         with _LOCK:
             _TOLD.remove(self._notice)
             if not _TOLD:
-                _FUNCTION.apply, _HOOKS.__enter__ = _ORIGINALS["apply"], _ORIGINALS["enter"]
+                _HOOKS.__enter__ = _ORIGINALS["enter"]
+                del _NODE.__init__
                 for script, untold, _ in _SCRIPTS:
                     script.__call__ = untold

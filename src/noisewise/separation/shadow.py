@@ -23,7 +23,7 @@ from noisewise.separation.origin import place
 from noisewise.separation.refusal import RefusedError
 
 __all__ = [
-    "LARGEST",
+    "MOST_RECORDS",
     "PLANE",
     "TOP",
     "Cell",
@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 PLANE = torch.int16
-#: Records are numbered 0 ... LARGEST - 1, so that two planes add up without overflow.
+#: Records are numbered 0 ... MOST_RECORDS - 1, so that two planes add up without overflow.
 TOP = 16000
-LARGEST = TOP - 2
+MOST_RECORDS = TOP - 2
 
 
 class Origin(NamedTuple):

@@ -52,7 +52,8 @@ class _Door:
     def __init__(self, kind: Any, name: str) -> None:
         self.kind, self.name = kind, name
         self.original: Any = None
-        self._watched = self._stand_in()  # made once, since runs open and close it all the time
+        self.names = vars(kind)
+        self.watched = self._stand_in()  # made once, since runs open and close it all the time
 
     def _stand_in(self) -> Any:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -71,15 +72,10 @@ class _Door:
         return watched
 
     def watch(self) -> None:
-        if vars(self.kind).get(self.name) is not self._watched:
-            self.original = vars(self.kind).get(self.name)
-            setattr(self.kind, self.name, self._watched)
-            if self.name in _STARTS:
-                time.sleep(_SETTLED)
-
-    def leave(self) -> None:
-        if self.name not in _STARTS:  # or starts that are under way would be missed the next time
-            setattr(self.kind, self.name, self.original)
+        self.original = self.names.get(self.name)
+        setattr(self.kind, self.name, self.watched)
+        if self.name in _STARTS:
+            time.sleep(_SETTLED)
 
 
 class _Elsewhere:
@@ -105,6 +101,8 @@ class _Elsewhere:
 
 
 _ALL = tuple(_Door(kind, name) for kind, name in _DOORS)
+#: Of the others, starts that are under way would be missed the next time.
+_CLOSED = tuple(door for door in _ALL if door.name not in _STARTS)
 #: Runs of several threads come and go.
 _LOCK = threading.Lock()
 #: Who wants to know, and in which thread; those that came last are told.
@@ -121,7 +119,8 @@ class noticing_threads:  # noqa: N801 - a context, entered at every step: no gen
         with _LOCK:
             if not _TOLD:
                 for door in _ALL:
-                    door.watch()
+                    if door.names.get(door.name) is not door.watched:
+                        door.watch()
             _TOLD.append(self._caller)
         # Never less than those of all others, whoever is about to start now.
         running = _Elsewhere.running
@@ -138,5 +137,5 @@ class noticing_threads:  # noqa: N801 - a context, entered at every step: no gen
             with _LOCK:
                 _TOLD.remove(self._caller)
                 if not _TOLD:
-                    for door in _ALL:
-                        door.leave()
+                    for door in _CLOSED:
+                        setattr(door.kind, door.name, door.original)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -24,10 +25,11 @@ from noisewise.separation.draws import Draws
 from noisewise.separation.kernels import replaced
 from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.registry import Operation, operation_of
 from noisewise.separation.sameness import public_kind, uniform_numbers
 from noisewise.separation.shadow import (
-    LARGEST,
+    MOST_RECORDS,
     PLANE,
     TOP,
     Cell,
@@ -75,6 +77,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Where tensors were read that were made before, and are neither inputs nor known.
     """
 
+    #: They are seen, to be refused.
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         known: Sequence[Tensor],
@@ -120,8 +125,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, tensor: Tensor, owners: Tensor) -> None:
         """Say which record each row of a tensor belongs to (negative: none)."""
-        if owners.numel() and int(owners.max()) >= LARGEST:
-            raise ValueError(f"a batch of at most {LARGEST} records can be followed")
+        if owners.numel() and int(owners.max()) >= MOST_RECORDS:
+            raise ValueError(f"a batch of at most {MOST_RECORDS} records can be followed")
         own = (owners + 1).to(PLANE)
         planes = torch.stack([own, torch.where(own > 0, TOP - own, own)])
         planes = planes.reshape(2, -1, *(1,) * (tensor.dim() - 1))
@@ -151,6 +156,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         was, self.paused = self.paused, True
         try:
             with torch._C.DisableTorchFunction(), _disable_current_modes():
+                if self.random and not was:
+                    self.draws.begin(place)
                 yield
         finally:
             self.paused = was
@@ -161,6 +168,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation, then follow it."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise RefusedError(
+                f"{func} at {place()} runs functions of its own by values, and no rule "
+                "speaks for it",
+                "Compute every branch for all records, and choose with torch.where.",
+            )
         # Function modes follow what the user calls, not what the watch calls in turn.
         with torch._C.DisableTorchFunction():
             draws = not self.paused and operation_of(func).random

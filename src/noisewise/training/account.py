@@ -9,11 +9,8 @@ import contextlib
 import os
 
 from noisewise.errors import BudgetExceededError, RelationError
-from noisewise.privacy import Ledger, Relation
-from noisewise.privacy.accounting import max_count
-from noisewise.privacy.statement import round_up
-from noisewise.release import open_ledger, other_ledger
-from noisewise.release.steps import LedgerSteps, MemorySteps, Steps
+from noisewise.privacy import Ledger, Relation, max_count, round_up
+from noisewise.release import LedgerSteps, MemorySteps, Steps, open_ledger, other_ledger
 from noisewise.training.resolved import ResolvedPlan
 
 __all__ = ["Allowance", "check_same_promise", "memory_account", "open_account"]

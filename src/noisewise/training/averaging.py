@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from noisewise.privacy import _validate
+from noisewise import checks
 
 __all__ = ["Averager", "Averaging", "Ema", "Polyak", "averaging_of"]
 
@@ -42,7 +42,7 @@ class Ema:
     warmup: bool = True
 
     def __post_init__(self) -> None:
-        _validate.probability("decay", self.decay, zero=True, one=False)
+        checks.probability("decay", self.decay, zero=True, one=False)
 
     def weight(self, step: int, steps: int, averaged: int) -> float | None:
         """1 - decay, and 1 for the first weights."""
@@ -59,7 +59,7 @@ class Polyak:
     start: float = 0.5
 
     def __post_init__(self) -> None:
-        _validate.probability("start", self.start, zero=True, one=False)
+        checks.probability("start", self.start, zero=True, one=False)
 
     def weight(self, step: int, steps: int, averaged: int) -> float | None:
         """1/(number of averaged weights)."""
@@ -72,7 +72,7 @@ def averaging_of(value: Averaging | str | None) -> Averaging | None:
     """Return the averaging that is meant: None, "ema", "polyak" or an object."""
     if value is None or not isinstance(value, str):
         return value
-    _validate.choice("averaging", value, ("ema", "polyak"))
+    checks.choice("averaging", value, ("ema", "polyak"))
     return Ema() if value == "ema" else Polyak()
 
 
@@ -106,7 +106,7 @@ class Averager:
         Constrained layers are projected: a mean of weights within a limit is within it up to
         rounding, and the projection removes the rounding.
         """
-        from noisewise.nn.projections import project
+        from noisewise.nn import project
 
         averaged = copy.deepcopy(self._model)
         if self.weights:

@@ -53,12 +53,14 @@ class Binding:
         """Raise unless everything is still as it was."""
         self.require_optimizer(optimizer)
         for path, module, children, parameters in self._modules:
-            if not _same(module._modules.values(), children):
+            now = module._modules
+            if (now or children) and not _same(now.values(), children):
                 raise StepError(
                     f"a module inside {path or 'the model'!r} was replaced, added or removed after "
                     f"make_private. {_REMEDY}"
                 )
-            if not _same(module._parameters.values(), parameters):
+            own = module._parameters
+            if (own or parameters) and not _same(own.values(), parameters):
                 raise StepError(
                     f"a parameter of {path or 'the model'!r} was replaced, added or removed after "
                     f"make_private. {_REMEDY}"
@@ -91,7 +93,9 @@ class Binding:
 
 def require_constant(x: Any) -> None:
     """Refuse inputs through which a gradient would flow to something outside the model."""
-    if any(tensor.requires_grad for tensor in leaves(x)):
+    for tensor in leaves(x):
+        if not tensor.requires_grad:
+            continue
         raise StepError(
             "the inputs or targets require a gradient: they were computed by parameters outside "
             f"the model. {_OUTSIDE}, or detach the inputs."

@@ -11,9 +11,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from noisewise import checks
 from noisewise.errors import MissingExtraError, UnsoundError
-from noisewise.privacy import _validate
-from noisewise.privacy.statement import round_up, single_up
+from noisewise.privacy import round_up, single_up
 
 if TYPE_CHECKING:
     from noisewise.training.private_run import PrivateRun
@@ -74,7 +74,7 @@ class EarlyStopping(Callback):
                 "say so with EarlyStopping(public=True); if not, plan a fixed number of steps."
             )
         self.monitor = monitor
-        self.patience = _validate.integer("patience", patience, minimum=1)
+        self.patience = checks.integer("patience", patience, minimum=1)
         self.minimise = ("accuracy" not in monitor) if minimise is None else minimise
         self.best = math.inf
         self.waited = 0
@@ -147,8 +147,13 @@ class ProgressBar(Callback):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn as Remaining,
+        )
 
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),

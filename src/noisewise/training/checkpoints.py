@@ -28,8 +28,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from noisewise.files import replace_file
 from noisewise.privacy import LedgerHead
-from noisewise.privacy._durable import replace_file
 from noisewise.training.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.errors import BudgetExceededError, LedgerError, NoisewiseError
-from noisewise.privacy import Randomness, _validate
-from noisewise.release import Approval, Query, ThisProcess
-from noisewise.release.tensors import TensorNoise
+from noisewise.privacy import Randomness
+from noisewise.release import Approval, Query, TensorNoise, ThisProcess
 from noisewise.training.division import (
     compare_copies,
     compare_parts,
@@ -91,7 +91,7 @@ class Distributed:
                 "torch.distributed.init_process_group('gloo') first, in a program that torchrun "
                 "started."
             )
-        self._data = _validate.choice("data", data, ("whole", "shard"))
+        self._data = checks.choice("data", data, ("whole", "shard"))
         self._group = group
         self._identifiers = identifiers
         self._parallel: weakref.WeakKeyDictionary[nn.Module, ParallelWeights]

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.privacy.units import identifiers_of
+from noisewise.privacy import identifiers_of
 from noisewise.training.digests import (
     Digests,
     changing,

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.interception import Following
-from noisewise.separation import Path
-from noisewise.separation.shadow import storage_key
+from noisewise.gradients import Following
+from noisewise.separation import Path, storage_key
 from noisewise.training.records import Records, leaves, map_tensors, record_count
 from noisewise.training.withheld import withheld, zeros_like
 

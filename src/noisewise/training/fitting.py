@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from noisewise import checks
 from noisewise.errors import BudgetExceededError
-from noisewise.privacy import Statement, _validate
+from noisewise.privacy import Statement
 from noisewise.training.callbacks import Callback, ProgressBar
 from noisewise.training.errors import CheckpointError, StepError
 from noisewise.training.evaluation import Metric, evaluate, measure_apart, split_batch
@@ -174,7 +175,7 @@ def fit(
     if path is not None:
         options.setdefault("ledger", path.with_name(path.name + ".ledger"))
     if checkpoint_every is not None:
-        _validate.integer("checkpoint_every", checkpoint_every, minimum=1)
+        checks.integer("checkpoint_every", checkpoint_every, minimum=1)
     run = make_private(model, chosen, loss, data, plan, **options)
     try:
         schedule = None if scheduler is None else scheduler(chosen)

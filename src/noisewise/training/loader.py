@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.gradients.batches import keeps_rows, same_bits
+from noisewise.gradients import keeps_rows, same_bits
 from noisewise.training.errors import StepError
 from noisewise.training.records import Records, leaves
 from noisewise.training.sampling import Sampler

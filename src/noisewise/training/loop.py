@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisewise.gradients import BoundedSum, GradientEngine
-from noisewise.gradients.open_batch import selection, withheld
+from noisewise.gradients import BoundedSum, GradientEngine, selection_of, withheld
 from noisewise.training.binding import require_constant
 from noisewise.training.errors import StepError
 from noisewise.training.evaluation import call_model, mean_loss
@@ -129,7 +128,7 @@ class Loop:
         if self._records:
             value = self._engine.losses(output, y)
         else:
-            self._targets, self._select = y, selection(self._leaves, output)
+            self._targets, self._select = y, selection_of(self._leaves, output)
             value = _zero(output)
         value.register_hook(self._on_backward)  # type: ignore[no-untyped-call]
         self._state = _LOSS

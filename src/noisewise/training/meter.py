@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import History
-from noisewise.privacy.accounting import epsilon_of
+from noisewise.privacy import History, epsilon_of
 from noisewise.privacy.events import simplify, with_count
 from noisewise.training.promise import require_sound
 from noisewise.training.resolved import ResolvedPlan

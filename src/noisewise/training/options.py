@@ -8,8 +8,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from noisewise.privacy import Ledger
-from noisewise.privacy.statement import Preprocessing
+from noisewise.privacy import Ledger, Preprocessing
 from noisewise.training.averaging import Averaging
 from noisewise.training.private_run import Augmentation
 from noisewise.training.team import Team

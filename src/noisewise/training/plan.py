@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
 from noisewise.gradients import Clipped, Estimator, PerLayer, Schedule
-from noisewise.privacy import Relation, _validate
-from noisewise.privacy.accounting import ACCOUNTANTS
-from noisewise.release.allocation import ALLOCATIONS
+from noisewise.privacy import ACCOUNTANTS, Relation
+from noisewise.release import ALLOCATIONS, UNIT_NAME
 from noisewise.training import unit_rules
 from noisewise.training.plan_values import from_plain, to_plain
 from noisewise.training.resolved import Constants, ResolvedPlan, calibrated, default_delta
@@ -27,7 +27,7 @@ from noisewise.training.sampling import REFUSED, SAMPLERS
 
 __all__ = ["Plan"]
 
-RECORD = "one record"
+ONE_RECORD = "one record"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +120,8 @@ class Plan:
         self._check_length()
         self._check_batch()
         self._set("relation", Relation.of(self.relation).name)
-        _validate.choice("accountant", self.accountant, ACCOUNTANTS)
-        _validate.choice("noise", self.noise, ALLOCATIONS)
+        checks.choice("accountant", self.accountant, ACCOUNTANTS)
+        checks.choice("noise", self.noise, ALLOCATIONS)
         if isinstance(self.seed, bool) or not isinstance(self.seed, (int, type(None))):
             raise TypeError(f"seed must be an int, or None for secret noise, got {self.seed!r}")
         if not isinstance(self.assume_apart, bool):
@@ -159,7 +159,7 @@ class Plan:
         given = records if records is not None else public_size
         size = self.records if self.records is not None else given
         if size is not None:
-            size = _validate.integer("records", size, minimum=1)
+            size = checks.integer("records", size, minimum=1)
         constants = self._constants(size)
         if self.delta is not None and size is not None and self.delta > 1 / size:
             warnings.warn(
@@ -173,8 +173,8 @@ class Plan:
                 "were given: give units=, one identifier for each row, or every row would be "
                 "protected by itself"
             )
-        called = of_units if isinstance(of_units, str) else unit_rules.UNIT
-        if of_units and self.unit not in (RECORD, called) and called != unit_rules.UNIT:
+        called = of_units if isinstance(of_units, str) else UNIT_NAME
+        if of_units and self.unit not in (ONE_RECORD, called) and called != UNIT_NAME:
             raise ValueError(
                 f"the plan protects {self.unit!r}, but the identifiers are those of {called!r}: "
                 "one promise cannot be about both. Use one word, in Units(name=) or Plan(unit=)"
@@ -182,7 +182,7 @@ class Plan:
         rule = unit_rules.chosen(self, constants) if of_units else None
         rows = unit_rules.mean_rows(self, size) if rule == "rows" else 1.0
         return ResolvedPlan(
-            plan=self.with_(unit=called) if of_units and self.unit == RECORD else self,
+            plan=self.with_(unit=called) if of_units and self.unit == ONE_RECORD else self,
             records=size,
             sample_rate=constants.rate,
             steps=constants.steps,
@@ -271,11 +271,11 @@ class Plan:
                 "follows from the other. Give the one that you want to fix, e.g. epsilon=2.0."
             )
         if self.epsilon is not None:
-            self._set("epsilon", _validate.positive("epsilon", self.epsilon))
+            self._set("epsilon", checks.positive("epsilon", self.epsilon))
         if self.noise_multiplier is not None:
             self._set(
                 "noise_multiplier",
-                _validate.positive(
+                checks.positive(
                     "noise_multiplier",
                     self.noise_multiplier,
                     hint="without noise there is no privacy; "
@@ -284,8 +284,8 @@ class Plan:
             )
         if self.delta is not None:
             hint = "Gaussian noise gives no epsilon at delta 0"
-            self._set("delta", _validate.positive("delta", self.delta, hint=hint))
-            _validate.fraction("delta", self.delta)
+            self._set("delta", checks.positive("delta", self.delta, hint=hint))
+            checks.fraction("delta", self.delta)
 
     def _check_length(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -294,17 +294,17 @@ class Plan:
                 f"steps={self.steps!r}; an epoch is 1/q steps. Give e.g. epochs=20."
             )
         if self.epochs is not None:
-            self._set("epochs", _validate.positive("epochs", self.epochs))
+            self._set("epochs", checks.positive("epochs", self.epochs))
         if self.steps is not None:
-            self._set("steps", _validate.integer("steps", self.steps, minimum=1))
+            self._set("steps", checks.integer("steps", self.steps, minimum=1))
 
     def _check_batch(self) -> None:
         if self.records is not None:
-            self._set("records", _validate.integer("records", self.records, minimum=1))
+            self._set("records", checks.integer("records", self.records, minimum=1))
         if self.batch_size is not None:
-            self._set("batch_size", _validate.positive("batch_size", self.batch_size))
+            self._set("batch_size", checks.positive("batch_size", self.batch_size))
         if self.sample_rate is not None:
-            self._set("sample_rate", _validate.probability("sample_rate", self.sample_rate))
+            self._set("sample_rate", checks.probability("sample_rate", self.sample_rate))
         if self._takes_all and self.sample_rate not in (None, 1.0):
             raise ValueError(
                 f"sampling='full' draws every record, so sample_rate is 1, got {self.sample_rate!r}"

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.errors import UnsoundError, UnsupportedModelError
-from noisewise.gradients import GradientEngine
-from noisewise.gradients.compiled import uncompiled
-from noisewise.nn.projections import Projectable
-from noisewise.privacy import Ledger, _validate
-from noisewise.privacy.statement import Preprocessing
-from noisewise.release.steps import Steps
+from noisewise.gradients import GradientEngine, uncompiled
+from noisewise.nn import Projectable
+from noisewise.privacy import Ledger, Preprocessing
+from noisewise.release import Steps
 from noisewise.training.account import memory_account, open_account
 from noisewise.training.averaging import Averaging, averaging_of
 from noisewise.training.distributed import default_team
@@ -185,7 +184,7 @@ def make_private(
             table=table,
             name=name,
             team=team,
-            views=_validate.integer("views", views, minimum=1),
+            views=checks.integer("views", views, minimum=1),
             augmentation=augmentation,
             chunk=chunk,
             averaging=averaging_of(averaging),

@@ -19,12 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.gradients import BoundedSum, GradientEngine
-from noisewise.nn.projections import Projectable, project
-from noisewise.privacy import Statement
-from noisewise.privacy.statement import Preprocessing
-from noisewise.release import Query, release
-from noisewise.release.steps import Step, Steps
-from noisewise.release.tensors import TensorNoise
+from noisewise.nn import Projectable, project
+from noisewise.privacy import Preprocessing, Statement
+from noisewise.release import Query, Step, Steps, TensorNoise, release
 from noisewise.training import checkpoints, promise
 from noisewise.training.averaging import Averager, Averaging
 from noisewise.training.binding import Binding, require_constant

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from noisewise.errors import UnsoundError
-from noisewise.privacy import Relation, Statement
-from noisewise.privacy.statement import Preprocessing
-from noisewise.privacy.statement_premises import POISSON
-from noisewise.release.noise import FLOATING_POINT
-from noisewise.release.steps import Steps, promise_of
-from noisewise.release.units import ONE_ROW
+from noisewise.privacy import POISSON_SAMPLING, Preprocessing, Relation, Statement
+from noisewise.release import FLOATING_POINT, ONE_ROW, Steps, promise_of
 from noisewise.training.records import MapRecords, Records
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.streamed import Streamed
@@ -149,7 +145,7 @@ def _sampler(resolved: ResolvedPlan, circumstances: Circumstances) -> str:
     if resolved.sample_rate == 1.0:
         return "none: accounted as if every record took part in every step"
     kind = {None: "record", "units": "unit", "rows": "row"}[resolved.unit_rule]
-    text = f"{POISSON[kind]}{resolved.sample_rate:.6g}"
+    text = f"{POISSON_SAMPLING[kind]}{resolved.sample_rate:.6g}"
     if circumstances.caller_batches:
         return f"promised by the caller, who drew the batches: {text}"
     return text

@@ -249,6 +249,9 @@ def leaves(value: Any) -> Iterator[Tensor]:
     """Every tensor of nested containers."""
     if isinstance(value, Tensor):
         yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from leaves(item)
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)

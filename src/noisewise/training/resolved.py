@@ -8,14 +8,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from noisewise.privacy import ADD_REMOVE, Sensitivity, _validate
-from noisewise.privacy.accounting import calibrate, epsilon_of, noise_multiplier, training_step
-from noisewise.privacy.events import Event, PoissonGaussian, with_count
+from noisewise import checks
+from noisewise.privacy import (
+    ADD_REMOVE,
+    Event,
+    PoissonGaussian,
+    Sensitivity,
+    calibrate,
+    epsilon_of,
+    noise_multiplier,
+    training_step,
+)
+from noisewise.privacy.events import with_count
 
 if TYPE_CHECKING:
     from torch import dtype
 
-    from noisewise.release.tensors import TensorNoise
+    from noisewise.release import TensorNoise
     from noisewise.training.plan import Plan
 
 __all__ = ["Constants", "ResolvedPlan", "calibrated", "default_delta", "noise_beside"]
@@ -119,7 +128,7 @@ class ResolvedPlan:
         self, bounds: Sequence[float], sizes: tuple[int, ...], types: Mapping[str, dtype]
     ) -> TensorNoise:
         """Return the noise of a step whose groups one record moves by at most `bounds`."""
-        from noisewise.release.tensors import TensorNoise
+        from noisewise.release import TensorNoise
 
         return TensorNoise(
             tuple(Sensitivity(bound, "l2", ADD_REMOVE) for bound in bounds),
@@ -162,6 +171,6 @@ def default_delta(records: int) -> float:
     >>> default_delta(1000), default_delta(1001), default_delta(60_000)
     (0.0001, 1e-05, 1e-06)
     """
-    n = _validate.integer("records", records, minimum=1)
+    n = checks.integer("records", records, minimum=1)
     # 10^k >= 10 n for the least k: the digits of 10 n - 1, counted exactly.
     return float(f"1e-{len(str(10 * n - 1))}")

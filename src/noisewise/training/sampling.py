@@ -23,7 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.privacy import Randomness, _validate
+from noisewise import checks
+from noisewise.privacy import Randomness
 from noisewise.training.streams import Streams
 
 __all__ = ["REFUSED", "SAMPLERS", "FullSampler", "PoissonSampler", "Sampler", "Shard", "register"]
@@ -130,7 +131,7 @@ class PoissonSampler:
         return cls(shard, sample_rate, streams)
 
     def __post_init__(self) -> None:
-        _validate.probability("sample_rate", self.sample_rate)
+        checks.probability("sample_rate", self.sample_rate)
 
     def indices(self, step: int) -> Tensor:
         """Positions of the records of a step, in random order."""

@@ -17,13 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.errors import UnsoundError, UnsupportedModelError
 from noisewise.gradients import Estimator, Schedule, bounded_sum
-from noisewise.privacy import Pure, Randomness, Statement, _validate
-from noisewise.privacy.events import History
+from noisewise.privacy import (
+    History,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    Statement,
+    TrialNumber,
+)
 from noisewise.privacy.randomness import resolve
-from noisewise.privacy.relation import Relation, Sensitivity
-from noisewise.privacy.trials import TrialNumber
 from noisewise.release import (
     BestOf,
     IntegerNoise,
@@ -215,7 +221,7 @@ def select(
     records = records_of(data)
     table = None if units is None else UnitTable.of(units, len(records))
     public = None if public_validation is None else records_of(public_validation)
-    share = 0.0 if public is not None else _validate.fraction("held_back", held_back)
+    share = 0.0 if public is not None else checks.fraction("held_back", held_back)
     plans = Plans.of(
         plan,
         round(len(records if table is None else table) * (1 - share)),

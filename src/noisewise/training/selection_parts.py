@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from noisewise.errors import UnsoundError
-from noisewise.gradients.chance import Chance
+from noisewise.gradients import Chance
 from noisewise.privacy import Randomness
 from noisewise.training.records import MapRecords, Records, TensorRecords, map_tensors
 from noisewise.training.units import UnitTable

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from noisewise.privacy import Pure, Selection
-from noisewise.privacy.accounting import calibrate, epsilon_of
-from noisewise.privacy.events import History, with_count
-from noisewise.privacy.events.profile import Profile, profile_of
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.trials import TrialNumber
+from noisewise.privacy import History, Pure, Relation, Selection, TrialNumber, calibrate, epsilon_of
+from noisewise.privacy.events import Profile, profile_of, with_count
 from noisewise.training import promise
 from noisewise.training.plan import Plan
 from noisewise.training.resolved import ResolvedPlan

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
 from noisewise.training.errors import StepError
 from noisewise.training.records import MapRecords, collated_apart, map_tensors
 
@@ -75,8 +75,8 @@ class Streamed(MapRecords):
                 "Give an object whose iter() starts from the beginning."
             )
         self.dataset, self.workers = dataset, 0
-        self.records = _validate.integer("records", records, minimum=1)
-        self.steps_per_pass = _validate.integer("steps_per_pass", steps_per_pass, minimum=1)
+        self.records = checks.integer("records", records, minimum=1)
+        self.steps_per_pass = checks.integer("steps_per_pass", steps_per_pass, minimum=1)
         self.collate = collate or default_collate
         self._empty: Any = None
 

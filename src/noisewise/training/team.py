@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from noisewise.privacy import Randomness
-from noisewise.release import Agreed, Approval, Noise, Query, ThisProcess
-from noisewise.release.tensors import TensorNoise
+from noisewise.release import Agreed, Approval, Noise, Query, TensorNoise, ThisProcess
 from noisewise.training.records import Records
 from noisewise.training.sampling import Shard
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noisewise import checks
 from noisewise.errors import UnsoundError
-from noisewise.privacy import _validate
 from noisewise.training.resolved import Constants
 
 if TYPE_CHECKING:
     from noisewise.training.plan import Plan
 
-__all__ = ["FIELDS", "UNIT", "check", "chosen", "mean_rows"]
+__all__ = ["FIELDS", "check", "chosen", "mean_rows"]
 
 UNIT_RULES = ("auto", "units", "rows")
 #: Fields of a plan that speak of units alone.
 FIELDS = ("unit_rule", "unit_rows", "rows")
-#: What is protected, if the user has no better word for it.
-UNIT = "one unit (all rows with one identifier)"
 
 
 def chosen(plan: Plan, constants: Constants) -> str:
@@ -47,10 +45,10 @@ def mean_rows(plan: Plan, units: int | None) -> float:
 
 def check(plan: Plan) -> None:
     """Refuse rules that do not exist, or have no analysis."""
-    _validate.choice("unit_rule", plan.unit_rule, UNIT_RULES)
+    checks.choice("unit_rule", plan.unit_rule, UNIT_RULES)
     for name in ("unit_rows", "rows"):
         if getattr(plan, name) is not None:
-            checked = _validate.integer(name, getattr(plan, name), minimum=1)
+            checked = checks.integer(name, getattr(plan, name), minimum=1)
             object.__setattr__(plan, name, checked)
     if plan.unit_rule != "rows":
         return

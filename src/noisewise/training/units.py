@@ -19,14 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisewise.privacy import Randomness
-from noisewise.privacy.units import unit_codes
-from noisewise.release import Units
+from noisewise.privacy import Randomness, unit_codes
+from noisewise.release import UNIT_NAME, Units
 from noisewise.training.errors import StepError
 from noisewise.training.resolved import ResolvedPlan
 from noisewise.training.sampling import Sampler, Shard
 from noisewise.training.streams import Streams
-from noisewise.training.unit_rules import UNIT
 
 __all__ = ["ChosenRows", "UnitSampler", "UnitTable", "batch_units", "sampler_of"]
 
@@ -49,7 +47,7 @@ class UnitTable:
     order: Tensor = field(repr=False)
     starts: Tensor = field(repr=False)
     counts: Tensor = field(repr=False)
-    name: str = UNIT
+    name: str = UNIT_NAME
 
     @classmethod
     def of(cls, units: Any, rows: int | None = None) -> UnitTable:
@@ -60,7 +58,7 @@ class UnitTable:
             return units
         codes = torch.from_numpy(unit_codes(units, rows))
         counts = torch.bincount(codes)
-        name = units.name if isinstance(units, Units) else UNIT
+        name = units.name if isinstance(units, Units) else UNIT_NAME
         return cls(codes, codes.argsort(stable=True), counts.cumsum(0) - counts, counts, name)
 
     def __len__(self) -> int:

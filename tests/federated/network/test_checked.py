@@ -242,14 +242,16 @@ def test_an_analyst_goes_on_where_another_was_interrupted(tmp_path):
             name = set_digest(members)
             body = json.dumps({"excluded": []}).encode()
             seeds = [
-                (await client.json(s, "PUT", f"/v1/checks/{name}", body))["seed"]
+                await client.ask(
+                    s, "PUT", f"/v1/checks/{name}", body, read=lambda answer: answer["seed"]
+                )
                 for s in ("alpha", "beta")
             ]
             path = f"/v1/checks/{name}/challenge"
-            await client.json("alpha", "PUT", path, json.dumps({"seeds": seeds}).encode())
+            await client.request("alpha", "PUT", path, json.dumps({"seeds": seeds}).encode())
             if spoil:
                 other = ["00" * 32, seeds[1]]
-                await client.json("beta", "PUT", path, json.dumps({"seeds": other}).encode())
+                await client.request("beta", "PUT", path, json.dumps({"seeds": other}).encode())
 
     with made:
         give(made)

@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from noisewise.federated.network.identity import Credential, Signer
 from noisewise.federated.network.manifest import Manifest, Share, frame, set_digest, unframe

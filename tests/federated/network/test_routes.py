@@ -7,8 +7,7 @@ import pytest
 
 pytest.importorskip("aiohttp")
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.federated import Records
 from noisewise.federated.network import Study

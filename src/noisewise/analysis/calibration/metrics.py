@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.analysis.inputs import (
     BoolArray,
     FloatArray,
@@ -23,7 +24,6 @@ from noisewise.analysis.inputs import (
     as_labels,
     as_log_probabilities,
 )
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,8 +104,8 @@ def group(
     strategy : {"width", "mass"}
         Equal widths between 0 and 1, or nearly equal numbers of records.
     """
-    bins = _validate.integer("bins", bins, minimum=1, maximum=1 << 20)
-    _validate.choice("strategy", strategy, ("width", "mass"))
+    bins = checks.integer("bins", bins, minimum=1, maximum=1 << 20)
+    checks.choice("strategy", strategy, ("width", "mass"))
     if strategy == "width":
         cuts = np.arange(1, bins) / bins
     else:

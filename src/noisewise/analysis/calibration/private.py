@@ -15,23 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.analysis.inputs import as_labels, as_log_probabilities
 from noisewise.ecdf import (
     Budget,
     PrivateCalibration,
     PrivateECDF,
+    account_of,
+    calibration_event,
     dp_ecdf,
     plan,
     private_calibration,
 )
-from noisewise.ecdf.calibration import calibration_event
-from noisewise.ecdf.counting import account_of
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.privacy.relation import Relation
-from noisewise.privacy.statement import Statement
-from noisewise.release import LedgerOrPath, compose, together
-from noisewise.release.words import one_vocabulary
+from noisewise.privacy import Randomness, Relation, Statement
+from noisewise.privacy.randomness import resolve
+from noisewise.release import LedgerOrPath, compose, one_vocabulary, together
 
 __all__ = ["PrivateReliability", "private_reliability"]
 
@@ -134,8 +132,8 @@ def private_reliability(
     >>> abs(found.accuracy - 0.75) < 0.03, found.statement().epsilon <= 1.0 + 1e-9
     (True, True)
     """
-    epsilon = _validate.positive("epsilon", epsilon)
-    cap = _validate.positive("loss_bound", loss_bound)
+    epsilon = checks.positive("epsilon", epsilon)
+    cap = checks.positive("loss_bound", loss_bound)
     relation, source = Relation.of(relation), resolve(seed)
     logs = as_log_probabilities(scores, logits=logits)
     truth = as_labels(labels, logs.shape[1], logs.shape[0])

@@ -20,11 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisewise.gradients import BoundedSum, GradientEngine, Group, GroupSpec
-from noisewise.gradients.combinations import propagating, rule_of
-from noisewise.gradients.losses import record_losses
-from noisewise.privacy import _validate
-from noisewise.release.allocation import deviations
+from noisewise import checks
+from noisewise.gradients import (
+    BoundedSum,
+    GradientEngine,
+    Group,
+    GroupSpec,
+    propagating,
+    record_losses,
+    rule_of,
+)
+from noisewise.release import deviations
 
 __all__ = ["GroupBias", "Measurement", "boundary_layers", "measure"]
 
@@ -166,12 +172,13 @@ def measure(
     >>> found.clipped_fraction, round(found.cosine, 6), found.bias_norm < 1e-6
     (0.0, 1.0, True)
     """
-    chunk = _validate.integer("chunk", chunk, minimum=1)
+    chunk = checks.integer("chunk", chunk, minimum=1)
     x, target = x[:chunk], target[:chunk]
     records = len(x)
     if records == 0:
         raise ValueError("the batch is empty: there is no gradient to look at")
-    engine = GradientEngine(model, loss, gradients) if engine is None else engine
+    if engine is None:
+        engine = GradientEngine(model, loss, gradients, expected=float(records))
     with _same_randomness() as restart:
         restart()
         true, steep = _true_sum(model, loss, x, target, engine.estimator)
@@ -229,7 +236,7 @@ def boundary_layers(model: nn.Module, tolerance: float = 1e-2) -> tuple[str, ...
     >>> boundary_layers(layer)
     ()
     """
-    tolerance = _validate.positive("tolerance", tolerance, zero=True)
+    tolerance = checks.positive("tolerance", tolerance, zero=True)
     found = []
     for name, module in model.named_modules():
         limit, bound = getattr(module, "limit", None), getattr(module, "norm_bound", None)

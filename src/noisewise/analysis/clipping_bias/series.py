@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.analysis.clipping_bias.measure import Measurement, measure
 from noisewise.gradients import GradientEngine
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +51,9 @@ class BiasSeries:
     private = False
 
     def __init__(self, *, every: int | None = None, share: float = 0.1, chunk: int = 64) -> None:
-        self.every = None if every is None else _validate.integer("every", every, minimum=1)
-        self.share = _validate.probability("share", share)
-        self.chunk = _validate.integer("chunk", chunk, minimum=1)
+        self.every = None if every is None else checks.integer("every", every, minimum=1)
+        self.share = checks.probability("share", share)
+        self.chunk = checks.integer("chunk", chunk, minimum=1)
         self.measurements: list[Measurement] = []
         self.seen = 0
         self._costs: list[float] = []
@@ -105,7 +105,8 @@ class BiasSeries:
         known = self._engine
         same = known is not None and (known.model, known.loss) == (model, loss)
         if known is None or not same or known.schedule is not gradients:
-            known = self._engine = GradientEngine(model, loss, gradients)
+            expected = float(self.chunk)
+            known = self._engine = GradientEngine(model, loss, gradients, expected=expected)
         return known
 
     def _due(self, step: int, now: float) -> bool:

@@ -18,9 +18,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from noisewise import checks
 from noisewise.analysis.inputs import FloatArray, as_labels, as_logits
 from noisewise.analysis.membership.result import AttackResult, as_members
-from noisewise.privacy import _validate
 
 __all__ = ["confidence_score", "logistic", "loss_threshold"]
 
@@ -68,8 +68,8 @@ def logistic(
     folds, seed : int
         Cross-fitting.
     """
-    _validate.choice("features", features, ("paper", "interaction"))
-    folds = _validate.integer("folds", folds, minimum=2)
+    checks.choice("features", features, ("paper", "interaction"))
+    folds = checks.integer("folds", folds, minimum=2)
     z = as_logits(logits)
     truth = as_labels(labels, z.shape[1], z.shape[0])
     inside = as_members(members, truth.size)

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import norm
 
+from noisewise import checks
 from noisewise.analysis.inputs import BoolArray, FloatArray, IntArray, as_array
 from noisewise.analysis.membership.attacks import confidence_score
 from noisewise.analysis.membership.result import AttackResult
-from noisewise.privacy import _validate
 
 __all__ = ["Shadows", "train_shadows"]
 
@@ -84,8 +84,8 @@ class Shadows:
         leave_out : int, optional
             A model that must not take part, because it is the target.
         """
-        _validate.choice("form", form, ("online", "offline"))
-        _validate.choice("variance", variance, ("shared", "record"))
+        checks.choice("form", form, ("online", "offline"))
+        checks.choice("variance", variance, ("shared", "record"))
         keep = np.arange(self.models) != leave_out
         scores, inside = self.scores[keep], self.inside[keep]
         values = as_array(target).astype(np.float64)
@@ -139,8 +139,8 @@ def train_shadows(
     seed : int
         Of the halves; model number m is trained with seed ``seed + m``.
     """
-    models = _validate.integer("models", models, minimum=4)
-    records = _validate.integer("records", records, minimum=2)
+    models = checks.integer("models", models, minimum=4)
+    records = checks.integer("records", records, minimum=2)
     generator = np.random.default_rng(seed)
     inside = np.zeros((models, records), dtype=bool)
     for first in range(0, models, 2):

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import beta, norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from noisewise import checks
 from noisewise.analysis.inputs import BoolArray, FloatArray, IntArray, as_array
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ class AttackResult:
 
     def auc_interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return limits for the AUC by the variance of DeLong et al. (1988)."""
-        level = _validate.fraction("level", level)
+        level = checks.fraction("level", level)
         inside, outside = np.sort(self.scores[self.members]), np.sort(self.scores[~self.members])
         won = _placements(inside, outside)
         lost = 1 - _placements(outside, inside)
@@ -118,7 +118,7 @@ class AttackResult:
         self, false_positive_rate: float = 1e-3, level: float = 0.95
     ) -> tuple[float, float]:
         """Return Clopper-Pearson limits for that rate, the threshold taken as given."""
-        level = _validate.fraction("level", level)
+        level = checks.fraction("level", level)
         found, total = self._at(false_positive_rate), int(self.members.sum())
         tail = (1 - level) / 2
         low = float(beta.ppf(tail, found, total - found + 1)) if found else 0.0
@@ -126,7 +126,7 @@ class AttackResult:
         return low, high
 
     def _at(self, rate: float) -> int:
-        rate = _validate.probability("false_positive_rate", rate, zero=True)
+        rate = checks.probability("false_positive_rate", rate, zero=True)
         outside = np.sort(self.scores[~self.members])
         allowed = math.floor(rate * outside.size + 1e-9)
         if allowed >= outside.size:
@@ -170,7 +170,7 @@ class AttackResult:
         if not any(line.get_label() == "guessing" for line in ax.get_lines()):
             ax.plot(rate, rate, color="0.6", linewidth=0.8, linestyle="--", label="guessing")
         if epsilon is not None:
-            epsilon = _validate.positive("epsilon", epsilon, zero=True)
+            epsilon = checks.positive("epsilon", epsilon, zero=True)
             growth = math.exp(min(epsilon, 700.0))
             most = np.minimum(growth * rate + delta, 1 - (1 - delta - rate) / growth)
             label = f"most that epsilon {math.ceil(1e3 * epsilon) / 1e3:g} allows"

@@ -22,13 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.analysis.inputs import FloatArray
 from noisewise.analysis.ntk.kernel import Kernels, kernels
 from noisewise.analysis.ntk.positivity import Positivity, positivity
-from noisewise.gradients.grouping import layer_of
-from noisewise.gradients.losses import record_losses
-from noisewise.gradients.rules import clip_scale
-from noisewise.privacy import _validate
+from noisewise.gradients import clip_scale, layer_of, record_losses
 
 __all__ = ["ClippedKernel", "LossChange", "analyse", "clipping_factors", "table_of_kernels"]
 
@@ -45,8 +43,8 @@ def clipping_factors(norms: Any, clip: float, rule: str = "clip") -> FloatArray:
     >>> clipping_factors([0.5, 1.0, 4.0], 1.0, "global").tolist()
     [1.0, 1.0, 0.0]
     """
-    clip = _validate.positive("clip", clip)
-    _validate.choice("rule", rule, ("clip", "global", "automatic", "none"))
+    clip = checks.positive("clip", clip)
+    checks.choice("rule", rule, ("clip", "global", "automatic", "none"))
     values = np.asarray(norms, np.float64)
     if rule == "none":
         return np.ones_like(values)
@@ -123,7 +121,7 @@ class ClippedKernel:
 
         The model is left as it was.
         """
-        step = _validate.positive("step", step)
+        step = checks.positive("step", step)
         direction = _direction(model, loss, x, target, self.factors)
         names = dict(model.named_parameters())
         losses = record_losses(loss)
@@ -174,7 +172,7 @@ def analyse(
     memory : int
         See :func:`kernels`.
     """
-    _validate.choice("per", per, ("model", "layer"))
+    checks.choice("per", per, ("model", "layer"))
     if found is None:
         extra: dict[str, Any] = {"target": target, "loss": loss} if contract else {}
         found = kernels(model, x, memory=memory, **extra)

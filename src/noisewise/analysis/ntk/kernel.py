@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.analysis.inputs import FloatArray
-from noisewise.gradients.grouping import layer_of
-from noisewise.gradients.losses import record_losses
-from noisewise.privacy import _validate
+from noisewise.gradients import layer_of, record_losses
 
 __all__ = ["Kernels", "kernels"]
 
@@ -107,7 +106,7 @@ def kernels(
     >>> bool(np.allclose(kernels(model, x).total, (x @ x.T).numpy(), atol=1e-5))
     True
     """
-    memory = _validate.integer("memory", memory, minimum=1)
+    memory = checks.integer("memory", memory, minimum=1)
     if (target is None) != (loss is None):
         raise ValueError("give target and loss together, or neither")
     if loss is not None and output is not None:

@@ -17,9 +17,9 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.auditing.scores import Scores
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE, Relation
+from noisewise.privacy import ADD_REMOVE, Relation
 
 __all__ = [
     "PrivateSum",
@@ -83,16 +83,16 @@ def gradient_canaries(
     seed : int
         Seeds the coins and, increasing by one, the steps.
     """
-    rows = _validate.integer("unit_rows", unit_rows, minimum=1)
-    clip = _validate.positive("clip", clip)
-    count = _validate.integer("canaries", canaries, minimum=1)
-    magnitude = _validate.positive("magnitude", magnitude)
+    rows = checks.integer("unit_rows", unit_rows, minimum=1)
+    clip = checks.positive("clip", clip)
+    count = checks.integer("canaries", canaries, minimum=1)
+    magnitude = checks.positive("magnitude", magnitude)
     relation = Relation.of(relation)
     coins = np.random.default_rng(seed)
     directions = magnitude * clip * torch.eye(count)
     inside: list[np.ndarray] = []
     outside: list[np.ndarray] = []
-    for repeat in range(_validate.integer("repeats", repeats, minimum=1)):
+    for repeat in range(checks.integer("repeats", repeats, minimum=1)):
         bits = coins.random(count) < 0.5
         chosen = torch.from_numpy(bits)
         gradients = directions[chosen]
@@ -153,14 +153,14 @@ def crowd_canaries(
     seed : int
         Seed of the first step; each further one has the next.
     """
-    clip = _validate.positive("clip", clip)
-    count = _validate.integer("crowd", crowd, minimum=1)
-    length = _validate.positive("magnitude", magnitude) * clip
+    clip = checks.positive("clip", clip)
+    count = checks.integer("crowd", crowd, minimum=1)
+    length = checks.positive("magnitude", magnitude) * clip
     others = torch.zeros(count, 2)
     if loud:
         others[::2, 0], others[1::2, 0] = length, -length
     canary = torch.tensor([[0.0, length]])
-    times = _validate.integer("repeats", repeats, minimum=1)
+    times = checks.integer("repeats", repeats, minimum=1)
     worlds = []
     for world, gradients in enumerate((torch.cat([others, canary]), others)):
         first = seed + world * times
@@ -206,11 +206,11 @@ def stepwise_canaries(
         As claimed. It fixes, before any score is seen, the threshold at which a sampled
         canary stands out most; only the sharpness of the bound depends on it.
     """
-    clip = _validate.positive("clip", clip)
-    count = _validate.integer("canaries", canaries, minimum=1)
-    length = _validate.integer("steps", steps, minimum=1)
+    clip = checks.positive("clip", clip)
+    count = checks.integer("canaries", canaries, minimum=1)
+    length = checks.integer("steps", steps, minimum=1)
     relation = Relation.of(relation)
-    present = _validate.positive("magnitude", magnitude) * clip * torch.eye(count)
+    present = checks.positive("magnitude", magnitude) * clip * torch.eye(count)
     absent = -present if relation.count_is_public else present[:0]
     inside = [_scores(mechanism, present, clip, count, seed + 2 * t) for t in range(length)]
     outside = [_scores(mechanism, absent, clip, count, seed + 2 * t + 1) for t in range(length)]
@@ -263,13 +263,13 @@ def run_canaries(
     repeats : int
         Pairs of trainings, one with all canaries and one without.
     """
-    clip = _validate.positive("clip", clip)
-    noise = _validate.positive("noise_multiplier", noise_multiplier)
-    rate = _validate.probability("sample_rate", sample_rate)
-    count = _validate.integer("canaries", canaries, minimum=1)
-    length = _validate.integer("steps", steps, minimum=1)
+    clip = checks.positive("clip", clip)
+    noise = checks.positive("noise_multiplier", noise_multiplier)
+    rate = checks.probability("sample_rate", sample_rate)
+    count = checks.integer("canaries", canaries, minimum=1)
+    length = checks.integer("steps", steps, minimum=1)
     relation = Relation.of(relation)
-    present = _validate.positive("magnitude", magnitude) * clip * torch.eye(count)
+    present = checks.positive("magnitude", magnitude) * clip * torch.eye(count)
     absent = -present if relation.count_is_public else present[:0]
 
     def training(gradients: Tensor, first: int) -> np.ndarray:
@@ -281,7 +281,7 @@ def run_canaries(
                 total -= _log_odds(-seen, noise, rate)
         return total
 
-    pairs = range(_validate.integer("repeats", repeats, minimum=1))
+    pairs = range(checks.integer("repeats", repeats, minimum=1))
     starts = [seed + 2 * length * pair for pair in pairs]
     return Scores(
         np.concatenate([training(present, start) for start in starts]),
@@ -310,7 +310,7 @@ def _standing_out(noise_multiplier: float) -> float:
     Rates of N(1, sigma^2) and N(0, sigma^2) above t: the excess is proportional to their
     difference, its deviation to the root of the binomial variance without canaries.
     """
-    noise = _validate.positive("noise_multiplier", noise_multiplier)
+    noise = checks.positive("noise_multiplier", noise_multiplier)
     grid = np.linspace(0.0, 1.0 + 5.0 * noise, 2001)
     without, present = ndtr(-grid / noise), ndtr((1.0 - grid) / noise)
     return float(grid[int(np.argmax((present - without) / np.sqrt(without * (1 - without))))])

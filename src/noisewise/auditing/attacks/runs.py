@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.auditing.attacks.training import Data
 from noisewise.auditing.scores import Scores
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import ADD_REMOVE, unit_codes
 
 __all__ = ["PrivateSteps", "private_steps"]
 
@@ -73,7 +72,7 @@ def private_steps(
     repeats : int
         Steps in each world.
     """
-    count = _validate.integer("repeats", repeats, minimum=1)
+    count = checks.integer("repeats", repeats, minimum=1)
     if getattr(run.plan, "epsilon", None) is not None:
         raise ValueError(
             f"an audit takes about {2 * count} steps of its own and charges them, which the "

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.auditing.scores import Scores
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import ADD_REMOVE
+from noisewise.privacy import ADD_REMOVE
 
 __all__ = ["Data", "State", "Train", "membership", "one_run_losses", "two_worlds"]
 
@@ -82,10 +82,10 @@ def two_worlds(
         Steps of each run. With more than one, `lr` should be so small that gradients hardly
         change, else the direction of the canary is lost on the way.
     """
-    count = _validate.integer("repeats", repeats, minimum=1)
-    length = _validate.integer("steps", steps, minimum=1)
-    clip = _validate.positive("clip", clip)
-    lr = _validate.positive("lr", lr)
+    count = checks.integer("repeats", repeats, minimum=1)
+    length = checks.integer("steps", steps, minimum=1)
+    clip = checks.positive("clip", clip)
+    lr = checks.positive("lr", lr)
     with_canary = (torch.cat([data[0], canary[0]]), torch.cat([data[1], canary[1]]))
 
     def total(records: Data, noise: float, run: int) -> Tensor:
@@ -209,8 +209,8 @@ def membership(
         the ratio of the two (Carlini et al., 2022), which also finds records whose
         loss becomes less spread rather than smaller.
     """
-    count = _validate.integer("repeats", repeats, minimum=6)
-    _validate.choice("score", score, ("loss", "likelihood-ratio"))
+    count = checks.integer("repeats", repeats, minimum=6)
+    checks.choice("score", score, ("loss", "likelihood-ratio"))
     with_canary = (torch.cat([data[0], canary[0]]), torch.cat([data[1], canary[1]]))
 
     def losses(records: Data, first: int) -> Array:

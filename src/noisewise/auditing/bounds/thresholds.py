@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.auditing.bounds.rates import band, upper_rate
 from noisewise.auditing.scores import Scores
-from noisewise.privacy import _validate
 
 __all__ = ["Rates", "Threshold", "Total", "chosen_counts", "rates", "rule_sentence"]
 
@@ -86,12 +86,12 @@ def rates(scores: Scores, threshold: Threshold, error: float) -> Rates:
         Probability with which any of the bounds may fail.
     """
     if isinstance(threshold, str):
-        _validate.choice("threshold", threshold, RULES)
+        checks.choice("threshold", threshold, RULES)
     if threshold == "split":
         count = chosen_counts(scores, "split")
         return _single(*count, error)
     if threshold != "all":
-        return _single(*_counts(scores, _validate.finite("threshold", threshold)), error)
+        return _single(*_counts(scores, checks.finite("threshold", threshold)), error)
     if scores.midpoint is None:
         return _everywhere(scores, error).frontier()
     every = _everywhere(scores, error / 2)
@@ -128,7 +128,7 @@ def chosen_counts(scores: Scores, threshold: Threshold) -> Counts:
     if threshold != "split":
         if isinstance(threshold, str):
             raise ValueError(f"threshold must be 'split' or a number here, got {threshold!r}")
-        return _counts(scores, _validate.finite("threshold", threshold))
+        return _counts(scores, checks.finite("threshold", threshold))
     inside, outside = scores.inside, scores.outside
     if min(inside.size, outside.size) < 2:
         raise ValueError("splitting needs at least two scores in and two out")

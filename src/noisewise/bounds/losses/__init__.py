@@ -8,5 +8,10 @@ from noisewise.bounds.losses.rule import (
     register_loss,
     registered_losses,
 )
+from noisewise.bounds.losses.torch_losses import (
+    class_labels as class_labels,
+    reduce_entries as reduce_entries,
+    to_simplex as to_simplex,
+)
 
 __all__ = ["LossRule", "loss_rule_for", "per_record", "register_loss", "registered_losses"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from noisewise.bounds.arithmetic import hypotenuse, loose, product, root
+from noisewise.arithmetic import hypotenuse, loose, product, root
 
 __all__ = ["cross_entropy", "cross_entropy_simplex", "entrywise"]
 

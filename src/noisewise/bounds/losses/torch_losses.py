@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds.arithmetic import loose, product, root, total
+from noisewise.arithmetic import loose, product, root, total
 from noisewise.bounds.layer import Signal
 from noisewise.bounds.losses import constants
 from noisewise.bounds.losses.rule import LossRule, refuse_loss, register_loss

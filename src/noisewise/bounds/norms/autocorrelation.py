@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisewise.bounds.arithmetic import root, total
+from noisewise.arithmetic import root, total
 from noisewise.bounds.norms.result import NormBound
 
 __all__ = ["autocorrelation_bound"]

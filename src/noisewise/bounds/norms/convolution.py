@@ -38,6 +38,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.bounds.norms.dense import dense_matrix, dense_size
 from noisewise.bounds.norms.eigenvalue import gram, largest_eigenvalue, root
 from noisewise.bounds.norms.geometry import Geometry, Ints, geometry, space_to_depth
@@ -45,7 +46,6 @@ from noisewise.bounds.norms.matrix import spectral_norm
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import UNIT, check_weight, relative, scale, up
 from noisewise.bounds.norms.threads import one_thread
-from noisewise.privacy import _validate
 
 __all__ = ["conv_norm", "kernel_factor", "riesz_grid"]
 
@@ -93,9 +93,9 @@ def conv_norm(
     >>> round(float(conv_norm(torch.ones(1, 1, 3, 3), padding=1)), 9)
     9.0
     """
-    _validate.choice("method", method, METHODS)
-    tolerance = _validate.positive("tolerance", tolerance)
-    groups = _validate.integer("groups", groups, minimum=1)
+    checks.choice("method", method, METHODS)
+    tolerance = checks.positive("tolerance", tolerance)
+    groups = checks.integer("groups", groups, minimum=1)
     check_weight(weight)
     if weight.dim() not in (3, 4, 5):
         raise ValueError(

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from noisewise import checks
 from noisewise.errors import UnsupportedModelError
-from noisewise.privacy import _validate
 
 __all__ = ["Geometry", "Ints", "conv_reuse", "depth_to_space", "geometry", "space_to_depth"]
 
@@ -110,7 +110,7 @@ def _per_dimension(name: str, value: Ints, count: int, minimum: int) -> tuple[in
         values = values * count
     if len(values) != count:
         raise ValueError(f"{name} must have {count} entries, one a dimension, got {value!r}")
-    return tuple(_validate.integer(name, entry, minimum=minimum) for entry in values)
+    return tuple(checks.integer(name, entry, minimum=minimum) for entry in values)
 
 
 def geometry(

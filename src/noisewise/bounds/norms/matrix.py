@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+from noisewise import checks
 from noisewise.bounds.norms.eigenvalue import (
     gram,
     gram_iteration,
@@ -29,7 +30,6 @@ from noisewise.bounds.norms.precision import full_precision
 from noisewise.bounds.norms.result import NormBound
 from noisewise.bounds.norms.rounding import check_weight, relative, scale, up
 from noisewise.bounds.norms.threads import one_thread
-from noisewise.privacy import _validate
 
 __all__ = ["spectral_norm"]
 
@@ -58,8 +58,8 @@ def spectral_norm(weight: Tensor, *, method: str = "auto", tolerance: float = 0.
     >>> 5.0 <= float(bound) < 5.0 + 1e-12
     True
     """
-    _validate.choice("method", method, METHODS)
-    tolerance = _validate.positive("tolerance", tolerance)
+    checks.choice("method", method, METHODS)
+    tolerance = checks.positive("tolerance", tolerance)
     check_weight(weight)
     if weight.dim() != 2:
         raise ValueError(

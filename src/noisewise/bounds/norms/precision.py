@@ -13,12 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["check_full_precision", "full_float32", "full_precision"]
+from noisewise.errors import UnsoundError
+
+__all__ = [
+    "check_full_precision",
+    "full_float32",
+    "full_precision",
+    "is_full",
+    "require_strict_libraries",
+]
 
 #: Where torch keeps the precision of float32 kernels, from version 2.9 on.
 _SWITCHES = {
@@ -26,14 +35,27 @@ _SWITCHES = {
     "cuda": ("cuda.matmul", "cudnn.conv", "cudnn.rnn"),
 }
 _FULL = ("ieee", "none")
+#: Variables of the environment by which libraries below torch compute float32 in less, which no
+#: switch of torch shows; each with the values under which they do not.
+_VARIABLES = {
+    "ONEDNN_DEFAULT_FPMATH_MODE": ("", "STRICT"),
+    "DNNL_DEFAULT_FPMATH_MODE": ("", "STRICT"),
+    "NVIDIA_TF32_OVERRIDE": ("", "0"),
+}
 
 
 def full_precision(device: str) -> contextlib.AbstractContextManager[None]:
     """Compute float32 in float32 on devices of this type, whatever autocast says."""
     # Asked by every layer of every step, and nearly always in force already.
-    if not _autocast(device) and not _reduced(device):
-        return contextlib.nullcontext()
-    return _full_precision(device)
+    return _NOTHING if is_full(device) else _full_precision(device)
+
+
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def is_full(device: str) -> bool:
+    """Whether float32 is computed in float32 already."""
+    return not _autocast(device) and not _reduced(device)
 
 
 @contextlib.contextmanager
@@ -52,6 +74,25 @@ def full_float32(device: str) -> Iterator[None]:
             stack.callback(setattr, switch, name, getattr(switch, name))
             setattr(switch, name, full)
         yield
+
+
+def require_strict_libraries() -> None:
+    """Refuse an environment in which libraries below torch round float32 as they like.
+
+    They read it when they are first used, so nothing that is set later would help.
+
+    Raises
+    ------
+    UnsoundError
+    """
+    for name, strict in _VARIABLES.items():
+        value = os.environ.get(name, "")
+        if value.upper() not in strict:
+            raise UnsoundError(
+                f"the environment says {name}={value}, by which kernels may compute float32 in "
+                "bfloat16 or TF32 without torch knowing. What they round is more than any "
+                f"sensitivity allows for. Start the program without {name}."
+            )
 
 
 def check_full_precision(device: str, what: str) -> None:

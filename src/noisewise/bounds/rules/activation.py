@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from noisewise.bounds.arithmetic import hypotenuse, loose, product, root, total
+from noisewise.arithmetic import hypotenuse, loose, product, root, total
 from noisewise.bounds.layer import Call, Diagonal, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.vectors import largest_entry

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from noisewise.bounds.arithmetic import hypotenuse, loose, product, quotient, root, total
+from noisewise.arithmetic import hypotenuse, loose, product, quotient, root, total
 from noisewise.bounds.layer import Call, Diagonal, LayerRule
 from noisewise.bounds.rules.vectors import vector_norm, wide
 

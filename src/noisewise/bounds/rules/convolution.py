@@ -16,7 +16,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from noisewise.bounds.arithmetic import product, root, total
+from noisewise.arithmetic import product, root, total
 from noisewise.bounds.layer import Call, LayerRule, Shape
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.vectors import vector_norm

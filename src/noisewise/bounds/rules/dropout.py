@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from noisewise.bounds.arithmetic import loose, product, quotient, root, total
+from noisewise.arithmetic import loose, product, quotient, root, total
 from noisewise.bounds.layer import Call, Diagonal, LayerRule
 from noisewise.bounds.registry import register
 

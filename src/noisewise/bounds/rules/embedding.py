@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from noisewise.bounds.arithmetic import product, root
+from noisewise.arithmetic import product, root
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.vectors import largest_row, vector_norm

@@ -11,7 +11,7 @@ import math
 
 from torch import Tensor, nn
 
-from noisewise.bounds.arithmetic import product, root, total
+from noisewise.arithmetic import product, root, total
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.vectors import vector_norm

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from noisewise.bounds.arithmetic import loose, product, quotient, root, total
+from noisewise.arithmetic import loose, product, quotient, root, total
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import refuse_type, register
 from noisewise.bounds.rules.vectors import largest_entry, vector_norm

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from noisewise.bounds.arithmetic import loose, product, root
+from noisewise.arithmetic import loose, product, root
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.windows import (
     Indices,
     adaptive_windows,
-    each,
+    each_axis,
     kronecker_norm,
     largest_count,
     sliding_windows,
@@ -60,10 +60,10 @@ def axes(call: Call[Any]) -> list[tuple[int, int]]:
 def windows_of(call: Call[Any]) -> list[Indices]:
     """Windows of a sliding pool, per dimension, from the layer's settings."""
     module, dimensions = call.module, spatial(call.module)
-    kernel = each(module.kernel_size, dimensions)
-    stride = each(module.stride or module.kernel_size, dimensions)
-    padding = each(getattr(module, "padding", 0), dimensions)
-    dilation = each(getattr(module, "dilation", 1), dimensions)
+    kernel = each_axis(module.kernel_size, dimensions)
+    stride = each_axis(module.stride or module.kernel_size, dimensions)
+    padding = each_axis(getattr(module, "padding", 0), dimensions)
+    dilation = each_axis(getattr(module, "dilation", 1), dimensions)
     return [
         sliding_windows(size, outputs, kernel[i], stride[i], padding[i], dilation[i])
         for i, (size, outputs) in enumerate(axes(call))
@@ -123,9 +123,9 @@ class MeanPoolRule(LayerRule[Any]):
 
     def lipschitz(self, call: Call[Any]) -> float:
         module, dimensions = call.module, spatial(call.module)
-        kernel = each(module.kernel_size, dimensions)
-        stride = each(module.stride or module.kernel_size, dimensions)
-        padding = each(module.padding, dimensions)
+        kernel = each_axis(module.kernel_size, dimensions)
+        stride = each_axis(module.stride or module.kernel_size, dimensions)
+        padding = each_axis(module.padding, dimensions)
         override = getattr(module, "divisor_override", None)
         matrices = []
         for i, (window, (size, outputs)) in enumerate(
@@ -175,7 +175,7 @@ class PowerPoolRule(LayerRule[Any]):
 
     def lipschitz(self, call: Call[Any]) -> float:
         module, power = call.module, float(call.module.norm_type)
-        kernel = each(module.kernel_size, spatial(module))
+        kernel = each_axis(module.kernel_size, spatial(module))
         windows = windows_of(call)
         left = [(window >= 0).sum(axis=1) for window in windows]
         if power == 1:

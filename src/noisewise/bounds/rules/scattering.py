@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from noisewise.bounds.arithmetic import product
+from noisewise.arithmetic import product
 from noisewise.bounds.norms.rounding import check_weight, relative
 
 __all__ = ["Band", "bank_energy", "line_spectrum"]

@@ -17,11 +17,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from noisewise.bounds.arithmetic import hypotenuse, product, root
+from noisewise.arithmetic import hypotenuse, product, root
 from noisewise.bounds.layer import Call, LayerRule
 from noisewise.bounds.registry import register
 from noisewise.bounds.rules.linear import IdentityRule
-from noisewise.bounds.rules.windows import copies, kronecker_norm, padding_sources, spatial
+from noisewise.bounds.rules.windows import (
+    copies_of_entries,
+    kronecker_norm,
+    padding_sources,
+    spatial,
+)
 
 __all__ = ["ConstantPadRule", "CopyPadRule", "RearrangementRule", "UpsampleRule"]
 
@@ -65,7 +70,7 @@ class CopyPadRule(LayerRule[Any]):
         sizes = call.shape[-spatial(call.module) :]
         return root(
             math.prod(
-                copies(padding_sources(size, before, after, self.mode), size)
+                copies_of_entries(padding_sources(size, before, after, self.mode), size)
                 for size, (before, after) in zip(sizes, _pads(call), strict=True)
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from noisewise.bounds.arithmetic import up
+from noisewise.arithmetic import up
 
 __all__ = ["largest_entry", "largest_row", "vector_norm", "wide"]
 

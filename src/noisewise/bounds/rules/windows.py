@@ -18,13 +18,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from noisewise.bounds.arithmetic import product, root
+from noisewise.arithmetic import product, root
 from noisewise.bounds.norms import spectral_norm
 
 __all__ = [
     "adaptive_windows",
-    "copies",
-    "each",
+    "copies_of_entries",
+    "each_axis",
     "kronecker_norm",
     "largest_count",
     "padding_sources",
@@ -35,7 +35,7 @@ Indices = npt.NDArray[np.int64]
 OUTSIDE = -1
 
 
-def each(value: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
+def each_axis(value: int | Sequence[int] | None, dimensions: int) -> tuple[int, ...]:
     """Spread a setting that may be one number or one per dimension."""
     if value is None:
         raise ValueError("a setting is missing")
@@ -83,7 +83,7 @@ def padding_sources(size: int, before: int, after: int, mode: str) -> Indices:
     return padded.flatten().round().long().numpy()
 
 
-def copies(sources: Indices, size: int) -> int:
+def copies_of_entries(sources: Indices, size: int) -> int:
     """How many copies the most copied position has."""
     return int(counts(sources, size).max(initial=0))
 

@@ -1,19 +1,28 @@
 """DP training with known bugs: what the tests of `noisewise.debugging` are judged by."""
 
-from noisewise.debugging.mutants import frozen as frozen
-from noisewise.debugging.mutants import frozen_again as frozen_again
-from noisewise.debugging.mutants import frozen_eighth as frozen_eighth
-from noisewise.debugging.mutants import frozen_ninth as frozen_ninth
-from noisewise.debugging.mutants import frozen_seventh as frozen_seventh
-from noisewise.debugging.mutants import frozen_thrice as frozen_thrice
-from noisewise.debugging.mutants import habits as habits
-from noisewise.debugging.mutants import known as known
-from noisewise.debugging.mutants import private_ninth as private_ninth
-from noisewise.debugging.mutants import reported as reported
+from noisewise.debugging.mutants import (
+    frozen as frozen,
+    frozen_again as frozen_again,
+    frozen_eighth as frozen_eighth,
+    frozen_ninth as frozen_ninth,
+    frozen_seventh as frozen_seventh,
+    frozen_tenth as frozen_tenth,
+    frozen_thrice as frozen_thrice,
+    habits as habits,
+    known as known,
+    odd_tenth as odd_tenth,
+    private_ninth as private_ninth,
+    reported as reported,
+)
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants
 from noisewise.debugging.mutants.programs import PROGRAMS, Program
-from noisewise.debugging.mutants.subjects import Subject, with_bug, with_variant
+from noisewise.debugging.mutants.subjects import (
+    AnyTraining as AnyTraining,
+    Subject,
+    with_bug,
+    with_variant,
+)
 from noisewise.debugging.mutants.training import Training
 from noisewise.debugging.mutants.variants import CORRECT, Variant
 

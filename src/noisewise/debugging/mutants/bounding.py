@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.linalg import vector_norm
+from torch.nn import functional
 
-__all__ = ["Bounding", "Gradients", "per_record"]
+__all__ = ["Bounding", "Gradients", "is_a_stack", "of_a_stack", "per_record"]
 
 Gradients: TypeAlias = dict[str, Tensor]
 _MANY = 24
@@ -38,6 +39,9 @@ def per_record(
     if len(x) == 0:
         return {n: p.new_zeros((0, *p.shape)) for n, p in zip(names, leaves, strict=True)}
 
+    layers = dict(model.named_children())
+    stacked = bug != "clips-the-loss" and is_a_stack(layers.values())
+
     def one_gradient(one: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         loss = loss_fn(model(one[None]), target[None]).mean()
         if bug == "clips-the-loss":
@@ -45,6 +49,9 @@ def per_record(
         return torch.autograd.grad(loss, leaves)
 
     def gradients(inputs: Tensor) -> Gradients:
+        if stacked:
+            found = of_a_stack(layers, dict(zip(names, leaves, strict=True)), inputs, y, loss_fn)
+            return {n: found[n] for n in names}
         if len(inputs) >= _MANY and bug != "clips-the-loss":
             return _all_at_once(model, loss_fn, dict(zip(names, leaves, strict=True)), inputs, y)
         rows = [one_gradient(one, target) for one, target in zip(inputs, y, strict=True)]
@@ -59,6 +66,45 @@ def per_record(
     views = [x * (-1.0) ** k if x.is_floating_point() else x for k in range(copies)]
     stacks = [gradients(view) for view in views]
     return {n: torch.stack([stack[n] for stack in stacks]).mean(0) for n in names}
+
+
+def is_a_stack(layers: Iterable[nn.Module]) -> bool:
+    """Whether a network is a chain of linear layers and simple units, for `of_a_stack`."""
+    kinds = [
+        type(layer) if layer.training or not isinstance(layer, nn.Dropout) else nn.Identity
+        for layer in layers
+    ]
+    return bool(kinds) and set(kinds) <= {nn.Linear, nn.ReLU, nn.Tanh, nn.Identity}
+
+
+def of_a_stack(
+    layers: Mapping[str, nn.Module],
+    weights: Gradients,
+    x: Tensor,
+    y: Tensor,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> Gradients:
+    """Return one gradient per record by outer products, several times faster than one by one."""
+    inputs: Gradients = {}
+    outputs: Gradients = {}
+    h = x
+    with torch.enable_grad():
+        for name, layer in layers.items():
+            if not isinstance(layer, nn.Linear):
+                h = layer(h)
+                continue
+            prefix = f"{name}." if name else ""
+            inputs[prefix] = h.detach()
+            weight, bias = weights[prefix + "weight"], weights[prefix + "bias"]
+            h = functional.linear(h, weight.detach(), bias.detach())
+            outputs[prefix] = h if h.requires_grad else h.requires_grad_()
+        # A mean over records, whose gradients are wanted for each record by itself.
+        cotangents = torch.autograd.grad(loss_fn(h, y) * len(x), list(outputs.values()))
+    found = {}
+    for (prefix, a), b in zip(inputs.items(), cotangents, strict=True):
+        found[prefix + "weight"] = b[:, :, None] * a[:, None, :]
+        found[prefix + "bias"] = b
+    return {name: found[name] for name in weights}
 
 
 def _all_at_once(

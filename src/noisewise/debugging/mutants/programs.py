@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from noisewise.debugging.mutants.bounding import is_a_stack, of_a_stack
 from noisewise.debugging.mutants.cases import Case
 from noisewise.debugging.trainer import Data, StateDict
 
@@ -113,39 +114,14 @@ def per_record(
     if len(x) == 0:
         return {k: v.new_zeros(0, *v.shape) for k, v in w.items()}
     layers = dict(model.named_children()) or {"": model}
-    if all(isinstance(layer, (nn.Linear, nn.ReLU, nn.Tanh)) for layer in layers.values()):
-        return _per_record_of_a_stack(layers, w, x, y, loss)
+    if is_a_stack(layers.values()):
+        return of_a_stack(layers, w, x, y, loss)
 
     def one(weights: StateDict, a: Tensor, b: Tensor) -> Tensor:
         return loss(functional_call(model, weights, (a[None],)), b[None])
 
     grads: StateDict = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(w, x, y)
     return grads
-
-
-def _per_record_of_a_stack(
-    layers: Mapping[str, nn.Module], w: StateDict, x: Tensor, y: Tensor, loss: Loss
-) -> StateDict:
-    """Return the same by outer products, several times faster."""
-    inputs: StateDict = {}
-    outputs: StateDict = {}
-    h = x
-    with torch.enable_grad():
-        for name, layer in layers.items():
-            if not isinstance(layer, nn.Linear):
-                h = layer(h)
-                continue
-            prefix = f"{name}." if name else ""
-            inputs[prefix] = h.detach()
-            h = functional.linear(h, w[prefix + "weight"].detach(), w[prefix + "bias"].detach())
-            outputs[prefix] = h if h.requires_grad else h.requires_grad_()
-        # A mean over records, whose gradients are wanted for each record by itself.
-        cotangents = torch.autograd.grad(loss(h, y) * len(x), list(outputs.values()))
-    grads = {}
-    for (prefix, a), b in zip(inputs.items(), cotangents, strict=True):
-        grads[prefix + "weight"] = b[:, :, None] * a[:, None, :]
-        grads[prefix + "bias"] = b
-    return {name: grads[name] for name in w}
 
 
 def lengths(grads: StateDict) -> Tensor:

@@ -27,6 +27,10 @@ def _falling(step: int) -> float:
     return 0.98**step
 
 
+def _growing(step: int) -> float:
+    return 1 + 0.01 * step
+
+
 def _to_zero(step: int) -> float:
     return max(0.0, 1 - step / 60)
 
@@ -158,4 +162,26 @@ CORRECT = (
     Variant("tied weights one norm"),
     Variant("dropout per record"),
     Variant("constant loss scale"),
+    _habit("sum limited before its noise", judged=False),
+    _habit("two local steps of each record"),
+    _habit("weighted by agreement with the last release"),
+    _habit("half the bound for one class"),
+    _habit("noisy gradient rounded by chance", judged=False),
+    _habit("Adagrad, not declared", judged=False),
+    _habit("weights pulled to zero by their signs", judged=False),
+    _habit("noisy gradients filtered"),
+    _habit("noise by the inverse of its law"),
+    _habit("noise turned by a fixed rotation"),
+    _habit("singular values limited after each step"),
+    _habit("a public half of the coordinates is trained"),
+    _habit("average with a decay that grows", judged=False),
+    _habit("pulled towards the first weights"),
+    _habit("rates by the width of each tensor"),
+    _habit("easy records left out"),
+    Variant(
+        "sigma that grows, declared",
+        {"habit": "sigma that grows, declared"},
+        {"noise_schedule": _growing},
+    ),
+    _habit("sums in double precision, two orders"),
 )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Norm, Strategy
-from noisewise.privacy.discrete import exact_scale
+from noisewise.privacy.randomness import exact_scale
 from noisewise.release import ONE_ROW, Block, Contribution
 
 __all__ = ["calibrate", "for_units"]

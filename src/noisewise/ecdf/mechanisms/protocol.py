@@ -33,11 +33,19 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.ecdf.budget import concentrated_delta, discreteness, gaussian_delta
-from noisewise.privacy import _validate
-from noisewise.privacy.events import Event, Gaussian, Pure, ZeroConcentrated
-from noisewise.privacy.randomness import Randomness
-from noisewise.privacy.relation import ADD_REMOVE, REPLACE_ONE, Relation, Sensitivity
+from noisewise.privacy import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    Event,
+    Gaussian,
+    Pure,
+    Randomness,
+    Relation,
+    Sensitivity,
+    ZeroConcentrated,
+)
 from noisewise.release import ONE_ROW, Additive, Block, Contribution
 
 __all__ = [
@@ -85,7 +93,7 @@ class Setting:
     total_is_public: bool
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bins", _validate.integer("bins", self.bins, minimum=1))
+        object.__setattr__(self, "bins", checks.integer("bins", self.bins, minimum=1))
 
     @classmethod
     def of(cls, bins: int, relation: Relation | str) -> Setting:

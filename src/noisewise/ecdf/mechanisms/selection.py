@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.mechanisms import circulant, kary, thesis, toeplitz
 from noisewise.ecdf.mechanisms.protocol import Change, Mechanism, Setting
 from noisewise.ecdf.mechanisms.registry import COUNTING, Objective, Wanted
-from noisewise.privacy import _validate
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 
 __all__ = ["MECHANISMS", "STRATEGY_FILES", "plan"]
 
@@ -55,10 +55,10 @@ def plan(
     >>> plan(1024, "replace-one", Budget(1.0)).name
     'kary'
     """
-    _validate.choice("mechanism", mechanism, MECHANISMS)
-    _validate.choice("objective", objective, ("mean", "max"))
+    checks.choice("mechanism", mechanism, MECHANISMS)
+    checks.choice("objective", objective, ("mean", "max"))
     setting = Setting.of(bins, relation)
-    base = _validate.integer("base", base, minimum=2, maximum=16)
+    base = checks.integer("base", base, minimum=2, maximum=16)
     if base != 2 and (mechanism == "auto" or not COUNTING[mechanism].has_base):
         raise ValueError(
             f"base={base} belongs to mechanism='thesis', got mechanism={mechanism!r}: the other "

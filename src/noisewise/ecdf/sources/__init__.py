@@ -5,7 +5,7 @@ where it is: an engine counts, and sends back one row for each bin.
 """
 
 from noisewise.ecdf.counted import Counted
-from noisewise.ecdf.sources.places import open_table
+from noisewise.ecdf.sources.places import is_url as is_url, open_table, shown as shown
 from noisewise.ecdf.sources.tables import Column, Source, column_of, open_source
 
 __all__ = ["Column", "Counted", "Source", "column_of", "open_source", "open_table"]

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from noisewise.ecdf.group_sums import UNIT, to_units
+from noisewise.ecdf.group_sums import SUM_UNIT, to_units
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.labels import MISSING, NEGATIVE, POSITIVE, LabelRule
 from noisewise.ecdf.sources.placement import Placement
 from noisewise.ecdf.sources.pushed import quietly
-from noisewise.privacy.units import unit_codes
+from noisewise.privacy import unit_codes
 
 __all__ = ["Batches", "bounded_here"]
 
@@ -181,7 +181,7 @@ def bounded_here(
     if labels:
         positive = np.concatenate(labels) == POSITIVE
     if names:
-        columns = [np.full(values.size, UNIT, np.int64)]
+        columns = [np.full(values.size, SUM_UNIT, np.int64)]
         columns += [
             to_units(_contribution(name, inside, positive, place, placement)) for name in names
         ]

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from noisewise.ecdf.group_sums import UNIT
+from noisewise.ecdf.group_sums import SUM_UNIT
 from noisewise.ecdf.sources.answers import Answer, Whose
 from noisewise.ecdf.sources.labels import MISSING, NEGATIVE, OTHER, POSITIVE, SIGNED, LabelRule
 from noisewise.ecdf.sources.placement import Placement
-from noisewise.privacy.units import MISSING_TEXT, SPACES
-from noisewise.release.units import GRAIN
+from noisewise.privacy import MISSING_TEXT, SPACES
+from noisewise.release import WEIGHT_GRAIN
 
 if TYPE_CHECKING:
     from noisewise.ecdf.sources.pushed import PushedDown
@@ -176,15 +176,15 @@ def _steps(source: PushedDown, found: Any) -> _Shared:
 
     def steps(name: str) -> Any:
         left = nw.col(f"noisewise_left_{name}")
-        part = ((left * number(2 * GRAIN) + size) / (size * number(2))).floor()
-        return nw.col(f"noisewise_quotient_{name}") * number(GRAIN) + part
+        part = ((left * number(2 * WEIGHT_GRAIN) + size) / (size * number(2))).floor()
+        return nw.col(f"noisewise_quotient_{name}") * number(WEIGHT_GRAIN) + part
 
     found = divided.with_columns(noisewise_upto=steps("upto"), noisewise_before=steps("before"))
     upto = nw.col("noisewise_upto")
     found = found.with_columns(noisewise_steps=upto - nw.col("noisewise_before"))
     checks = {
         "noisewise_fewest": nw.col("noisewise_steps").min(),
-        "noisewise_over": (upto - most * number(GRAIN)).max(),
+        "noisewise_over": (upto - most * number(WEIGHT_GRAIN)).max(),
     }
     return _Shared(found, ["noisewise_steps"], list(rows), checks)
 
@@ -193,7 +193,7 @@ def _parts(source: PushedDown, found: Any, names: Sequence[str]) -> _Shared:
     """Give each unit the part of its sums that counts, rounded towards zero."""
     nw, number = source.nw, source.number
     size, most = nw.col("noisewise_size"), nw.col("noisewise_most")
-    sums = {"weight": nw.col("noisewise_rows") * number(UNIT)}
+    sums = {"weight": nw.col("noisewise_rows") * number(SUM_UNIT)}
     sums |= {name: nw.col(f"noisewise_sum_{name}") for name in names}
     sizes = {
         name: nw.when(total < number(0)).then(number(0) - total).otherwise(total)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from noisewise.ecdf.group_sums import UNIT
+from noisewise.ecdf.group_sums import SUM_UNIT
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.engine_units import answered, by_unit
@@ -135,7 +135,7 @@ class PushedDown:
         """Read values, codes of labels and identifiers into memory."""
         nw = self.nw
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
-        wanted = {"value": nw.col(value).cast(nw.Float64), "label": code}
+        wanted = {"value": self._doubles(value), "label": code}
         if unit is not None:
             wanted["unit"] = nw.col(unit)
         query = self.frame.select(**wanted)
@@ -178,7 +178,7 @@ class PushedDown:
         nw, number = self.nw, self.number
         code = nw.lit(NEGATIVE) if label is None else self._code(label)
         frame = self.frame.select(
-            noisewise_value=nw.col(value).cast(nw.Float64), noisewise_label=code, **others
+            noisewise_value=self._doubles(value), noisewise_label=code, **others
         )
         column = nw.col("noisewise_value")
         absent = column.is_null()
@@ -202,6 +202,13 @@ class PushedDown:
             .then(number(-1.0))
             .otherwise(nw.col("noisewise_place"))
         )
+
+    def _doubles(self, value: str) -> Any:
+        """Return a column as doubles; truth values by way of whole numbers (PostgreSQL)."""
+        column = self.nw.col(value)
+        if self.types[value] == self.nw.Boolean:
+            column = column.cast(self.nw.Int32)
+        return column.cast(self.nw.Float64)
 
     def _placed(self, frame: Any, placement: Placement) -> Any:
         """Add the bin, by the same operations as :meth:`Placement.place`."""
@@ -278,7 +285,7 @@ class PushedDown:
         else:
             raise KeyError(name)
         # Round half to even, as NumPy does: engines' own rounding differs in ties.
-        frame = frame.with_columns(noisewise_scaled=part * number(UNIT))
+        frame = frame.with_columns(noisewise_scaled=part * number(SUM_UNIT))
         frame = frame.with_columns(noisewise_whole=scaled.floor())
         whole = nw.col("noisewise_whole")
         rest, odd = scaled - whole, whole - number(2) * (whole * number(0.5)).floor()
@@ -286,11 +293,13 @@ class PushedDown:
         frame = frame.with_columns(
             noisewise_rounded=nw.when(up).then(whole + number(1)).otherwise(whole)
         )
-        rounded, limit = nw.col("noisewise_rounded"), number(UNIT)
+        rounded, limit = nw.col("noisewise_rounded"), number(SUM_UNIT)
         bounded = (
             nw.when(rounded > limit)
             .then(limit)
-            .otherwise(nw.when(rounded < number(-UNIT)).then(number(-UNIT)).otherwise(rounded))
+            .otherwise(
+                nw.when(rounded < number(-SUM_UNIT)).then(number(-SUM_UNIT)).otherwise(rounded)
+            )
         )
         known = nw.when(nw.col("noisewise_absent")).then(number(0)).otherwise(bounded)
         return frame.with_columns(**{f"noisewise_sum_{name}": known.cast(nw.Int64)})

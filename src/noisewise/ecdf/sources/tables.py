@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import Grid
-from noisewise.ecdf.group_sums import UNIT
+from noisewise.ecdf.group_sums import SUM_UNIT
 from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.labels import POSITIVE, LabelRule
 from noisewise.ecdf.sources.placement import Placement
-from noisewise.privacy.units import MISSING, unit_codes
-from noisewise.release import PerUnit
-from noisewise.release.units import as_units
+from noisewise.privacy import MISSING_IDENTIFIERS, unit_codes
+from noisewise.release import PerUnit, as_units
 
 __all__ = [
     "Column",
@@ -199,7 +198,7 @@ class Column:
         cuts : array
             Between the groups, inside (0, 1).
         names : sequence of str
-            Of "expected", "residual", "place", in grid units of 1/UNIT.
+            Of "expected", "residual", "place", in grid units of 1/SUM_UNIT.
         clip : bool
             Move values outside [0, 1] to the nearest end, instead of refusing them.
         """
@@ -229,7 +228,7 @@ class Column:
             assert answer.units is not None
             return answer.tables, answer.units
         found = {name: table.sum(axis=0) for name, table in answer.tables.items()}
-        more = {"positives": answer.counts[1], "weight": UNIT * found["count"]}
+        more = {"positives": answer.counts[1], "weight": SUM_UNIT * found["count"]}
         return {**found, **more}, int(found["count"].sum())
 
     def arrays(
@@ -262,7 +261,7 @@ class Column:
 
     def _check(self, answer: Answer) -> None:
         if answer.unknown:
-            raise ValueError(MISSING)
+            raise ValueError(MISSING_IDENTIFIERS)
         if answer.absent:
             raise ValueError(
                 f"column {self.value!r} holds NaN or missing values, which have no place in an "

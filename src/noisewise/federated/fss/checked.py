@@ -38,6 +38,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.federated.fss import kernels
 from noisewise.federated.fss.hashing import CODE, MASKS, VALUE, Words, hash_seeds
 from noisewise.federated.fss.point import PointKeys, chunks, expand, grown, units
@@ -50,8 +51,8 @@ from noisewise.federated.sharing.field import (
     reduced,
     total,
 )
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = [
     "PROOF_BYTES",
@@ -90,7 +91,7 @@ class Challenge:
     def __post_init__(self) -> None:
         if len(self.seed) != 32:
             raise ValueError(f"a challenge has 32 bytes, got {len(self.seed)}")
-        _validate.integer("cells", self.cells, minimum=1, maximum=1 << self.levels)
+        checks.integer("cells", self.cells, minimum=1, maximum=1 << self.levels)
 
     @classmethod
     def agreed(cls, parts: list[bytes], about: bytes, cells: int, levels: int) -> Challenge:

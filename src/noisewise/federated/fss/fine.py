@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.ecdf.grid import as_records
+from noisewise import checks
+from noisewise.ecdf import as_records
 from noisewise.federated.fss.comparison import ComparisonKeys
 from noisewise.federated.fss.hashing import Words
 from noisewise.federated.fss.keys import Keys
 from noisewise.federated.fss.server import KeyStore
-from noisewise.privacy import _validate
 
 __all__ = ["ComparisonStore", "FineDomain"]
 
@@ -49,10 +49,10 @@ class FineDomain:
     levels: int = 32
 
     def __post_init__(self) -> None:
-        lower, upper = _validate.finite("lower", self.lower), _validate.finite("upper", self.upper)
+        lower, upper = checks.finite("lower", self.lower), checks.finite("upper", self.upper)
         if not lower < upper:
             raise ValueError(f"bounds must increase, got {lower!r} and {upper!r}")
-        _validate.integer("levels", self.levels, minimum=1, maximum=48)
+        checks.integer("levels", self.levels, minimum=1, maximum=48)
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.federated.fss.hashing import Words
 from noisewise.federated.fss.wire import Kind, Table, depth, public_digests, read_table
-from noisewise.privacy import _validate
 
 __all__ = ["Keys", "checked_points", "left_bits", "pack_bits", "right_bits"]
 
@@ -99,7 +99,7 @@ def pack_bits(bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def checked_points(points: Any, levels: int, name: str = "points") -> NDArray[np.uint64]:
     """Return points of the domain, or raise."""
-    _validate.integer("levels", levels, minimum=1, maximum=62)
+    checks.integer("levels", levels, minimum=1, maximum=62)
     whole = np.asarray(points)
     if whole.dtype.kind not in "iu" or whole.ndim != 1:
         raise TypeError(f"{name} must be a one-dimensional array of integers, got {whole.dtype}")

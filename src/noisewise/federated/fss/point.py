@@ -23,7 +23,8 @@ from noisewise.federated.fss import kernels
 from noisewise.federated.fss.hashing import LEFT, RIGHT, SEED_MASK, VALUE, Words, hash_seeds, split
 from noisewise.federated.fss.keys import Keys, checked_points, pack_bits
 from noisewise.federated.fss.wire import Kind, Table, new_table
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = ["PointKeys", "chunks", "expand", "generate_point", "grown", "units"]
 

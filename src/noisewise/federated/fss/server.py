@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.federated.domain import Domain
 from noisewise.federated.fss.checked import Challenge, CheckedKeys, accepted
 from noisewise.federated.fss.hashing import Words
@@ -24,9 +25,8 @@ from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.sharing.field import PRIME, Field, from_field, reduced
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
-from noisewise.release.shares import with_share
+from noisewise.privacy import Randomness
+from noisewise.release import with_share
 
 __all__ = ["CheckedStore", "KeyStore", "combine_shares", "noisy_share", "paired", "proven"]
 
@@ -78,7 +78,7 @@ class KeyStore:
 
     def __init__(self, domain: Cells, server: int, round_name: str) -> None:
         self.domain = domain
-        self.server = _validate.integer("server", server, maximum=1)
+        self.server = checks.integer("server", server, maximum=1)
         self.tag = round_tag(round_name, domain.digest)
         self._rows: dict[bytes, int] = {}
         self._digests: dict[bytes, bytes] = {}

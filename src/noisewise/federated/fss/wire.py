@@ -28,9 +28,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.errors import NoisewiseError
 from noisewise.federated.sharing.field import PRIME
-from noisewise.privacy import _validate
 
 __all__ = [
     "KeyFormatError",
@@ -74,8 +74,8 @@ def depth(kind: Kind, levels: int) -> int:
 @lru_cache(maxsize=256)
 def key_dtype(kind: Kind, levels: int) -> np.dtype[Any]:
     """Return the layout of one key."""
-    _validate.choice("kind", kind, KINDS)
-    _validate.integer("levels", levels, minimum=1, maximum=MAXIMUM_LEVELS)
+    checks.choice("kind", kind, KINDS)
+    checks.integer("levels", levels, minimum=1, maximum=MAXIMUM_LEVELS)
     down = depth(kind, levels)
     fields: list[Any] = [
         ("magic", "S2"),

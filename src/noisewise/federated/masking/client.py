@@ -44,7 +44,8 @@ from noisewise.federated.masking.session import (
 )
 from noisewise.federated.sharing import shamir
 from noisewise.federated.sharing.additive import as_words
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = ["MaskingClient"]
 

@@ -33,7 +33,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 
 __all__ = ["FAILURE_BITS", "TRIES_BITS", "Few", "Ring", "plan_neighbours", "ring_of"]
 

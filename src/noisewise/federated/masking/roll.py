@@ -8,7 +8,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from noisewise.federated.masking.session import Roll, Sign
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 
 __all__ = ["make_roll"]
 

@@ -41,12 +41,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from noisewise import checks
 from noisewise.errors import NoisewiseError
 from noisewise.federated.masking.neighbours import Few, Ring, plan_neighbours, ring_of
 from noisewise.federated.sharing import shamir
 from noisewise.federated.sharing.additive import Words
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 
 __all__ = [
     "Advertisement",
@@ -146,11 +146,11 @@ class Session:
     def __post_init__(self) -> None:
         if not isinstance(self.name, bytes) or len(self.name) < 16:
             raise ValueError("name must be at least 16 bytes, fresh for every round")
-        _validate.integer("parties", self.parties, minimum=2, maximum=1 << 16)
-        _validate.integer("threshold", self.threshold)
-        _validate.integer("colluding", self.colluding)
+        checks.integer("parties", self.parties, minimum=2, maximum=1 << 16)
+        checks.integer("threshold", self.threshold)
+        checks.integer("colluding", self.colluding)
         check_threshold(self.parties, self.threshold, self.colluding)
-        _validate.integer("size", self.size, minimum=1, maximum=1 << 28)
+        checks.integer("size", self.size, minimum=1, maximum=1 << 28)
         if self.sparse:
             plan_neighbours(self.parties, self.threshold, self.colluding)  # or raises
 

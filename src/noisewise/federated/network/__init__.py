@@ -27,9 +27,21 @@ if TYPE_CHECKING:
         RefusedError,
         UnreachableError,
     )
+    from noisewise.federated.network.measurement import curve_domain as curve_domain
+    from noisewise.federated.network.rehearsal import sights as sights, sizes as sizes
     from noisewise.federated.network.serving import run_server
     from noisewise.federated.network.settings import ClientSettings, Limits, ServerSettings
-    from noisewise.federated.network.study import Study
+    from noisewise.federated.network.setup import (
+        check_copy as check_copy,
+        new_certificate as new_certificate,
+        new_key as new_key,
+        read_certificates as read_certificates,
+        read_members as read_members,
+        with_keys as with_keys,
+        write_study as write_study,
+    )
+    from noisewise.federated.network.study import Server as Server, Study
+    from noisewise.federated.network.threat import rows_of as rows_of
 
 del _aiohttp
 
@@ -37,9 +49,21 @@ _HOMES = {
     "collection": ("RemoteAggregator", "Taken", "progress_of"),
     "contribution": ("contribute", "withdraw"),
     "errors": ("ConfigurationError", "NetworkError", "RefusedError", "UnreachableError"),
+    "measurement": ("curve_domain",),
+    "rehearsal": ("sights", "sizes"),
     "serving": ("run_server",),
     "settings": ("ClientSettings", "Limits", "ServerSettings"),
-    "study": ("Study",),
+    "setup": (
+        "check_copy",
+        "new_certificate",
+        "new_key",
+        "read_certificates",
+        "read_members",
+        "with_keys",
+        "write_study",
+    ),
+    "study": ("Server", "Study"),
+    "threat": ("rows_of",),
 }
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import set_digest, unframe
-from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.reading import digest_in, read_json, readable
 from noisewise.federated.network.routes import Route, route_of
 from noisewise.federated.sharing.field import Field
 
@@ -64,7 +64,9 @@ async def check_contributions(client: Client, complete: Sequence[set[str]]) -> V
     study = client.settings.study
     route = route_of(study)
     servers = [server.name for server in study.servers]
-    known = await asyncio.gather(*(client.json(name, "GET", "/v1/checks") for name in servers))
+    known = await asyncio.gather(
+        *(client.ask(name, "GET", "/v1/checks", read=_challenged) for name in servers)
+    )
     verdict = Verdict()
     for name in sorted(set().union(*known)):
         seeds = [mine[name] for mine in known if name in mine]
@@ -82,39 +84,41 @@ async def check_contributions(client: Client, complete: Sequence[set[str]]) -> V
         name = set_digest(sorted(fresh))
         drawn = await asyncio.gather(
             *(
-                client.json(
+                client.ask(
                     server,
                     "PUT",
                     f"/v1/checks/{name}",
                     json.dumps({"excluded": sorted(own - fresh - verdict.seen)}).encode(),
+                    read=lambda answer: digest_in(answer["seed"]),
                 )
                 for server, own in zip(servers, complete, strict=True)
             )
         )
-        fixed = [str(answer["seed"]) for answer in drawn]
-        await _challenge(client, servers, name, fixed)
-        await _read(client, route, servers, name, fixed, verdict)
+        await _challenge(client, servers, name, drawn)
+        await _read(client, route, servers, name, drawn, verdict)
     return verdict
+
+
+def _challenged(answer: Any) -> dict[str, list[str]]:
+    """Return the seeds of each set, whose name goes into requests to the other servers."""
+    return {digest_in(name): [digest_in(seed) for seed in seeds] for name, seeds in answer.items()}
 
 
 async def _challenge(client: Client, servers: list[str], name: str, seeds: list[str]) -> None:
     body = json.dumps({"seeds": seeds}).encode()
     path = f"/v1/checks/{name}/challenge"
-    await asyncio.gather(*(client.json(server, "PUT", path, body) for server in servers))
+    await asyncio.gather(*(client.request(server, "PUT", path, body) for server in servers))
 
 
 async def _read(
     client: Client, route: Route, servers: list[str], name: str, seeds: list[str], verdict: Verdict
 ) -> None:
-    try:
-        parts = [bytes.fromhex(seed) for seed in seeds]
-    except ValueError as error:
-        raise NetworkError("a server drew something that is no random number") from error
+    parts = [bytes.fromhex(seed) for seed in seeds]
     place: int | None = 0
     while place is not None:
         path = f"/v1/checks/{name}/{place}"
         pages = [
-            _page(server, answer)
+            _page(server, answer, place)
             for server, answer in zip(
                 servers,
                 await asyncio.gather(
@@ -129,17 +133,18 @@ async def _read(
         place = _judge(pages, lambda found: route.passes(found, parts, name), verdict)
 
 
-def _page(server: str, answer: bytes) -> _Page:
-    try:
+def _page(server: str, answer: bytes, place: int) -> _Page:
+    with readable(server):
         head, data = unframe(answer)
         fields = read_json(head)
         rows = [(str(a), str(b), None if c is None else int(c)) for a, b, c in fields["rows"]]
         proofs = np.frombuffer(data, "<u8").astype(np.uint64)
         further = None if fields["next"] is None else int(fields["next"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise NetworkError(f"server {server!r} sent proofs that cannot be read") from error
-    if sum(count or 0 for _, _, count in rows) != len(proofs):
-        raise NetworkError(f"server {server!r} sent proofs that cannot be read")
+        counts = [count or 0 for _, _, count in rows]
+        if min(counts, default=0) < 0 or sum(counts) != len(proofs):
+            raise ValueError("not as many numbers as were announced")
+        if further is not None and further <= place:
+            raise ValueError("the next page is none")
     return _Page(rows, proofs, further)
 
 

@@ -14,18 +14,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
-from noisewise.federated.network.errors import NetworkError, RefusedError, UnreachableError
+from noisewise.federated.network.errors import RefusedError, UnreachableError
 from noisewise.federated.network.headers import MARK_HEADER, NONCE_HEADER
-from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.reading import read_json, readable
 from noisewise.federated.network.seen import SeenMarks
 from noisewise.federated.network.settings import ClientSettings
 
 __all__ = ["Client"]
+
+T = TypeVar("T")
 
 # Refusals that a new attempt may overcome: the request was seen before (a network that sends
 # things twice), took too long, or was damaged or answered by something else on the way ("http":
@@ -122,12 +125,23 @@ class Client:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 5.0)
 
-    async def json(self, server: str, method: str, path: str, body: bytes = b"") -> Any:
-        """Send a request and return the JSON in the answer."""
-        try:
-            return read_json(await self.request(server, method, path, body))
-        except ValueError as error:
-            raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
+    async def ask(
+        self,
+        server: str,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        read: Callable[[Any], T],
+    ) -> T:
+        """Send a request and return what `read` makes of the JSON in the answer.
+
+        What `read` stumbles over is an answer that cannot be read, so nothing that a server says
+        goes any further unread.
+        """
+        answer = await self.request(server, method, path, body)
+        with readable(server):
+            return read(read_json(answer))
 
     async def _attempt(
         self, server: str, method: str, path: str, body: bytes, seconds: float | None

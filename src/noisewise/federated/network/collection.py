@@ -27,7 +27,7 @@ from noisewise.federated.network.manifest import set_digest, unframe
 from noisewise.federated.network.masks.analyst import fetch
 from noisewise.federated.network.masks.round import RELEASE, MaskedRound
 from noisewise.federated.network.measurement import Measurement
-from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.reading import read_json, readable
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.federated.network.threat import threat_of
 from noisewise.federated.noise import SharedNoise
@@ -37,7 +37,7 @@ from noisewise.federated.results import Sums
 from noisewise.federated.sharing import additive
 from noisewise.federated.sharing.field import PRIME, from_field, total
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
+from noisewise.privacy import Randomness
 from noisewise.release import Agreed
 
 __all__ = ["RemoteAggregator", "Taken", "progress_of"]
@@ -256,8 +256,8 @@ class RemoteAggregator:
         states = await _everywhere(client, "GET", "/v1/progress")
         lines = []
         for server, answer in zip(self.settings.study.servers, states, strict=True):
-            state = read_json(answer)
-            absent = ", ".join(state["absent"][:10]) or "nobody"
+            with readable(server.name):
+                absent = ", ".join(map(str, list(read_json(answer)["absent"])[:10])) or "nobody"
             lines.append(f"server {server.name!r} waits for: {absent}")
         return (
             f"{there} contributions are complete at all servers, {wanted} are wanted; "
@@ -326,14 +326,13 @@ def _combine(
     }
     shares, records, sources = [], set(), []
     for server, answer in answers:
-        try:
+        with readable(server):
             head, data = unframe(answer)
-            fields = read_json(head)
+            fields = dict(read_json(head))
             share = np.frombuffer(data, "<i8").astype(np.int64)
-            if not isinstance(fields, dict):
-                raise ValueError("not an answer")
-        except ValueError as error:
-            raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
+            count = fields["records"]
+            if count is not None and (type(count) is not int or count < 0):
+                raise ValueError("no number of records")
         wrong = [key for key, value in expected.items() if fields.get(key) != value]
         if fields.get("server") != server or wrong:
             raise NetworkError(
@@ -341,7 +340,7 @@ def _combine(
                 "Its shares do not fit the others'; compare the versions of noisewise."
             )
         shares.append(additive.as_words(share))
-        records.add(fields.get("records"))
+        records.add(count)
         sources.append(f"server {server}: {fields.get('noise')}")
     if len(records) != 1 or len({share.size for share in shares}) != 1:
         raise NetworkError("the servers disagree about the number of records; nothing is shown")
@@ -376,4 +375,8 @@ def progress_of(settings: ClientSettings) -> dict[str, Any]:
 
     answers = asyncio.run(ask())
     servers = settings.study.servers
-    return {s.name: read_json(answer) for s, answer in zip(servers, answers, strict=True)}
+    found = {}
+    for server, answer in zip(servers, answers, strict=True):
+        with readable(server.name):
+            found[server.name] = dict(read_json(answer))
+    return found

@@ -22,6 +22,9 @@ from noisewise.federated.network.settings import ClientSettings
 
 __all__ = ["contribute", "withdraw"]
 
+#: How often a server may ask for pieces that it was sent, for example after a restart.
+_TIMES = 8
+
 
 def contribute(
     settings: ClientSettings,
@@ -152,12 +155,26 @@ async def _send_share(
         start = number * share.piece_size
         return data[start : start + share.piece_size]
 
-    first = frame(manifest.encoded, piece(0))
-    answer = await client.json(server, "PUT", path, first)
-    while not answer["complete"]:
-        for number in answer["missing"]:
-            last = await client.json(server, "PUT", f"{path}/{number}", piece(int(number)))
-        answer = last
+    def missing(answer: Any) -> list[int]:
+        """Return the pieces that a server still wants: none if it has all of them."""
+        if answer["complete"] is True:
+            return []
+        wanted = list(answer["missing"])
+        if not set() < set(wanted) <= set(range(len(share.digests))):
+            raise ValueError("no pieces of this share")
+        return wanted
+
+    wanted = await client.ask(server, "PUT", path, frame(manifest.encoded, piece(0)), read=missing)
+    for _ in range(_TIMES):
+        left = wanted
+        for number in wanted:
+            left = await client.ask(server, "PUT", f"{path}/{number}", piece(number), read=missing)
+        wanted = left
+    if wanted:
+        raise NetworkError(
+            f"server {server!r} asks again and again for pieces that it was sent. Tell its "
+            "administrator, and try again later."
+        )
     tell(f"server {server} has its share ({share.size:,} bytes)")
 
 

@@ -39,8 +39,8 @@ import threading
 from noisewise.errors import LedgerError
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
 from noisewise.federated.network.store import Connection, Store
-from noisewise.privacy._durable import replace_file
-from noisewise.privacy.ledger import Ledger, LedgerHead
+from noisewise.files import replace_file
+from noisewise.privacy import Ledger, LedgerHead
 
 __all__ = ["Marks"]
 

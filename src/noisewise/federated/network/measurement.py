@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.domain import Domain
 from noisewise.federated.network.errors import RefusedError
 from noisewise.federated.network.study import Study
@@ -26,7 +26,7 @@ from noisewise.federated.questions import (
     RocQuestion,
 )
 from noisewise.federated.reading_questions import question_from_dict
-from noisewise.privacy.events import Event
+from noisewise.privacy import Event
 
 __all__ = ["Measurement", "curve_domain", "domains_of"]
 

@@ -27,8 +27,8 @@ from noisewise.federated.network.manifest import Manifest
 from noisewise.federated.network.routes import route_of
 from noisewise.federated.network.study import Study
 from noisewise.federated.protected import canonical
-from noisewise.privacy._durable import private_folder, replace_file, sync_folder, write_anew
-from noisewise.privacy.randomness import Randomness
+from noisewise.files import private_folder, replace_file, sync_folder, write_anew
+from noisewise.privacy import Randomness
 
 __all__ = ["PIECE_SIZE", "Outbox", "digest_of"]
 

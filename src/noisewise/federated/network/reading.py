@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["read_json"]
+from noisewise.federated.network.errors import NetworkError
+
+__all__ = ["digest_in", "read_json", "readable"]
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 40
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@contextlib.contextmanager
+def readable(server: str) -> Iterator[None]:
+    """Say in words that a server's answer is none, whatever reading it breaks.
+
+    A server may lie, or not be one of ours: its answer must not end its reader by anything else.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise NetworkError(f"server {server!r} sent an answer that cannot be read") from error
+
+
+def digest_in(value: Any) -> str:
+    """Return 32 bytes in hexadecimal digits; ValueError if it is anything else."""
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError("not 64 hexadecimal digits")
+    return value
 
 
 def read_json(data: bytes) -> Any:

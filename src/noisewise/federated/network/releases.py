@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.errors import BudgetExceededError, ChargeConflictError, NoisewiseError
 from noisewise.federated.network import reservations
 from noisewise.federated.network.errors import ConfigurationError, RefusedError
@@ -45,11 +45,9 @@ from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.sharing.field import PRIME
-from noisewise.privacy.accounting import epsilon_of
-from noisewise.privacy.ledger import Ledger
-from noisewise.privacy.randomness import Randomness, resolve
-from noisewise.release import NamedAccount, ThisProcess, release
-from noisewise.release.shares import with_share
+from noisewise.privacy import Ledger, Randomness, epsilon_of
+from noisewise.privacy.randomness import resolve
+from noisewise.release import NamedAccount, ThisProcess, release, with_share
 
 __all__ = ["Releases", "charged", "key_of", "pay_for_kept"]
 

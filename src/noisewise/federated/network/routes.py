@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.domain import Domain, Records
 from noisewise.federated.fss import (
     Challenge,

@@ -11,7 +11,7 @@ from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.headers import number_of
 from noisewise.federated.network.reading import read_json
 from noisewise.federated.network.study import Study
-from noisewise.privacy._durable import private_folder, replace_file
+from noisewise.files import private_folder, replace_file
 
 __all__ = ["SeenMarks"]
 

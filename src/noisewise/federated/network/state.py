@@ -10,8 +10,8 @@ from noisewise.federated.network.marks import Marks
 from noisewise.federated.network.settings import ServerSettings
 from noisewise.federated.network.store import Connection, Store
 from noisewise.federated.network.study import Study
-from noisewise.privacy._durable import private_file
-from noisewise.privacy.ledger import Ledger
+from noisewise.files import private_file
+from noisewise.privacy import Ledger
 
 __all__ = ["ServerState"]
 

@@ -23,12 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 from filelock import FileLock, Timeout
 
 from noisewise.federated.network.errors import ConfigurationError, NetworkError
-from noisewise.privacy._durable import (
-    open_regular,
-    private_file,
-    private_folder,
-    sync_folder,
-)
+from noisewise.files import open_regular, private_file, private_folder, sync_folder
 
 __all__ = ["Connection", "Store", "is_member", "members_of"]
 

@@ -16,16 +16,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from noisewise.ecdf.budget import Budget
-from noisewise.ecdf.grid import Grid
+from noisewise.ecdf import Budget, Grid
 from noisewise.federated.masking.neighbours import plan_neighbours
 from noisewise.federated.masking.session import check_threshold
 from noisewise.federated.network.errors import ConfigurationError
 from noisewise.federated.network.identity import read_public_key
 from noisewise.federated.network.toml import Section, read_toml
-from noisewise.federated.protected import RECORD, Protected
+from noisewise.federated.protected import EACH_RECORD, Protected
 from noisewise.federated.sharing.bounded import BoundedCounts
-from noisewise.privacy.relation import Relation
+from noisewise.privacy import Relation
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -126,7 +125,7 @@ class Study:
     stage_seconds: float = 600.0
     checked: bool = False
     most_records: int | None = None
-    protects: Protected = RECORD
+    protects: Protected = EACH_RECORD
     neighbours: Literal["all", "few"] = "all"
 
     def __post_init__(self) -> None:
@@ -247,7 +246,7 @@ class Study:
             "noiseless_test": self.noiseless_test,
             "masks": [self.colluding, self.stage_seconds.hex()],
         }
-        if self.protects != RECORD:
+        if self.protects != EACH_RECORD:
             meaning["protects"] = self.protects.to_dict()
         if self.route == "masks":  # with confirmed survivors, lists that say how long they are
             meaning["protocol"] = 3
@@ -366,7 +365,7 @@ def _relation(file: Section) -> Relation:
 
 def _protects(file: Section) -> Protected:
     if not file.has("unit"):
-        return RECORD
+        return EACH_RECORD
     section = file.section("unit")
     kind = section.choice("kind", ("identifier", "party", "device"))
     several = section.whole("parties", minimum=1) if kind == "identifier" else 1

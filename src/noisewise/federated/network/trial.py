@@ -18,8 +18,8 @@ from noisewise.federated.network.certificates import TrialAuthority
 from noisewise.federated.network.identity import write_new_key
 from noisewise.federated.network.study import TEST_PREFIX, Member, Server, Study
 from noisewise.federated.network.templates import ROUTES, member_text, server_text, study_text
-from noisewise.federated.protected import RECORD, Protected
-from noisewise.privacy.relation import Relation
+from noisewise.federated.protected import EACH_RECORD, Protected
+from noisewise.privacy import Relation
 
 __all__ = ["Trial", "free_port", "make_trial"]
 
@@ -68,7 +68,7 @@ def make_trial(
     wait: float = 3600.0,
     checked: bool = False,
     most_records: int | None = None,
-    protects: Protected = RECORD,
+    protects: Protected = EACH_RECORD,
     neighbours: str = "all",
 ) -> Trial:
     """Write all files of a trial into a new folder.

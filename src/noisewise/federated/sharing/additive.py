@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise import checks
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = ["Words", "as_signed", "as_words", "combine", "expand", "share", "share_compactly"]
 
@@ -49,7 +50,7 @@ def share(values: Any, count: int, rng: Randomness | int | None = None) -> list[
     rng : None, int or Randomness
         ``None`` is the secure choice; anything else is for tests.
     """
-    count = _validate.integer("count", count, minimum=2)
+    count = checks.integer("count", count, minimum=2)
     source, secret = resolve(rng), as_words(values)
     shares = [source.uint64(secret.shape) for _ in range(count - 1)]
     last = secret.copy()
@@ -79,7 +80,7 @@ def share_compactly(
     that only the last share is as long as the secret. Private against any `count` - 1 who put
     their shares together, under the assumption that AES-256 in counter mode is a good stream.
     """
-    count = _validate.integer("count", count, minimum=2)
+    count = checks.integer("count", count, minimum=2)
     source, masked = resolve(rng), as_words(values).copy()
     seeds = [source.bytes(SEED_BYTES) for _ in range(count - 1)]
     for seed in seeds:

@@ -36,9 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.federated.sharing.field import PRIME, Field, multiply, negative, reduced, total
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = ["SOUNDNESS_BITS", "BoundedCounts", "Point", "expand", "passes", "share"]
 
@@ -120,8 +121,8 @@ class BoundedCounts:
     most: int
 
     def __post_init__(self) -> None:
-        _validate.integer("cells", self.cells, minimum=1)
-        _validate.integer("most", self.most, minimum=1)
+        checks.integer("cells", self.cells, minimum=1)
+        checks.integer("most", self.most, minimum=1)
         if self.cells * self.most >= PRIME // 4:
             raise ValueError(
                 f"{self.most} records in {self.cells} cells are too many for sums in a field of "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from noisewise import checks
 from noisewise.federated.sharing.field import (
     PRIME,
     Field,
@@ -22,8 +23,8 @@ from noisewise.federated.sharing.field import (
     to_field,
     total,
 )
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise.privacy import Randomness
+from noisewise.privacy.randomness import resolve
 
 __all__ = ["PRIME", "Field", "combine", "from_field", "multiply", "share", "to_field"]
 
@@ -52,8 +53,8 @@ def share(
     >>> from_field(combine({i: shares[i] for i in (2, 3, 5)}, threshold=3)).tolist()
     [5, -7]
     """
-    count = _validate.integer("count", count, minimum=1, maximum=1 << 20)
-    threshold = _validate.integer("threshold", threshold, minimum=1, maximum=count)
+    count = checks.integer("count", count, minimum=1, maximum=1 << 20)
+    threshold = checks.integer("threshold", threshold, minimum=1, maximum=count)
     source, secret = resolve(rng), _elements(values)
     coefficients = [source.below(PRIME, secret.shape) for _ in range(threshold - 1)]
     # All holders at once: as many steps as the polynomial has coefficients.
@@ -70,7 +71,7 @@ def combine(shares: Mapping[int, Field], threshold: int) -> Field:
     Surplus shares are checked against the polynomial of the first ones: a wrong share is an
     error, not a wrong result, wherever that can be seen.
     """
-    threshold = _validate.integer("threshold", threshold, minimum=1)
+    threshold = checks.integer("threshold", threshold, minimum=1)
     holders = sorted(shares)
     if len(holders) < threshold:
         raise ValueError(f"{threshold} shares are needed, got {len(holders)}: nothing can be told")

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = [
     "CHUNK_BYTES",
@@ -53,7 +53,7 @@ class Target:
     def place(self, part: Tensor) -> Tensor:
         """Return a tensor of the whole parameter's shape that holds `part` in its rows."""
         if self.rows is None:
-            return part.reshape(self.shape)
+            return part if part.shape == self.shape else part.reshape(self.shape)
         whole = part.new_zeros(self.shape)
         whole[self.rows[0] : self.rows[1]] = part.reshape(whole[self.rows[0] : self.rows[1]].shape)
         return whole
@@ -214,7 +214,8 @@ class Contraction(ABC):
 
         The rule gives zero for every norm that is not finite.
         """
-        norm = self.lengths(cheap).amax(0)
+        lengths = self.lengths(cheap)
+        norm = lengths.amax(0) if lengths.stride(0) else lengths[0]  # else both are one
         return self.sums(rule(norm), needed(norm)), norm
 
     def condensed(self, room: int = 0) -> Contraction:

@@ -27,7 +27,13 @@ from noisewise.gradients.contractions.base import (
 )
 from noisewise.gradients.contractions.given import GivenContraction
 from noisewise.gradients.contractions.pair import PairContraction, over_positions, whole
-from noisewise.gradients.contractions.rounding import BLOCK, PIECES, POSITIONS, RECORDS, row_norms
+from noisewise.gradients.contractions.rounding import (
+    PIECES,
+    POSITIONS,
+    RECORDS,
+    SQUARES_AT_ONCE,
+    row_norms,
+)
 
 __all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
 
@@ -183,7 +189,7 @@ class _Convolved(PairContraction):
         wide = working(tensor)
         shaped = wide.reshape(wide.shape[0], self.groups, -1, *wide.shape[2:])
         channels = shaped.shape[2]
-        runs = [shaped[:, :, a:b] for a, b in chunks(channels, BLOCK)]
+        runs = [shaped[:, :, a:b] for a, b in chunks(channels, SQUARES_AT_ONCE)]
         squares = torch.stack([part.square().sum(2).double() for part in runs]).sum(0)
         # What may have underflowed is made up for: docs/proofs/rounding.md#norms.
         return squares + channels * torch.finfo(wide.dtype).tiny
@@ -247,14 +253,16 @@ class ConvolutionContraction(_Convolved):
         rows = self._rows(self.x, start, stop)
         return self.settings.windows(rows, tuple(self.cotangent.shape[2:]), self.views)
 
-    def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+    def gradients_once(
+        self, start: int, stop: int, room: Tensor | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
         """By torch's kernels where they are faster: no windows are copied."""
         if self._by_channels():
             for a, b in chunks(stop - start, RECORDS):
                 yield a, b, self._channel_gradients(start + a, start + b)
             return
         if not self._by_groups():
-            yield from super().gradients_once(start, stop)
+            yield from super().gradients_once(start, stop, room)
             return
         for a, b in chunks(stop - start, self._beside):
             x, cotangent = (

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from noisewise.gradients.contractions.base import Contraction, Sums, Target, working
 from noisewise.gradients.contractions.given import ChunkedContraction
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["Derived", "PulledBackContraction", "check_lost", "pulled_back"]
 

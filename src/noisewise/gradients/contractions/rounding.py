@@ -14,14 +14,14 @@ import math
 import torch
 from torch import Tensor
 
-from noisewise.bounds.norms.lengths import BLOCK, row_norms
+from noisewise.bounds.norms import SQUARES_AT_ONCE, row_norms
 from noisewise.gradients.contractions.base import Sums
 
 __all__ = [
-    "BLOCK",
     "RECORDS",
     "RUN",
     "SLACK",
+    "SQUARES_AT_ONCE",
     "Totals",
     "adds_whole",
     "alike",

@@ -23,7 +23,7 @@ from noisewise.gradients.operations.registry import (
 )
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.shadow import broadcast_shapes
+from noisewise.separation import broadcast_shapes
 
 __all__ = ["broadcast", "repeated"]
 

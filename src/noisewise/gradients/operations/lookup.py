@@ -20,8 +20,7 @@ from noisewise.gradients.operations.registry import (
 )
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.origin import place as line
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError, place as line
 
 __all__ = ["bag", "embed"]
 

@@ -17,7 +17,7 @@ from noisewise.gradients.contractions.base import working
 from noisewise.gradients.operations.registry import UnsupportedUseError, handles, layout_of_use
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["affine"]
 

@@ -24,7 +24,7 @@ from noisewise.gradients.operations.registry import (
 )
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.unnoted import unnoted
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation import RefusedError
 
 __all__ = ["is_plain_recurrent", "run_recurrent"]
 

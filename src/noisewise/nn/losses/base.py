@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.bounds import LossRule, Signal
 from noisewise.errors import UnsupportedModelError
-from noisewise.privacy import _validate
 
 __all__ = ["EntryLoss", "RecordLoss", "RecordLossRule", "one_hot", "public_weights", "signs"]
 
@@ -20,7 +20,7 @@ class RecordLoss(nn.Module):
 
     def __init__(self, reduction: str = "none") -> None:
         super().__init__()
-        self.reduction = _validate.choice("reduction", reduction, ("none", "sum", "mean"))
+        self.reduction = checks.choice("reduction", reduction, ("none", "sum", "mean"))
 
     def per_record(self, output: Tensor, target: Tensor) -> Tensor:
         """One loss per record."""
@@ -57,7 +57,7 @@ class EntryLoss(RecordLoss):
 
     def __init__(self, over: str = "mean", reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.over = _validate.choice("over", over, ("mean", "sum"))
+        self.over = checks.choice("over", over, ("mean", "sum"))
 
     def extra_repr(self) -> str:
         """Return the settings, as given."""

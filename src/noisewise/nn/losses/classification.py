@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from noisewise import checks
+from noisewise.arithmetic import loose, product, quotient, root
 from noisewise.bounds import Signal, register_loss
-from noisewise.bounds.arithmetic import loose, product, quotient, root
-from noisewise.bounds.losses import constants
-from noisewise.bounds.losses.torch_losses import class_labels, reduce_entries, to_simplex
-from noisewise.bounds.rules.vectors import largest_entry, wide
+from noisewise.bounds.losses import class_labels, constants, reduce_entries, to_simplex
+from noisewise.bounds.rules import largest_entry, wide
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import (
     EntryLoss,
@@ -23,7 +23,6 @@ from noisewise.nn.losses.base import (
     public_weights,
     signs,
 )
-from noisewise.privacy import _validate
 
 __all__ = ["BinaryCrossEntropy", "CosineSimilarity", "CrossEntropy", "MulticlassHinge"]
 
@@ -67,9 +66,9 @@ class CrossEntropy(RecordLoss):
         reduction: str = "none",
     ) -> None:
         super().__init__(reduction)
-        self.temperature = _validate.positive("temperature", temperature)
-        self.form = _validate.choice("form", form, ("sharpen", "soften"))
-        self.label_smoothing = _validate.probability("label_smoothing", label_smoothing, zero=True)
+        self.temperature = checks.positive("temperature", temperature)
+        self.form = checks.choice("form", form, ("sharpen", "soften"))
+        self.label_smoothing = checks.probability("label_smoothing", label_smoothing, zero=True)
         self.register_buffer("weight", public_weights(weight))
 
     def per_record(self, output: Tensor, target: Tensor) -> Tensor:
@@ -138,8 +137,8 @@ class MulticlassHinge(RecordLoss):
         self, margin: float = 1.0, form: str = "pairwise", reduction: str = "none"
     ) -> None:
         super().__init__(reduction)
-        self.margin = _validate.positive("margin", margin, zero=True)
-        self.form = _validate.choice(
+        self.margin = checks.positive("margin", margin, zero=True)
+        self.form = checks.choice(
             "form", form, ("pairwise", "one-vs-all", "one-vs-all-mean", "max")
         )
 
@@ -194,7 +193,7 @@ class CosineSimilarity(RecordLoss):
 
     def __init__(self, floor: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.floor = _validate.positive("floor", floor)
+        self.floor = checks.positive("floor", floor)
 
     def per_record(self, output: Tensor, target: Tensor) -> Tensor:
         """One loss per record."""

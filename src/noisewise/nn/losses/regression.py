@@ -5,12 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
+from noisewise import checks
+from noisewise.arithmetic import loose, product, root, total
 from noisewise.bounds import Signal, register_loss
-from noisewise.bounds.arithmetic import loose, product, root, total
-from noisewise.bounds.losses import constants
-from noisewise.bounds.losses.torch_losses import reduce_entries
+from noisewise.bounds.losses import constants, reduce_entries
 from noisewise.nn.losses.base import EntryLoss, RecordLossRule
-from noisewise.privacy import _validate
 
 __all__ = ["Huber", "MeanAbsolute", "MeanSquared"]
 
@@ -37,7 +36,7 @@ class Huber(EntryLoss):
 
     def __init__(self, delta: float = 1.0, over: str = "mean", reduction: str = "none") -> None:
         super().__init__(over, reduction)
-        self.delta = _validate.positive("delta", delta)
+        self.delta = checks.positive("delta", delta)
 
     def per_record(self, output: Tensor, target: Tensor) -> Tensor:
         """One loss per record."""
@@ -75,7 +74,7 @@ class MeanSquared(EntryLoss):
         reduction: str = "none",
     ) -> None:
         super().__init__(over, reduction)
-        self.low, self.high = _validate.finite("low", low), _validate.finite("high", high)
+        self.low, self.high = checks.finite("low", low), checks.finite("high", high)
         if self.low >= self.high:
             raise ValueError(f"low must be below high, got {low!r} and {high!r}")
         self.clamp = clamp

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from noisewise import checks
+from noisewise.arithmetic import hypotenuse, loose
 from noisewise.bounds import Signal, register_loss
-from noisewise.bounds.arithmetic import hypotenuse, loose
 from noisewise.errors import UnsupportedModelError
 from noisewise.nn.losses.base import RecordLoss, RecordLossRule, signs
-from noisewise.privacy import _validate
 
 __all__ = ["HingeKantorovichRubinstein", "KantorovichRubinstein"]
 
@@ -34,7 +34,7 @@ class KantorovichRubinstein(RecordLoss):
     def __init__(self, priors: float | Sequence[float] = 0.5, reduction: str = "none") -> None:
         super().__init__(reduction)
         given = [priors] if isinstance(priors, (int, float)) else list(priors)
-        values = [_validate.fraction("priors", prior) for prior in given]
+        values = [checks.fraction("priors", prior) for prior in given]
         self.register_buffer("priors", torch.tensor(values))
 
     def weights(self, output: Tensor, target: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class HingeKantorovichRubinstein(KantorovichRubinstein):
         reduction: str = "none",
     ) -> None:
         super().__init__(priors, reduction)
-        self.alpha = _validate.probability("alpha", alpha, zero=True)
-        self.margin = _validate.positive("margin", margin, zero=True)
+        self.alpha = checks.probability("alpha", alpha, zero=True)
+        self.margin = checks.positive("margin", margin, zero=True)
 
     def per_record(self, output: Tensor, target: Tensor) -> Tensor:
         """One loss per record."""

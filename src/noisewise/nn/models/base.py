@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from noisewise import checks
 from noisewise.bounds import Certificate, Improvements, certify, propagate, trace
 from noisewise.nn.models.options import Options
 from noisewise.nn.plain import to_plain
 from noisewise.nn.projections import ProjectionReport, project
-from noisewise.privacy import _validate
 
 __all__ = ["LipschitzModel", "named", "size_after"]
 
@@ -99,7 +99,7 @@ def size_after(size: int, window: int, stride: int, padding: int, where: str) ->
 
 def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
     """Check the shape of an image, channels first."""
-    shape = tuple(_validate.integer("input_shape", size, minimum=1) for size in input_shape)
+    shape = tuple(checks.integer("input_shape", size, minimum=1) for size in input_shape)
     if len(shape) != 3:
         raise ValueError(f"input_shape must be (channels, height, width), got {input_shape!r}")
     return shape

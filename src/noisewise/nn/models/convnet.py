@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from noisewise import checks
 from noisewise.nn.models.base import LipschitzModel, image_shape, size_after
 from noisewise.nn.models.options import ModelOptions, Options
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,9 +47,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         for name in ("width", "kernel", "stride", "pool"):
-            _validate.integer(name, getattr(self, name), minimum=1)
+            checks.integer(name, getattr(self, name), minimum=1)
         if self.padding is not None:
-            _validate.integer("padding", self.padding)
+            checks.integer("padding", self.padding)
 
     @property
     def border(self) -> int:
@@ -90,7 +90,7 @@ class ConvNet(LipschitzModel):
         **options: Unpack[ModelOptions],
     ) -> None:
         chosen, shape = Options.of(options), image_shape(input_shape)
-        classes = _validate.integer("classes", classes, minimum=1)
+        classes = checks.integer("classes", classes, minimum=1)
         layers: dict[str, nn.Module] = {"input": chosen.input(shape)}
         width, sides = chosen.channels(shape), shape[1:]
         for number, stage in enumerate(stages, start=1):
@@ -111,7 +111,7 @@ class ConvNet(LipschitzModel):
         layers["flatten"] = nn.Flatten()
         width *= sides[0] * sides[1]
         for number, wanted in enumerate(dense, start=1):
-            following = _validate.integer("dense", wanted, minimum=1)
+            following = checks.integer("dense", wanted, minimum=1)
             layers[f"dense{number}"] = chosen.dense(width, following)
             layers[f"act{len(stages) + number}"] = chosen.act(following)
             width = following
@@ -154,7 +154,7 @@ def tempered_cnn(**options: Unpack[ModelOptions]) -> ConvNet:
 
 def benchmark_cnn(width: int = 32, **options: Unpack[ModelOptions]) -> ConvNet:
     """Return 356,810 parameters (at width 32): the network of our step benchmarks, CIFAR-10."""
-    width = _validate.integer("width", width, minimum=1)
+    width = checks.integer("width", width, minimum=1)
     stages = [Stage(width * factor, pool=2) for factor in (1, 2, 4)]
     return ConvNet((3, 32, 32), 10, stages, dense=(128,), **options)
 

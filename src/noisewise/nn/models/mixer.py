@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from noisewise import checks
 from noisewise.nn.models.base import LipschitzModel, image_shape, named
 from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.nn.plain import Export, register_plain, traced
 from noisewise.nn.residual import LipschitzResidual
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,19 +80,19 @@ class Mixer(LipschitzModel):
     ) -> None:
         chosen, shape = Options.of(options, bias=False), image_shape(input_shape)
         chosen.refuse_standardised("Mixer")
-        classes = _validate.integer("classes", classes, minimum=1)
-        patch = _validate.integer("patch", patch, minimum=1)
-        width = _validate.integer("width", width, minimum=1)
+        classes = checks.integer("classes", classes, minimum=1)
+        patch = checks.integer("patch", patch, minimum=1)
+        width = checks.integer("width", width, minimum=1)
         if shape[1] % patch or shape[2] % patch:
             raise ValueError(f"patch={patch} must divide the image, got {shape}")
         tokens = (shape[1] // patch) * (shape[2] // patch)
-        token_width = _validate.integer("token_width", token_width, minimum=1)
-        channel_width = _validate.integer("channel_width", channel_width, minimum=1)
+        token_width = checks.integer("token_width", token_width, minimum=1)
+        channel_width = checks.integer("channel_width", channel_width, minimum=1)
         join: dict[str, Any] = {"mix": residual, "coefficient": coefficient, "learn": learn}
         groups: list[tuple[str, list[nn.Module]]] = [("input", [chosen.input(shape)])]
         groups.append(("embed", [chosen.conv(chosen.channels(shape), width, patch, patch)]))
         groups.append(("patches", [nn.Flatten(2)]))
-        for number in range(1, _validate.integer("depth", depth, minimum=1) + 1):
+        for number in range(1, checks.integer("depth", depth, minimum=1) + 1):
             mixing = _network(chosen, tokens, token_width)
             over_tokens = nn.Sequential(Transpose(), *mixing, Transpose())
             over_channels = nn.Sequential(*_network(chosen, width, channel_width))

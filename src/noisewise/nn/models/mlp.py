@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from noisewise import checks
 from noisewise.nn.models.base import LipschitzModel
 from noisewise.nn.models.options import ModelOptions, Options
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,12 +51,12 @@ class MLP(LipschitzModel):
     ) -> None:
         chosen = Options.of(options)
         chosen.refuse_standardised("MLP")
-        width = _validate.integer("features", features, minimum=1)
-        classes = _validate.integer("classes", classes, minimum=1)
+        width = checks.integer("features", features, minimum=1)
+        classes = checks.integer("classes", classes, minimum=1)
         shape = (width,)
         layers: dict[str, nn.Module] = {"input": chosen.input(shape)}
         for number, wanted in enumerate(hidden, start=1):
-            following = _validate.integer("hidden", wanted, minimum=1)
+            following = checks.integer("hidden", wanted, minimum=1)
             layers[f"dense{number}"] = chosen.dense(width, following)
             layers.update((f"norm{number}", norm) for norm in chosen.norms(following))
             layers[f"act{number}"] = chosen.act(following)

@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import torch
 from torch import nn
 
+from noisewise import checks
 from noisewise.nn.activations import (
     AbsoluteValue,
     GroupSort,
@@ -28,7 +29,6 @@ from noisewise.nn.normalisation import LayerCentering, LipschitzGroupNorm
 from noisewise.nn.pooling import ScaledAvgPool2d, ScaledL2Pool2d
 from noisewise.nn.projections import PROJECTIONS
 from noisewise.nn.standardised import StandardisedConv2d
-from noisewise.privacy import _validate
 
 __all__ = ["ModelOptions", "Options"]
 
@@ -124,17 +124,17 @@ class Options:
 
     def __post_init__(self) -> None:
         if not callable(self.activation):
-            _validate.choice("activation", self.activation, _ACTIVATIONS)
-        _validate.choice("pooling", self.pooling, _POOLINGS)
+            checks.choice("activation", self.activation, _ACTIVATIONS)
+        checks.choice("pooling", self.pooling, _POOLINGS)
         if self.norm is not None:
-            _validate.choice("norm", self.norm, ("group", "centre"))
-        _validate.integer("groups", self.groups, minimum=1)
-        _validate.positive("alpha", self.alpha)
-        _validate.choice("weights", self.weights, ("spectral", "standardised"))
-        _validate.positive("limit", self.limit)
-        _validate.choice("start", self.start, ("isometry", "random"))
+            checks.choice("norm", self.norm, ("group", "centre"))
+        checks.integer("groups", self.groups, minimum=1)
+        checks.positive("alpha", self.alpha)
+        checks.choice("weights", self.weights, ("spectral", "standardised"))
+        checks.positive("limit", self.limit)
+        checks.choice("start", self.start, ("isometry", "random"))
         if self.projection is not None:
-            _validate.choice("projection", self.projection, PROJECTIONS)
+            checks.choice("projection", self.projection, PROJECTIONS)
 
     @classmethod
     def of(cls, given: ModelOptions, **defaults: Any) -> Options:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import torch
 from torch import nn
 
+from noisewise import checks
 from noisewise.nn.gradient import RenewGradient
 from noisewise.nn.input import BoundedInput
 from noisewise.nn.models.base import image_shape
 from noisewise.nn.normalisation import LipschitzGroupNorm
 from noisewise.nn.pooling import ScaledAvgPool2d
 from noisewise.nn.residual import LipschitzResidual
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,10 +74,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("dense_clip", "batch_size", "epochs", "rate"):
-            _validate.positive(name, getattr(self, name))
+            checks.positive(name, getattr(self, name))
         for name in ("conv_clip", "knee", "exact"):
             if getattr(self, name) is not None:
-                _validate.positive(name, getattr(self, name))
+                checks.positive(name, getattr(self, name))
         if self.conv_clip is None and self.exact is None:
             raise ValueError("convolutions need conv_clip, exact, or both")
         for name in ("end", "momentum", "average"):
@@ -128,15 +128,15 @@ class RenewedNet(nn.Sequential):
             raise ValueError(
                 f"{len(widths)} poolings leave nothing of images of {shape[1]} x {shape[2]} pixels"
             )
-        act = _ACTIVATIONS[_validate.choice("activation", activation, _ACTIVATIONS)]
-        pool = _POOLINGS[_validate.choice("pooling", pooling, _POOLINGS)]
+        act = _ACTIVATIONS[checks.choice("activation", activation, _ACTIVATIONS)]
+        pool = _POOLINGS[checks.choice("pooling", pooling, _POOLINGS)]
         size = math.prod(shape)
         layers: dict[str, nn.Module] = {
             "input": BoundedInput(shape, math.sqrt(size), mode="normalise")
         }
         width, height, breadth = shape
         for number, wanted in enumerate(widths, start=1):
-            following = _validate.integer("widths", wanted, minimum=1)
+            following = checks.integer("widths", wanted, minimum=1)
             layers[f"conv{number}"] = _convolution(width, following)
             layers.update((f"renew{number}", layer) for layer in _renewed(chosen.conv_clip))
             if activation == "relu":  # before the mean of a window, which would hide its sign
@@ -155,7 +155,7 @@ class RenewedNet(nn.Sequential):
         layers["flatten"] = nn.Flatten()
         width *= height * breadth
         for number, wanted in enumerate(dense, start=1):
-            following = _validate.integer("dense", wanted, minimum=1)
+            following = checks.integer("dense", wanted, minimum=1)
             layers[f"dense{number}"] = nn.Linear(width, following, bias=False)
             layers[f"renew_dense{number}"] = RenewGradient(chosen.dense_clip)
             layers[f"act_dense{number}"] = act()

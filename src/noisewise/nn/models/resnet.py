@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from noisewise import checks
 from noisewise.nn.models.base import LipschitzModel, image_shape, named, size_after
 from noisewise.nn.models.options import ModelOptions, Options
 from noisewise.nn.residual import LipschitzResidual
-from noisewise.privacy import _validate
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -63,21 +63,21 @@ class ResNet(LipschitzModel):
         **options: Unpack[ModelOptions],
     ) -> None:
         chosen, shape = Options.of(options, norm="group"), image_shape(input_shape)
-        classes = _validate.integer("classes", classes, minimum=1)
+        classes = checks.integer("classes", classes, minimum=1)
         if len(blocks) != len(widths):
             raise ValueError(f"give as many blocks as widths, got {blocks!r} and {widths!r}")
         if shape[1] != shape[2]:
             raise ValueError(f"images must be square, got {shape}")
         join = {"mix": residual, "coefficient": coefficient, "learn": learn}
-        width, side = _validate.integer("stem", stem, minimum=1), shape[1]
+        width, side = checks.integer("stem", stem, minimum=1), shape[1]
         groups: list[tuple[str, list[nn.Module]]] = [("input", [chosen.input(shape)])]
         groups.append(("stem", [chosen.conv(chosen.channels(shape), width, 3, padding=1)]))
         for number, (count, wanted) in enumerate(zip(blocks, widths, strict=True), start=1):
-            following = _validate.integer("widths", wanted, minimum=1)
+            following = checks.integer("widths", wanted, minimum=1)
             stride = 1 if number == 1 else 2
             side = size_after(side, 3, stride, 1, f"stage {number}")
             stage = []
-            for _ in range(_validate.integer("blocks", count, minimum=1)):
+            for _ in range(checks.integer("blocks", count, minimum=1)):
                 stage.append(_block(chosen, width, following, stride, join))
                 width, stride = following, 1
             groups.append((f"stage{number}", stage))
@@ -131,13 +131,13 @@ def wide_resnet(
     paper prints for 16-4.
     """
     count = _count(depth, 4)
-    factor = _validate.integer("widening", widening, minimum=1)
+    factor = checks.integer("widening", widening, minimum=1)
     widths = tuple(factor * width for width in (16, 32, 64))
     return ResNet(input_shape, classes, (count,) * 3, widths, 16, **options)
 
 
 def _count(depth: int, rest: int) -> int:
-    depth = _validate.integer("depth", depth, minimum=6 + rest)
+    depth = checks.integer("depth", depth, minimum=6 + rest)
     if (depth - rest) % 6:
         raise ValueError(f"depth must be 6n + {rest} ({6 + rest}, {12 + rest}, ...), got {depth}")
     return (depth - rest) // 6

@@ -13,9 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisewise.bounds.norms.lengths import underflow
-from noisewise.nn import activations, conv, gradient, linear, normalisation, pooling, residual
-from noisewise.nn import input as bounded
+from noisewise.bounds.norms import underflow
+from noisewise.nn import (
+    activations,
+    conv,
+    gradient,
+    input as bounded,
+    linear,
+    normalisation,
+    pooling,
+    residual,
+)
 from noisewise.nn.orthogonal import OrthogonalConv2d
 from noisewise.nn.plain.export import Export, register_plain, traced
 from noisewise.nn.standardised import StandardisedConv2d, StandardisedLinear

@@ -27,6 +27,7 @@ from noisewise.privacy.events.history import (
 from noisewise.privacy.events.laplace import Laplace
 from noisewise.privacy.events.poisson_gaussian import PoissonGaussian
 from noisewise.privacy.events.poisson_rows import PoissonRows
+from noisewise.privacy.events.profile import Profile as Profile, profile_of as profile_of
 from noisewise.privacy.events.pure import Pure
 from noisewise.privacy.events.selection import Selection
 from noisewise.privacy.events.zero_concentrated import ZeroConcentrated

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.relation import Relation
 
 __all__ = ["EVENTS", "NO_NOISE", "Event", "event_from_dict", "register", "with_count"]
@@ -160,12 +160,12 @@ class Event(ABC):
         object.__setattr__(self, name, check(name, getattr(self, name), **options))
 
     def _check_count(self) -> None:
-        self._check("count", _validate.integer, minimum=1)
+        self._check("count", checks.integer, minimum=1)
 
     def _check_rows(self) -> None:
         """Hold the bound on the rows of a unit to its range, if there is one."""
         if getattr(self, "rows", None) is not None:
-            self._check("rows", _validate.integer, minimum=1, maximum=MOST_ROWS)
+            self._check("rows", checks.integer, minimum=1, maximum=MOST_ROWS)
 
 
 def share_of(whole: float, rows: int, *, whole_of: Callable[[float], float]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import NO_NOISE, Array, Event, register
 from noisewise.privacy.events.renyi import divergences_of
 from noisewise.privacy.relation import Relation
@@ -55,8 +55,8 @@ class Gaussian(Event):
     proof: ClassVar[str] = "docs/proofs/events.md#gaussian"
 
     def __post_init__(self) -> None:
-        self._check("noise_multiplier", _validate.positive, NO_NOISE)
-        self._check("variation", _validate.probability, zero=True, one=False)
+        self._check("noise_multiplier", checks.positive, NO_NOISE)
+        self._check("variation", checks.probability, zero=True, one=False)
         self._check_count()
         self._check_rows()
 
@@ -156,8 +156,8 @@ def split_noise(sensitivities: Iterable[float], deviations: Iterable[float]) -> 
         raise ValueError("sensitivities must hold at least one group, got none")
     total = 0.0
     for sensitivity, deviation in pairs:
-        bound = _validate.positive("sensitivity", sensitivity, zero=True)
-        noise = _validate.positive("deviation", deviation, hint=NO_NOISE)
+        bound = checks.positive("sensitivity", sensitivity, zero=True)
+        noise = checks.positive("deviation", deviation, hint=NO_NOISE)
         total += (bound / noise) ** 2
     if total == 0.0:
         raise ValueError("all sensitivities are 0: nothing depends on the data, nothing to account")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import NO_NOISE, Array, Event, register
 from noisewise.privacy.events.renyi import divergences_of
 from noisewise.privacy.relation import Relation
@@ -40,7 +40,7 @@ class Laplace(Event):
     proof: ClassVar[str] = "docs/proofs/events.md#laplace"
 
     def __post_init__(self) -> None:
-        self._check("noise_multiplier", _validate.positive, NO_NOISE)
+        self._check("noise_multiplier", checks.positive, NO_NOISE)
         self._check_count()
 
     @classmethod

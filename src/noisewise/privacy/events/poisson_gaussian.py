@@ -11,7 +11,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import logsumexp
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import NO_NOISE, Array, Event, register
 from noisewise.privacy.events.gaussian import gaussian_tail
 from noisewise.privacy.events.renyi import SLACK, divergences_of
@@ -47,8 +47,8 @@ class PoissonGaussian(Event):
     proof: ClassVar[str] = "docs/proofs/events.md#poisson-gaussian"
 
     def __post_init__(self) -> None:
-        self._check("noise_multiplier", _validate.positive, NO_NOISE)
-        self._check("sample_rate", _validate.probability)
+        self._check("noise_multiplier", checks.positive, NO_NOISE)
+        self._check("sample_rate", checks.probability)
         self._check_count()
 
     @classmethod

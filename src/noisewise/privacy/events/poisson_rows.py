@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
-from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution as pld, privacy_loss_mechanism
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import NO_NOISE, Array, Event, register
 from noisewise.privacy.events.renyi import SLACK
 from noisewise.privacy.relation import Relation
@@ -78,9 +77,9 @@ class PoissonRows(Event):
     relations: ClassVar[tuple[str, ...]] = ("add-remove",)
 
     def __post_init__(self) -> None:
-        self._check("noise_multiplier", _validate.positive, NO_NOISE)
-        self._check("sample_rate", _validate.probability)
-        self._check("rows", _validate.integer, minimum=1, maximum=10**6)
+        self._check("noise_multiplier", checks.positive, NO_NOISE)
+        self._check("sample_rate", checks.probability)
+        self._check("rows", checks.integer, minimum=1, maximum=10**6)
         self._check_count()
 
     @classmethod

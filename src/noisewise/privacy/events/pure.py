@@ -10,7 +10,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import logsumexp
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import Array, Event, register, share_of
 from noisewise.privacy.events.renyi import SLACK
 from noisewise.privacy.relation import Relation
@@ -41,7 +41,7 @@ class Pure(Event):
     proof: ClassVar[str] = "docs/proofs/events.md#pure"
 
     def __post_init__(self) -> None:
-        self._check("epsilon", _validate.positive)
+        self._check("epsilon", checks.positive)
         self._check_count()
         self._check_rows()
 

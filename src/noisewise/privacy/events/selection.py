@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution as pld
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import Array, Event, event_from_dict, register
 from noisewise.privacy.events.profile import Profile, convex_minorant, masses, profile_of
 from noisewise.privacy.relation import Relation
@@ -70,16 +69,16 @@ class Selection(Event):
             raise ValueError("trials must hold at least one history, and none that is empty")
         if any(isinstance(event, Selection) for history in trials for event in history):
             raise ValueError("a trial of a selection cannot be a selection itself")
-        self._check("law", _validate.choice, allowed=LAWS)
-        self._check("shape", _validate.finite)
+        self._check("law", checks.choice, allowed=LAWS)
+        self._check("shape", checks.finite)
         if self.law == "poisson":
             if self.shape != 0.0:
                 raise ValueError(f"shape must be 0 for the Poisson law, got {self.shape!r}")
-            self._check("parameter", _validate.positive)
+            self._check("parameter", checks.positive)
         else:
             if self.shape <= -1.0 or self.shape > 100.0:
                 raise ValueError(f"shape must be above -1 and at most 100, got {self.shape!r}")
-            self._check("parameter", _validate.fraction)
+            self._check("parameter", checks.fraction)
         self._check_count()
 
     @property

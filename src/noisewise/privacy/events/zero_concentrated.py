@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.events.base import Array, Event, register, share_of
 from noisewise.privacy.relation import Relation
 
@@ -38,7 +38,7 @@ class ZeroConcentrated(Event):
     no_losses: ClassVar[str] = "zCDP alone does not determine a privacy loss distribution"
 
     def __post_init__(self) -> None:
-        self._check("rho", _validate.positive)
+        self._check("rho", checks.positive)
         self._check_count()
         self._check_rows()
 

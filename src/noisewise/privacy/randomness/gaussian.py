@@ -36,6 +36,10 @@ BLOCK_PAIRS = 32768
 # Numbers after which compiling is paid for, and how many are drawn at a time then.
 MANY = 1 << 25
 _LARGE = 1 << 16
+#: A secret generator draws so many at a time for those who want less than `_FEW`: most of what a
+#: few numbers cost is the same for one and for thousands.
+_AHEAD = 1 << 13
+_FEW = 1 << 10
 # A larger number needs 141 trailing zeros: probability 2^-141.
 LARGEST = 14.0
 
@@ -204,6 +208,15 @@ def _compiled() -> Callable[..., bool] | None:
     return found
 
 
+class _Reserve:
+    """Numbers that a process has drawn and nobody has seen."""
+
+    __slots__ = ("left", "process")
+
+    def __init__(self, process: object, left: Numbers) -> None:
+        self.process, self.left = process, left
+
+
 class Normals:
     """Normal numbers from a cipher stream, whose lock the caller holds."""
 
@@ -211,17 +224,40 @@ class Normals:
         self._stream = stream
         self._makers: dict[bool, PairMaker] = {}
         self._drawn = 0
+        self._reserves: dict[bool, _Reserve] = {}
 
     def fill(self, flat: Numbers, std: float, hardened: bool) -> None:
         """Fill a contiguous vector of float32 or float64 with deviation `std`."""
         if not hardened:
-            self._fill(flat, std)
+            if flat.size < _FEW and self._stream.root is None:
+                self._take(flat, std)
+            else:
+                self._fill(flat, std)
             return
         self._fill(flat, std / 2)
         part = np.empty_like(flat)
         for _ in range(3):
             self._fill(part, std / 2)
             flat += part
+
+    def _take(self, flat: Numbers, std: float) -> None:
+        """Fill a short vector with numbers that were drawn before, each of them once.
+
+        Only where nobody could draw the same numbers again: a seeded stream gives what it gives.
+        """
+        process, double = self._stream.process, flat.dtype == np.float64
+        reserve = self._reserves.get(double)
+        if reserve is None or reserve.process is not process or len(reserve.left) < flat.size:
+            numbers = np.empty(_AHEAD, flat.dtype)
+            self._fill(numbers, 1.0)
+            reserve = self._reserves[double] = _Reserve(process, numbers)
+        # Given away before they are used: an interrupt wastes numbers instead of repeating them.
+        taken, reserve.left = reserve.left[: flat.size], reserve.left[flat.size :]
+        if std == 1:
+            flat[:] = taken
+        else:
+            np.multiply(taken, flat.dtype.type(std), out=flat)
+        taken[:] = 0
 
     def _fill(self, flat: Numbers, std: float) -> None:
         double = flat.dtype == np.float64

@@ -10,6 +10,7 @@ Torch is imported when the first tensor is asked for: a server that counts needs
 from __future__ import annotations
 
 import builtins
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
+from noisewise import checks
 from noisewise.privacy.randomness import integers
 from noisewise.privacy.randomness.gaussian import LARGEST, Normals
 from noisewise.privacy.randomness.keystream import (
@@ -87,7 +88,7 @@ class Randomness:
 
     def spawn(self, count: int) -> list[Randomness]:
         """Return `count` generators that are independent of this one and of each other."""
-        count = _validate.integer("count", count, minimum=1)
+        count = checks.integer("count", count, minimum=1)
         with self._stream.lock:
             root = self._stream.root
             if root is None:
@@ -160,11 +161,11 @@ class Randomness:
 
     def bytes(self, count: int) -> builtins.bytes:
         """Return `count` random bytes."""
-        return self._draw(_validate.integer("count", count)).tobytes()
+        return self._draw(checks.integer("count", count)).tobytes()
 
     def coins(self, count: int) -> NDArray[np.bool_]:
         """Return fair coin tosses, one bit of the stream each."""
-        count = _validate.integer("count", count)
+        count = checks.integer("count", count)
         packed = self._draw(-(-count // 8))
         return np.unpackbits(packed, count=count).view(np.bool_)
 
@@ -188,7 +189,7 @@ class Randomness:
                 raise ValueError("shape is that of the bounds when bound is an array")
             bounds = integers.checked_bounds(bound)
             return integers.below_each(self.uint64, bounds.reshape(-1)).reshape(bounds.shape)
-        single = _validate.integer("bound", bound, minimum=1, maximum=integers.WORDS)
+        single = checks.integer("bound", bound, minimum=1, maximum=integers.WORDS)
         size = sizes(() if shape is None else shape)
         if single == integers.WORDS:
             return self.uint64(size)
@@ -302,19 +303,25 @@ class Randomness:
 
         if len(tensors) != len(stds):
             raise ValueError(f"stds must be one for each of {len(tensors)} tensors, got {stds!r}")
-        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
-        double = any(tensor.dtype == torch.float64 for tensor in tensors)
-        flat = self.normal(
-            sum(tensor.numel() for tensor in tensors),
-            dtype=torch.float64 if double else torch.float32,
-        )
         if not tensors:
             return []
-        parts = list(flat.split_with_sizes([tensor.numel() for tensor in tensors]))
-        torch._foreach_mul_(parts, scales)
+        scales = [_std(tensor.dtype, std) for tensor, std in zip(tensors, stds, strict=True)]
+        double = any(tensor.dtype is torch.float64 for tensor in tensors)
+        wide = torch.float64 if double else torch.float32
+        counts = [tensor.numel() for tensor in tensors]
+        flat = torch.empty(sum(counts), dtype=wide, device="cpu")
+        one = scales[0] if scales.count(scales[0]) == len(scales) else 1.0
+        with self._stream.lock:
+            self._normals.fill(flat.numpy(), one, False)
+        parts = flat.split_with_sizes(counts)
+        if one != scales[0]:
+            torch._foreach_mul_(parts, scales)
+        shaped = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+        if all(tensor.dtype is wide and tensor.device.type == "cpu" for tensor in tensors):
+            return shaped
         return [
-            part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
-            for part, tensor in zip(parts, tensors, strict=True)
+            part.to(device=tensor.device, dtype=tensor.dtype)
+            for part, tensor in zip(shaped, tensors, strict=True)
         ]
 
     def normal_numpy(
@@ -354,10 +361,10 @@ class Randomness:
         """Return a seeded generator that continues where :meth:`state` was taken."""
         if state.get("cipher") != "AES-256-CTR/1":
             raise ValueError(f"not a state of this generator: {state!r}")
-        epoch = _validate.integer("epoch", state["epoch"])
-        block = _validate.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
+        epoch = checks.integer("epoch", state["epoch"])
+        block = checks.integer("block", state["block"], maximum=BLOCKS_PER_KEY)
         stream = Keystream(builtins.bytes.fromhex(state["key"]), epoch, block)
-        return cls(stream, str(state["name"]), _validate.integer("spawned", state["spawned"]))
+        return cls(stream, str(state["name"]), checks.integer("spawned", state["spawned"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_secure:
@@ -378,7 +385,7 @@ class Randomness:
     # ---------------------------------------------------------------- inside
 
     def _mask(self, count: int, rate: float | Fraction) -> NDArray[np.bool_]:
-        count, exact = _validate.integer("count", count), integers.checked_rate(rate)
+        count, exact = checks.integer("count", count), integers.checked_rate(rate)
         return integers.bernoulli(self.uint64, count, exact)
 
     def _draw(self, size: int) -> NDArray[np.uint8]:
@@ -414,7 +421,7 @@ def resolve(rng: Randomness | int | builtins.bytes | None) -> Randomness:
 def sizes(shape: Shape) -> tuple[int, ...]:
     """Return a shape as a tuple of checked integers."""
     whole = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    return tuple(_validate.integer("shape", size) for size in whole)
+    return tuple(checks.integer("shape", size) for size in whole)
 
 
 def _mantissa_bits(dtype: torch.dtype) -> int:
@@ -426,6 +433,7 @@ def _mantissa_bits(dtype: torch.dtype) -> int:
     return bits[dtype]
 
 
+@functools.lru_cache(typed=True)
 def _std(dtype: torch.dtype, std: float) -> float:
     import torch
 
@@ -434,7 +442,7 @@ def _std(dtype: torch.dtype, std: float) -> float:
 
 
 def _within(limits: Any, std: float, kind: str) -> float:
-    std = _validate.positive("std", std)
+    std = checks.positive("std", std)
     if not limits.tiny <= std <= limits.max / LARGEST:
         raise ValueError(
             f"std must lie in [{limits.tiny:.3g}, {limits.max / LARGEST:.3g}] for {kind}, "

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
+from noisewise import checks
 
 __all__ = ["WORDS", "below_each", "below_one", "bernoulli", "checked_bounds", "checked_rate"]
 
@@ -79,7 +79,7 @@ def checked_bounds(bound: NDArray[Any]) -> Words:
 def checked_rate(rate: float | Fraction) -> Fraction:
     """Return a probability as the rational number that it is."""
     if not isinstance(rate, Fraction):
-        return Fraction(_validate.probability("rate", rate, zero=True))
+        return Fraction(checks.probability("rate", rate, zero=True))
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must lie in [0, 1], got {rate!r}")
     return rate

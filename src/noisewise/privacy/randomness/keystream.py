@@ -97,6 +97,7 @@ class Keystream:
         self._block = block
         self._cipher: CipherContext | None = None
         self._pid = os.getpid()
+        self._process = object()
         self.lock = threading.RLock()
         _FORKS.streams.add(self)
 
@@ -109,6 +110,13 @@ class Keystream:
     def position(self) -> tuple[int, int]:
         """How many keys were used up, and how many blocks of the current one."""
         return self._epoch, self._block
+
+    @property
+    def process(self) -> object:
+        """Stands for the process whose numbers these are: another one after every fork."""
+        if os.getpid() != self._pid:
+            self._leave_unseen_parent()
+        return self._process
 
     def fill(self, buffer: NDArray[np.uint8], size: int) -> None:
         """Write `size` bytes, rounded up to whole blocks, to the front of `buffer`.
@@ -145,7 +153,7 @@ class Keystream:
         if self._root is not None:
             self._root = derive(self._root, "fork", index, self._epoch, self._block)
         self._epoch, self._block, self._cipher = 0, 0, None
-        self._pid = os.getpid()
+        self._pid, self._process = os.getpid(), object()
         # Another thread of the parent may have held the old lock; it does not exist here.
         self.lock = threading.RLock()
 

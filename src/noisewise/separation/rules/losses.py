@@ -50,14 +50,17 @@ def nll_backward(call: Call) -> list[Planes]:
     return [planes]
 
 
-@rule("multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward")
+@rule(
+    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward",
+    "multilabel_margin_loss_backward",
+)
 def margins(call: Call) -> list[Planes]:
     """Each row with its target, unless reduced."""
     x = call["self"]
     if call["reduction"] or x.dim() != 2:
         return everything(call)
     total = over(call.planes(x), 1)
-    for name in ("target", "grad_output"):
+    for name in ("target", "grad_output", "is_target"):
         found = call.found(call[name])
         if found is not None:
             total = torch.maximum(total, over(found.reshape(2, x.shape[0], -1), 1))

@@ -35,7 +35,7 @@ def outer(call: Call) -> list[Planes]:
 @rule(
     "linalg_qr linalg_inv_ex linalg_cholesky_ex _linalg_eigh _linalg_svd linalg_eig _linalg_det",
     "_linalg_slogdet linalg_matrix_exp linalg_lu_factor_ex _linalg_solve_ex linalg_ldl_factor_ex",
-    "_linalg_check_errors triangular_solve linalg_solve_triangular cholesky_solve",
+    "_linalg_check_errors triangular_solve cholesky_solve",
     "cholesky_inverse linalg_lu linalg_pinv linalg_householder_product",
     "linalg_lu_solve lu_unpack linalg_ldl_solve geqrf ormqr linalg_lstsq",
 )
@@ -52,13 +52,21 @@ def matrices(call: Call) -> list[Planes]:
         elif (
             any(tensor is call[name] for name in ("pivots", "LU_pivots", "tau"))
             and tensor.shape[:-1] == widest.shape[:-2]
-        ):
+        ) or (tensor is call["B"] and tensor.shape == call["A"].shape[:-1]):
             planes = over(planes, -1).unsqueeze(-1)  # a vector for every matrix
         else:
             planes = planes.reshape(2, -1).amax(1).reshape(2, *(1,) * rank)
         total = planes if total is None else torch.maximum(total, planes)
     assert total is not None
     return [_fitted(total, result, leading) for result in call.results]
+
+
+@rule("linalg_solve_triangular")
+def triangles(call: Call) -> list[Planes]:
+    """Each column (or row) of the right-hand sides by itself, with its whole matrix."""
+    sides = over(call.planes(call["B"]), -2 if call["left"] else -1)
+    matrix = over(call.planes(call["self"]), -1, -2)
+    return [torch.maximum(sides, matrix).expand(2, *call.results[0].shape)]
 
 
 def _fitted(total: torch.Tensor, result: torch.Tensor, leading: int) -> torch.Tensor:

@@ -46,7 +46,7 @@ def selected(call: Call) -> list[Planes]:
     return [planes]
 
 
-@rule("multinomial")
+@rule("multinomial _sample_dirichlet")
 def multinomial(call: Call) -> list[Planes]:
-    """Classes drawn row by row."""
+    """Classes, or shares of classes, drawn row by row."""
     return [over(call.planes(call["self"]), -1)]

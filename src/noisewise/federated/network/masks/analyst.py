@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.network.client import Client
 from noisewise.federated.network.errors import NetworkError
 from noisewise.federated.network.manifest import unframe
 from noisewise.federated.network.masks.round import RELEASE, MaskedRound
-from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.reading import read_json, readable
 from noisewise.federated.network.settings import ClientSettings
 from noisewise.federated.questions import Question
 
@@ -48,14 +48,12 @@ def fetch(settings: ClientSettings, question: Question) -> Unmasked:
             )
 
     answer = asyncio.run(ask())
-    try:
+    with readable(server.name):
         head, data = unframe(answer)
-        fields = read_json(head)
+        fields = dict(read_json(head))
         sums = np.frombuffer(data, "<i8").astype(np.int64)
         arrived = tuple(str(name) for name in fields["arrived"])
         records = fields["records"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise NetworkError(f"server {server.name!r} sent an answer that cannot be read") from error
     expected = {
         "server": server.name,
         "name": RELEASE,
@@ -69,7 +67,7 @@ def fetch(settings: ClientSettings, question: Question) -> Unmasked:
         sums.size == round_.session.size - 1
         and set(arrived) <= known
         and len(set(arrived)) == len(arrived) >= settings.study.minimum_parties
-        and isinstance(records, int) == public
+        and (type(records) is int and records >= 0 if public else records is None)
     )
     if wrong or not fits:
         raise NetworkError(

@@ -40,10 +40,10 @@ from noisewise.federated.network.masks.stages import (
     split_signed,
 )
 from noisewise.federated.network.outbox import Outbox, digest_of
-from noisewise.federated.network.reading import read_json
+from noisewise.federated.network.reading import read_json, readable
 from noisewise.federated.network.settings import ClientSettings
-from noisewise.privacy._durable import replace_file
-from noisewise.privacy.randomness import Randomness
+from noisewise.files import replace_file
+from noisewise.privacy import Randomness
 
 __all__ = ["Journal", "take_part"]
 
@@ -195,14 +195,12 @@ class _Party:
         pause, longest, told = 0.1, max(5.0, self._round.session.parties / 50), False
         while True:
             answer = await client.request(self._server, "GET", f"/v1/masked/{stage}")
-            try:
+            with readable(self._server):
                 head, data = unframe(answer)
                 fields = read_json(head)
                 if fields["closed"]:
                     return data
-                missing = ", ".join(fields["missing"][:10])
-            except (ValueError, KeyError, TypeError) as error:
-                raise NetworkError("the server sent an answer that cannot be read") from error
+                missing = ", ".join(list(fields["missing"])[:10])
             if not told:
                 self._tell(f"waiting for {missing}")
                 told = True

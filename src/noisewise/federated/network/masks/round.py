@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from noisewise.ecdf.mechanisms.protocol import IntArray
+from noisewise.ecdf.mechanisms import IntArray
 from noisewise.federated.domain import Records
 from noisewise.federated.masked import MaskedAggregator
 from noisewise.federated.masking import AggregationError, Session
@@ -27,8 +27,8 @@ from noisewise.federated.network.threat import rows_of
 from noisewise.federated.noise import SharedMechanism
 from noisewise.federated.questions import EcdfQuestion, HistogramQuestion, Question, RocQuestion
 from noisewise.federated.threat import ThreatModel
-from noisewise.privacy.randomness import Randomness
-from noisewise.release.shares import with_share
+from noisewise.privacy import Randomness
+from noisewise.release import with_share
 
 __all__ = ["RELEASE", "STAGES", "MaskedRound"]
 

@@ -14,7 +14,13 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-__all__ = ["working"]
+__all__ = ["tell", "working"]
+
+
+def tell(text: str) -> None:
+    """Print on standard error; on a terminal, lines end between words."""
+    console = Console(stderr=True, highlight=False)
+    console.print(text, markup=False, soft_wrap=not console.is_terminal)
 
 
 @contextlib.contextmanager

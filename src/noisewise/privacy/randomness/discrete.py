@@ -26,10 +26,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from noisewise.privacy import _validate
-from noisewise.privacy.randomness import Randomness, resolve
+from noisewise import checks
 from noisewise.privacy.randomness.exponential import exponentials
-from noisewise.privacy.randomness.generator import Shape, sizes
+from noisewise.privacy.randomness.generator import Randomness, Shape, resolve, sizes
 
 __all__ = [
     "bernoulli_exp",
@@ -68,7 +67,7 @@ def exact_scale(scale: Scale, name: str = "scale") -> Fraction:
         if exact <= 0:
             raise ValueError(f"{name} must be > 0, got {scale!r}; without noise nothing is private")
         return exact
-    number = _validate.positive(name, scale, hint="without noise nothing is private")
+    number = checks.positive(name, scale, hint="without noise nothing is private")
     exact = Fraction(number)
     step = Fraction(2) ** (math.frexp(number)[1] - _SCALE_BITS)
     return math.ceil(exact / step) * step
@@ -124,7 +123,7 @@ def bernoulli_exp(shape: Shape, exponent: Scale, rng: Any = None) -> NDArray[np.
     A float is taken as the rational number that it is.
     """
     if not isinstance(exponent, Fraction):
-        _validate.positive("exponent", exponent, zero=True)
+        checks.positive("exponent", exponent, zero=True)
     exact, source, size = Fraction(exponent), resolve(rng), sizes(shape)
     if exact < 0:
         raise ValueError(f"exponent must be >= 0, got {exponent!r}")

@@ -5,8 +5,8 @@ import time
 
 from rich.console import Console
 
-from noisewise.datasets import working as module
-from noisewise.datasets.working import working
+from noisewise import working as module
+from noisewise.working import working
 
 
 def test_quick_work_says_nothing(capsys):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from noisewise.privacy._durable import open_regular
+from noisewise.files.durable import open_regular
 
 if sys.platform == "win32":
     import msvcrt

@@ -6,8 +6,8 @@ import stat
 import pytest
 
 from noisewise.errors import StateError
-from noisewise.privacy._durable import private_file, private_folder, replace_file, write_anew
-from noisewise.privacy._locked_file import locked
+from noisewise.files.durable import private_file, private_folder, replace_file, write_anew
+from noisewise.files.locks import locked
 
 
 def mode(path):

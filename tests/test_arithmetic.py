@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from noisewise.bounds.arithmetic import hypotenuse, loose, product, quotient, root, total
+from noisewise.arithmetic import hypotenuse, loose, product, quotient, root, total
 
 sizes = st.floats(min_value=1e-100, max_value=1e100)
 
