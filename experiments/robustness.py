@@ -37,7 +37,7 @@ BEGIN, END = "<!-- begin of the table -->", "<!-- end of the table -->"
 RADII = (0.1, 0.25, 0.5, 1.0)
 EPSILONS = {"mnist": (2.93, 1.0), "fashion_mnist": (2.7, 1.0)}
 #: The loss sees logits times this: large for accuracy, small for wide margins.
-TEMPERATURES = (16.0, 64.0)
+TEMPERATURES = (4.0, 16.0, 64.0)
 LOSS_CLIP, RATE, STEPS, SAMPLE_RATE = 0.3, 0.6, 60, 0.1
 JUDGED = 1000
 
