@@ -909,9 +909,13 @@ class Counting(nn.Module):
         super().__init__()
         self.layer, self.kept, self.calls = nn.Linear(4, 9), kept, 0
         self.own, self.random = random.Random(3), np.random.default_rng(3)
+        self.row = np.zeros(1, [("calls", "i8")])[0].copy()  # a number of numpy's that is written
         self.register_buffer("counted", torch.zeros(()))
 
     def sign(self):
+        if self.kept == "row":
+            self.row["calls"] += 1
+            return 1.0 if self.row["calls"] % 2 else -1.0
         if self.kept == "attribute":
             self.calls += 1
             return 1.0 if self.calls % 2 else -1.0
@@ -966,7 +970,7 @@ def _summed(engine, by_hand, x, y):
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("kept", [
-    "attribute", "buffer", "new attribute", "generator", "numpy", "class", "hook"
+    "attribute", "buffer", "new attribute", "generator", "numpy", "class", "hook", "row"
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:every step of this model is watched")
 def test_state_moves_once_a_step_and_all_pieces_see_the_same(kept, by_hand):
@@ -991,6 +995,8 @@ def test_state_moves_once_a_step_and_all_pieces_see_the_same(kept, by_hand):
             assert model.calls == 3
         if kept == "buffer":
             assert float(model.counted) == 3
+        if kept == "row":
+            assert model.row["calls"] == 3
         engine.detach()
     for gone in (0, 7, 8, 20, 32):
         for everyone, rest in zip(sums[None], sums[gone], strict=True):

@@ -42,13 +42,18 @@ _ITERATORS: tuple[type, ...] = (
 )
 #: Code and modules, which nobody exchanges from step to step, and numbers.
 _LASTING = (
-    np.generic,
+    np.number,
+    np.bool_,
+    np.character,
+    np.datetime64,
     types.FunctionType,
     types.BuiltinFunctionType,
     types.ModuleType,
     type,
     nn.Module,
 )
+#: What has entries that can be written; a row of a structured array is such a thing, too.
+_ARRAYS = (np.ndarray, np.void)
 #: Entries of an array that is state.
 _ENTRIES = 2**16
 
@@ -291,7 +296,7 @@ def _can_be_kept(value: Any) -> bool:
         return all(map(_can_be_kept, value))
     if kind in _DICTS:
         return all(map(_can_be_kept, value.values()))
-    if isinstance(value, np.ndarray):
+    if isinstance(value, _ARRAYS):
         return bool(value.dtype != object and value.size <= _ENTRIES)
     if isinstance(value, _GENERATORS):
         return not isinstance(value, random.SystemRandom)
@@ -312,7 +317,7 @@ def _is_fixed(value: Any) -> bool:
 def _held(value: Any) -> Any:
     """What a value is now; parts that cannot be kept are kept as they are."""
     kind: Any = value.__class__
-    if kind in _SIMPLE or value is MISSING or isinstance(value, np.generic):
+    if kind in _SIMPLE or value is MISSING:
         return value
     if kind in _FIXED:
         return (
@@ -326,7 +331,7 @@ def _held(value: Any) -> Any:
         return _Kept(value, {key: _held(part) for key, part in value.items()})
     if kind in _LISTS:
         return _Kept(value, len(value) if len(value) > LONGEST else [_held(v) for v in value])
-    if isinstance(value, np.ndarray):
+    if isinstance(value, _ARRAYS):
         return _Kept(value, value.copy())
     if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom):
         return _Draws(value)
@@ -355,13 +360,14 @@ def _is(now: Any, held: Any) -> bool:
 
 def _is_simple(value: Any) -> bool:
     kind: Any = value.__class__
-    return kind in _SIMPLE or kind in _FIXED or kind in _SAID or isinstance(value, np.generic)
+    simple = kind in _SIMPLE or kind in _FIXED or kind in _SAID
+    return simple or (isinstance(value, np.generic) and not isinstance(value, np.void))
 
 
 def _same_parts(now: Any, parts: Any) -> bool:
     if isinstance(parts, int):
         return len(now) == parts
-    if isinstance(now, np.ndarray):
+    if isinstance(now, _ARRAYS):
         return bool(now.shape == parts.shape and now.tobytes() == parts.tobytes())
     if len(now) != len(parts):
         return False
@@ -384,6 +390,9 @@ def _released(held: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.shape == parts.shape and value.flags.writeable:
             value[...] = parts
+    elif isinstance(value, np.void):
+        for name in value.dtype.names or ():
+            value[name] = parts[name]
     elif isinstance(parts, int):
         _shorten(value, parts)
     elif isinstance(value, dict):
