@@ -57,12 +57,22 @@ WITHOUT_OPERANDS = (created, overwritten, drawn)
 ELSEWHERE = words(
     "pointwise _adaptive_avg_pool1d masked_softmax _dropout_mask _fused_dropout",
     "_batch_norm_no_update _batch_norm_with_update batch_norm_backward mkldnn_rnn_layer",
-    "mkldnn_rnn_layer_backward _addmm_activation",
+    "mkldnn_rnn_layer_backward _addmm_activation _fused_rms_norm_backward",
 )
 DRAWN = words(
     "binomial poisson _standard_gamma _sample_dirichlet multinomial normal bernoulli",
     "native_dropout rrelu_with_noise fractional_max_pool2d",
+    "_scaled_dot_product_flash_attention_for_cpu",
 )
+
+
+def is_taken_apart(name):
+    """Whether torch makes it of other operations before anybody sees it."""
+    return all(
+        torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
+        for function in overloads(name)
+        if not function._overloadname.endswith("out")
+    )
 
 
 def image(channels=2, size=4, axes=2):
@@ -193,10 +203,11 @@ def test_every_rule_is_compared_with_brute_force(monkeypatch):
     left = {
         name
         for name in reading - tried - ELSEWHERE - DRAWN
-        if "scaled_dot_product" not in name or name.endswith("_for_cpu")
+        if not is_taken_apart(name)
+        and ("scaled_dot_product" not in name or name.endswith("_for_cpu"))
     }
     assert prober.wrong == set()
-    assert left <= {"_cummax_helper", "_cummin_helper", "_index_put_impl_", "contiguous"}
+    assert left <= {"_cummax_helper", "_cummin_helper", "_index_put_impl_"}  # parts of others
 
 
 @pytest.mark.parametrize("name", ["poisson", "binomial", "_standard_gamma", "_sample_dirichlet"])
