@@ -3,11 +3,11 @@
     python experiments/robustness.py
     python experiments/robustness.py --report
 
-A dense Lipschitz network (784, 128, 10; every weight of norm at most one, `GroupSort`) learns from
+A dense Lipschitz network (784, 64, 10; every weight of norm at most one, `GroupSort`) learns from
 pixels in [0, 1] by `InputScaled`: no gradient is formed or clipped for a record. The constants that
 bound a record's influence then bound what moving a picture can do. Radii are Euclidean, of pixels
 in [0, 1]. Beside what is certified stands what projected gradient attacks leave, an upper bound on
-what any certificate could show, both on the same first 2,000 test images.
+what any certificate could show, both on the same first 1,000 test images.
 
 A line of ``experiments/robustness_runs.jsonl`` for each run; what is there is not trained again.
 """
@@ -32,27 +32,29 @@ from noisewise.nn.losses import CrossEntropy
 from noisewise.training import Ema
 
 RUNS = Path(__file__).with_name("robustness_runs.jsonl")
+PAGE = Path(__file__).parents[1] / "docs" / "robustness.md"
+BEGIN, END = "<!-- begin of the table -->", "<!-- end of the table -->"
 RADII = (0.1, 0.25, 0.5, 1.0)
-EPSILONS = {"mnist": (1.0, 2.93), "fashion_mnist": (1.0, 2.7)}
+EPSILONS = {"mnist": (2.93, 1.0), "fashion_mnist": (2.7, 1.0)}
 #: The loss sees logits times this: large for accuracy, small for wide margins.
-TEMPERATURES = (4.0, 16.0)
-LOSS_CLIP, RATE, STEPS, SAMPLE_RATE = 0.3, 1.5, 80, 0.15
-JUDGED = 2000
+TEMPERATURES = (16.0, 64.0)
+LOSS_CLIP, RATE, STEPS, SAMPLE_RATE = 0.3, 0.6, 60, 0.1
+JUDGED = 1000
 
 
 def prepare(images: Any) -> Tensor:
-    """Pixels in [0, 1], less one half, as rows."""
-    x: Tensor = torch.from_numpy(images).float().flatten(1) / 255 - 0.5
-    return x
+    """Pixels in [0, 1] as rows, each less its own mean: a projection, which lengthens no move."""
+    x = torch.from_numpy(images).float().flatten(1) / 255
+    return x - x.mean(1, keepdim=True)
 
 
 def network() -> nn.Sequential:
-    """Return the network; no picture is longer than 14, so that the input bound changes none."""
+    """Return the network; no row is longer than 14, so that the input bound changes none."""
     return nn.Sequential(
         BoundedInput((784,), 14.01),
-        SpectralLinear(784, 128),
+        SpectralLinear(784, 64),
         GroupSort(2),
-        SpectralLinear(128, 10),
+        SpectralLinear(64, 10),
     )
 
 
@@ -62,7 +64,7 @@ def attacked(model: nn.Module, x: Tensor, y: Tensor, radius: float) -> float:
     for restart in range(2):
         torch.manual_seed(restart)
         move = torch.randn_like(x) * (radius / math.sqrt(x.shape[1]))
-        for _ in range(30):
+        for _ in range(20):
             move.requires_grad_(True)
             output = model(x + move)
             own = output.gather(1, y[:, None])[:, 0]
@@ -99,7 +101,7 @@ def trained(data: str, epsilon: float, temperature: float, seed: int, split: boo
         (x, y),
         plan,
         loss=CrossEntropy(temperature=temperature),
-        optimizer=lambda p: torch.optim.SGD(p, RATE / LOSS_CLIP / temperature, momentum=0.9),
+        optimizer=lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
         averaging=Ema(0.95),
         metrics=False,
         progress=False,
@@ -124,32 +126,43 @@ def done() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
 
 
-def report() -> None:
-    """Print the table of the page: means of the seeds."""
+def markdown(runs: list[dict[str, Any]]) -> str:
+    """Return the table of the page: means of the seeds on the test images."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for run in done():
+    for run in runs:
         if not run["split"]:
             key = (run["data"], run["epsilon"], run["temperature"])
             found.setdefault(key, []).append(run)
     wide = " | ".join(f"within {radius:g}" for radius in RADII)
-    print(f"| pictures | epsilon | temperature | accuracy | {wide} | seeds |")
-    print("|---|" + "---:|" * (len(RADII) + 4))
-    for (data, epsilon, temperature), runs in sorted(found.items()):
+    lines = [f"| pictures | epsilon | temperature | accuracy | {wide} | seeds |"]
+    lines.append("|---|" + "---:|" * (len(RADII) + 4))
+    for (data, epsilon, temperature), own in sorted(found.items()):
         cells = []
         for index in range(len(RADII)):
-            sure, left = (mean(r[kind][index] for r in runs) for kind in ("certified", "attacked"))
+            sure, left = (
+                mean(run[kind][index] for run in own) for kind in ("certified", "attacked")
+            )
             cells.append(f"{sure:.1f} ({left:.1f})")
-        shown = f"{mean(r['accuracy'] for r in runs):.2f}"
-        print(
-            f"| {data} | {epsilon:g} | {temperature:g} | {shown} | {' | '.join(cells)} "
-            f"| {len(runs)} |"
+        accuracy = f"{mean(run['accuracy'] for run in own):.2f}"
+        title = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}[data]
+        lines.append(
+            f"| {title} | {epsilon:g} | {temperature:g} | {accuracy} | {' | '.join(cells)} "
+            f"| {len(own)} |"
         )
+    return "\n".join(lines)
+
+
+def report() -> None:
+    """Write the table into the page."""
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{markdown(done())}\n\n{END}{after}", "utf-8")
 
 
 def main() -> None:
     """Train what is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--data", nargs="+", default=list(EPSILONS))
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
     parser.add_argument("--split", action="store_true", help="judge by records held back")
@@ -159,10 +172,10 @@ def main() -> None:
     if args.report:
         report()
         return
-    for data in args.data:
-        for epsilon in EPSILONS[data]:
-            for temperature in args.temperatures:
-                for seed in args.seeds:
+    for seed in args.seeds:
+        for data in args.data:
+            for epsilon in EPSILONS[data]:
+                for temperature in args.temperatures:
                     setting = {
                         "data": data,
                         "epsilon": epsilon,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
-from noisewise.gradients.rules import LARGEST, LEAST, RULES, SMALLEST, Rule, held
+from noisewise.gradients.rules import LARGEST, LEAST, RULES, SMALLEST, Rule, clipped, held
 
 LIMITS = (1e-6, 0.3, 1.0, 1e6)
 
@@ -67,3 +69,11 @@ def test_whatever_a_rule_says_the_cut_keeps_the_promise() -> None:
         assert bool(((cut == 0) | (cut >= LEAST)).all())
     assert float(held(torch.ones(1), torch.tensor([1e39], dtype=torch.float64), 1.0)) == 0
     assert SMALLEST * LARGEST <= 1
+
+
+@pytest.mark.parametrize("limit", [1e-38, 1e-6, 1.0, 3.7, 1e30])
+def test_the_usual_rule_in_one_go_is_the_same_to_the_bit(limit: float) -> None:
+    ends = [0.0, 1e-300, SMALLEST, limit, limit * (1 + 1e-15), 1e300, math.inf, math.nan]
+    measured = torch.cat([torch.tensor(ends, dtype=torch.float64), norms(limit)])
+    expected = held(RULES["clip"]().factors(measured, limit), measured, limit)
+    assert torch.equal(clipped(measured, limit).view(torch.int64), expected.view(torch.int64))

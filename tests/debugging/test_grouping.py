@@ -31,7 +31,14 @@ def test_right_training_on_units_is_not_accused():
     assert "whole-units" in findings.ran
 
 
-@pytest.mark.parametrize("mistake", GROUPINGS)
+# One for each name that is given.
+QUICK = ("clipped-per-row", "counted-by-rows", "divided-by-rows")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in GROUPINGS],
+)
 def test_a_wrong_grouping_is_named(mistake):
     findings = found(mistake)
     names = set(findings.bugs)

@@ -123,9 +123,9 @@ def test_training_that_seeds_nothing_is_seeded_from_outside():
     ("bug", "test"),
     [
         ("clip-after-mean", "separation"),
-        ("half-sigma", "noise"),
+        pytest.param("half-sigma", "noise", marks=pytest.mark.slow),
         ("factor-1.3", "contribution"),
-        ("shuffle", "sampling"),
+        pytest.param("shuffle", "sampling", marks=pytest.mark.slow),
         ("noise-stops", "late-steps"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from noisewise.debugging.statistics import (
     LEVEL,
@@ -19,9 +19,10 @@ from noisewise.debugging.statistics import (
 )
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(300, 5000), st.floats(1e-6, 1e6))
 def test_gaussian_noise_is_not_accused(seed, count, scale):
-    # About 100 draws of three tests at level 1e-7: a false alarm has probability 3e-5.
+    # 40 draws of three tests at level 1e-7: a false alarm has probability 1.2e-5.
     values = scale * np.random.default_rng(seed).standard_normal(count)
     assert variance_ratio(float(np.sum(values**2)), scale**2, count) > LEVEL
     assert min(normal_shape(values)) > LEVEL
@@ -34,6 +35,7 @@ def test_p_values_of_the_variance_test_are_uniform():
     assert abs(np.mean(np.asarray(p) < 0.1) - 0.1) < 0.03
 
 
+@settings(max_examples=15)
 @given(st.integers(0, 10**6))
 def test_other_noise_is_accused(seed):
     rng = np.random.default_rng(seed)

@@ -414,6 +414,13 @@ def test_threads_share_no_normal_that_was_drawn_ahead():
     assert np.unique(together).size == together.size
 
 
+def test_noise_is_drawn_here_whatever_device_is_the_default():
+    like = torch.zeros(5)
+    with torch.device("meta"):
+        drawn = Randomness.seeded(1).normal_for([like], [2.0])
+    assert torch.equal(drawn[0], Randomness.seeded(1).normal_for([like], [2.0])[0])
+
+
 def test_a_seeded_generator_draws_nothing_ahead():
     rng, reference = Randomness.seeded(3), Randomness.seeded(3)
     few(rng, 2)

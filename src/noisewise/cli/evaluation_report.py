@@ -31,6 +31,7 @@ _NAMES = {
     "base_rates": "share of",
     "recalls": "recall of",
 }
+_LOST = "lost in the noise"
 #: Recall below which a model hardly ever says yes.
 _SELDOM = 0.2
 TRUE = {"color": "#c62828", "linewidth": 1.5, "linestyle": ":", "label": "true (NOT private)"}
@@ -182,12 +183,14 @@ def quality(summary: dict[str, Any]) -> tuple[str, str, list[str]]:
             if low is None or math.isinf(low)
             else f"The true value lies between {_shown(low)} and {_shown(high)} (95 %)."
         )
+        if first == "r2" and unsure(summary):
+            return title, _LOST, [meaning]
         return title, f"{_NAMES.get(first, first)} {_shown(summary[first])}", [true, meaning]
     low, high = summary["auc_interval"]
     if math.isnan(summary["auc"]) or (low < 0.01 and high > 0.99):
         return (
             title,
-            "lost in the noise",
+            _LOST,
             [
                 "There are too few records of one class for this epsilon: the area under the ROC "
                 "curve (AUC) may be anything.",
@@ -284,7 +287,7 @@ def _calibration(page: Page, found: Evaluation, rows: Any, size: dict[str, Any])
                 f"{row.low:.4f} to {row.high:.4f}",
                 f"{row.records:.0f}",
                 f"{row.prob_pred:.4f}",
-                f"{row.prob_true:.4f}" if row.usable else "lost in the noise",
+                f"{row.prob_true:.4f}" if row.usable else _LOST,
                 f"{row.standard_error:.4f}",
             )
             for row in frame.rename(columns={"count": "records"}).itertuples()
@@ -315,15 +318,19 @@ def _with_interval(summary: dict[str, Any], name: str) -> str:
         return _shown(summary[name])
     low, high = summary[f"{name}_interval"]
     least = "anything" if low is None or math.isinf(low) else _shown(low)
-    return f"{_shown(summary[name])} ({least} to {_shown(high)})"
+    # Noise that exceeds a sum of squares leaves an error of 0, and an R² of 1.
+    lost = unsure(summary) if name == "r2" else summary[name] == 0.0
+    return f"{_LOST if lost else _shown(summary[name])} ({least} to {_shown(high)})"
 
 
 def _shown(value: Any) -> str:
     if value is None or value != value:
-        return "lost in the noise"
+        return _LOST
     if isinstance(value, list):
         return " to ".join(map(_shown, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return str(value)
 
 
 def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -334,7 +341,7 @@ def rows_of(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         return f"{low:.4f} to {high:.4f}"
 
     def number(name: str) -> str:
-        return "lost in the noise" if math.isnan(summary[name]) else f"{summary[name]:.4f}"
+        return _LOST if math.isnan(summary[name]) else f"{summary[name]:.4f}"
 
     rows = [
         ("AUC", number("auc"), interval("auc_interval")),

@@ -67,24 +67,34 @@ _LOST = "lost in the noise"
 
 
 def _errors(page: Page, found: Any) -> None:
-    """The error beside that of always saying the mean, which follows from it and from R²."""
+    """The errors with their intervals, and that of always saying the mean, which R² tells."""
     import matplotlib.pyplot as plt
 
-    error, r2 = found.root_mean_squared_error, found.r2
-    if math.isnan(r2) or math.isnan(error) or r2 >= 1.0:
-        return
-    low, high = found.root_mean_squared_error_interval()
-    bars = {"always the mean": error / math.sqrt(1.0 - r2), "the model": error}
-    figure, axes = plt.subplots(figsize=(5.2, 2.6), layout="constrained")
-    axes.barh(list(bars), list(bars.values()), color=["#b0bec5", "#00796b"], height=0.6)
-    for place, value in enumerate(bars.values()):
-        axes.text(value, place, f" {value:.3g}", va="center")
-    if math.isfinite(high):
-        axes.plot([low, high], [0.72, 0.72], color="#e8590c", marker="|", markersize=9)
-        axes.set_xlim(0, 1.2 * max(high, *bars.values()))
-    axes.set_xlabel("root mean squared error")
+    squared, r2 = found.root_mean_squared_error, found.r2
+    rows = {
+        "root mean\nsquared error": (squared, found.root_mean_squared_error_interval()),
+        "mean\nabsolute error": (found.mean_absolute_error, found.mean_absolute_error_interval()),
+    }
+    figure, axes = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
+    for place, (value, (low, high)) in enumerate(rows.values()):
+        most = high if math.isfinite(high) else value
+        axes.plot([low, most], [place, place], color="#80cbc4", linewidth=9)
+        if value > 0:  # else the noise has left nothing of it
+            axes.plot(value, place, "o", color="#00796b", markersize=11, label=_ONCE[place])
+    if squared > 0 and r2 < 1.0:
+        mean = squared / math.sqrt(1.0 - r2)
+        axes.plot(mean, 0, "D", color="#e8590c", markersize=10, label="always saying the mean")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(ylim=(-0.6, 1.6), xlabel="in units of the target")
+    axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize="small")
     page.figures(
-        (figure, "How far predictions are off, privately, beside always saying the mean. The line "
-         "at the bar holds the true error with probability 95 %"),
+        (figure, "How far predictions are off, privately. Each band holds the true error with "
+         "probability 95 %"),
     )  # fmt: skip
+
+
+#: One of the points is named in the legend.
+_ONCE = ("_", "the model")

@@ -72,7 +72,9 @@ def check(
     try:
         found = Schema.read(schema)
     except SchemaError as error:
-        console.print(f"[bold red]Not yet:[/] {escape(str(error))}", soft_wrap=True)
+        console.print(
+            f"[bold red]Not yet:[/] {escape(str(error))}", soft_wrap=not console.is_terminal
+        )
         raise typer.Exit(1) from None
     console.print(
         f"{escape(schema.name)} is complete: {len(found.columns)} columns become {found.width} "
@@ -82,7 +84,7 @@ def check(
         return
     with working("looking at the table"):
         looked = look_at(table, found)
-    typer.echo(str(looked))
+    console.print(str(looked), markup=False, soft_wrap=not console.is_terminal)
     if looked.stops:
         raise typer.Exit(1)
     if found.target is not None:

@@ -26,7 +26,7 @@ def in_order(records: int, size: int) -> list[Tensor]:
 
 
 def _cut(records: int, size: int) -> tuple[Tensor, ...]:
-    slots = torch.arange(-(-records // size) * size)
+    slots = torch.arange(-(-records // size) * size, device="cpu")
     slots[records:] = -1
     return tuple(slots[start : start + size] for start in range(0, len(slots), size))
 

@@ -108,6 +108,7 @@ class Page:
         marked: int | None = None,
     ) -> Page:
         """Add a table: of numbers, or of `words`; the column `marked` has its words as colours."""
+        rows = list(rows)
         head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
 
         def cell(place: int, value: Any) -> str:
@@ -119,7 +120,8 @@ class Page:
             for row in rows
         )
         kind = ' class="words"' if words else ""
-        label = html.escape(f"Table: {', '.join(header)}")
+        named = ", ".join(filter(None, header)) or ", ".join(str(row[0]) for row in rows)
+        label = html.escape(f"Table: {named}")
         self._parts.append(
             f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
             f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

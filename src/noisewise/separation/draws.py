@@ -14,6 +14,8 @@ from typing import ClassVar
 
 import torch
 from torch._C import _len_torch_dispatch_stack as _modes_below
+from torch._C._functorch import peek_interpreter_stack as _transforms
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as _no_transforms
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["Draws"]
@@ -46,9 +48,14 @@ class Draws:
 
 
 def _states() -> list[bytes]:
-    if _modes_below():  # of the watch, which would take states for results
-        with torch._C.DisableTorchFunction(), _disable_current_modes():
-            return _states()
+    if _modes_below() or _transforms() is not None:
+        # Of the watch, or of torch.func: they would take states for results.
+        with torch._C.DisableTorchFunction(), _disable_current_modes(), _no_transforms():
+            return _read()
+    return _read()
+
+
+def _read() -> list[bytes]:
     generators = [torch.default_generator]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators += torch.cuda.default_generators

@@ -33,6 +33,7 @@ class Leaks(TorchFunctionMode):
         "__len__ __hash__ __iter__ register_hook retain_grad is_pinned is_shared has_names is_conj",
         "is_inference __dir__ _is_view is_neg is_tensor is_storage result_type can_cast",
         "promote_types __dlpack_device__ dim_order is_distributed _is_zerotensor grad __delattr__",
+        "_has_same_storage_numel",
         "register_post_accumulate_grad_hook has_torch_function is_coalesced nested_size",
         "item allclose equal is_nonzero __contains__ __bool__ __int__ __float__ __index__ backward",
         "__complex__ __setitem__",

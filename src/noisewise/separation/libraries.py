@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional
 
+from noisewise.separation.shadow import broadcast_shapes
+
 __all__ = ["GENERAL", "general_ways"]
 
 #: Module and the predicate in it that asks whether values may be looked at.
@@ -63,7 +65,7 @@ def _gaussian_nll_loss(
     if (
         not isinstance(var, Tensor)
         or reduction != "none"
-        or torch.broadcast_shapes(var.shape, input.shape) != input.shape
+        or broadcast_shapes(var.shape, input.shape) != input.shape
     ):
         return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
     positive = var.clone()
@@ -72,7 +74,7 @@ def _gaussian_nll_loss(
     losses = 0.5 * (torch.log(positive) + (input - target) ** 2 / positive)
     if full:
         losses = losses + 0.5 * math.log(2 * math.pi)
-    return torch.where(var < 0, torch.nan * losses, losses)
+    return torch.where(var < 0, torch.nan, losses)
 
 
 #: Torch functions that look at values to check them, and the same without.

@@ -202,7 +202,8 @@ class Path:
         try:
             version, address = tensor._version, tensor.data_ptr()
             # Of its memory, too: somebody may hold that by an object which torch never showed.
-            self._memory.append((tensor.untyped_storage()._weak_ref(), number))
+            memory: Any = tensor.untyped_storage()
+            self._memory.append((memory._weak_ref(), number))
         except (RuntimeError, NotImplementedError):
             version, address = _state(tensor)
         self._numbers[id(tensor)] = (weakref.ref(tensor), number, version, address)
@@ -290,6 +291,8 @@ class Path:
         seen: list[Any] = [self.digest]
         with _quietly():
             for value in values:
+                if isinstance(value, Tensor):
+                    self.require_plain((type(value),))
                 if type(value).__module__ == "builtins" or isinstance(value, _NOTED):
                     self._describe((value,), seen, exact=True)
                 else:
@@ -460,6 +463,11 @@ class Path:
 
     def _stranger(self, tensor: Tensor) -> Any:
         """A tensor that this run has not made, and that is no parameter or buffer."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            self.lose("torch.func runs a function of the program's own")
+        if self.unfollowed:  # the run is watched in any case, and the same if it does the same
+            self._name(tensor)
+            return "outside", self._numbers[id(tensor)][1]
         number = self._outside.number(tensor, self._learning)
         if number is None:
             self.lose("a tensor that this run has not made, and that is not a parameter or buffer")

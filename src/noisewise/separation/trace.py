@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.shadow import Cell, Shadow, storage_key
 
 __all__ = ["Trace"]
@@ -61,6 +63,12 @@ class Trace:
             self.digest = hash((self.digest, rows.cpu().numpy().tobytes()))
 
     def _place(self, tensor: Tensor) -> tuple[Any, ...]:
+        if tensor.is_nested:
+            raise RefusedError(
+                f"a nested tensor at {place()} has rows of several records in one memory, and no "
+                "rule speaks for it",
+                "Pad the rows to one length, and mask what was filled in.",
+            )
         if tensor.layout != torch.strided:
             return (tensor.layout, tensor.shape)
         cell = self._shadow.cell(tensor)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -24,6 +25,7 @@ from noisewise.separation.draws import Draws
 from noisewise.separation.kernels import replaced
 from noisewise.separation.leaks import Leaks, tensors_only
 from noisewise.separation.origin import place
+from noisewise.separation.refusal import RefusedError
 from noisewise.separation.registry import Operation, operation_of
 from noisewise.separation.sameness import public_kind, uniform_numbers
 from noisewise.separation.shadow import (
@@ -74,6 +76,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     outside : dict of Origin
         Where tensors were read that were made before, and are neither inputs nor known.
     """
+
+    #: They are seen, to be refused.
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -163,6 +168,12 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation, then follow it."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise RefusedError(
+                f"{func} at {place()} runs functions of its own by values, and no rule "
+                "speaks for it",
+                "Compute every branch for all records, and choose with torch.where.",
+            )
         # Function modes follow what the user calls, not what the watch calls in turn.
         with torch._C.DisableTorchFunction():
             draws = not self.paused and operation_of(func).random

@@ -168,7 +168,7 @@ CORRECT = (
     _habit("half the bound for one class"),
     _habit("noisy gradient rounded by chance", judged=False),
     _habit("Adagrad, not declared", judged=False),
-    _habit("weights pulled to zero by their signs"),
+    _habit("weights pulled to zero by their signs", judged=False),
     _habit("noisy gradients filtered"),
     _habit("noise by the inverse of its law"),
     _habit("noise turned by a fixed rotation"),

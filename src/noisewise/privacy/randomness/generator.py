@@ -309,7 +309,7 @@ class Randomness:
         double = any(tensor.dtype is torch.float64 for tensor in tensors)
         wide = torch.float64 if double else torch.float32
         counts = [tensor.numel() for tensor in tensors]
-        flat = torch.empty(sum(counts), dtype=wide)
+        flat = torch.empty(sum(counts), dtype=wide, device="cpu")
         one = scales[0] if scales.count(scales[0]) == len(scales) else 1.0
         with self._stream.lock:
             self._normals.fill(flat.numpy(), one, False)
