@@ -172,6 +172,7 @@ def test_one_noise_per_layer_accounted_as_one_layer_is_refuted() -> None:
     assert result.bound.noise_multiplier == pytest.approx(1 / math.sqrt(6), rel=0.1)
 
 
+@pytest.mark.slow
 def test_one_layer_passes_the_same_audit() -> None:
     result = audit(
         layers(1, 1.0),

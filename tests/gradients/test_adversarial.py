@@ -32,7 +32,7 @@ from torch import nn
 
 import noisewise as nw
 from noisewise.gradients import GRADIENT_RULES, GradientEngine, tape
-from noisewise.gradients.contractions import Contraction, pair
+from noisewise.gradients.contractions import Contraction, gram, pair
 from noisewise.gradients.contractions.pair import PairContraction
 from noisewise.gradients.grouping import GROUPINGS, partition
 from noisewise.gradients.rules import RULES, Rule
@@ -315,16 +315,34 @@ def test_squares_that_underflow_in_float64_do_not_hide_a_gradient(per):
     )
 
 
+@pytest.mark.parametrize("per", ["layer", "model"])
+def test_squares_that_underflow_in_float32_do_not_hide_a_gradient(per):
+    """The same where the matrices are made in float32."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    x = torch.randn(3, 2, 64)
+    x[0] *= 1e17
+    estimator = nw.Clipped(1e-5, per=per, rule="normalise")
+
+    def loss(output, target):
+        return 1e-23 * output.flatten(1).sum(1)
+
+    assert moved(model, loss, x, torch.zeros(3), estimator) <= 1
+
+
 @pytest.mark.parametrize("rule", ["clip", "automatic", "normalise"])
 @pytest.mark.parametrize("positions", [16, 18])
 def test_products_that_overflow_before_they_cancel_are_noticed(rule, positions):
     """Their norm is finite in float64, but half of their sum is not in float32.
 
-    So many positions of so wide a layer are measured by Gram matrices and added by themselves.
+    So many positions of so wide a layer are measured by Gram matrices, and made by themselves
+    before they are scaled (those of larger layers are scaled first).
     """
     torch.manual_seed(0)
-    model = nn.Linear(512, 512, bias=False)
-    x = torch.randn(3, positions, 512)
+    model = nn.Sequential(nn.Linear(90, 90, bias=False), nn.Linear(90, 90, bias=False))
+    for layer in model:
+        nn.init.eye_(layer.weight)
+    x = torch.randn(3, positions, 90)
     x[0] = 0
     x[0, : positions // 2, 0], x[0, positions // 2 :, 0] = 1.2e19, -1.2e19
 
@@ -624,7 +642,8 @@ def test_the_suite_can_fail_without_the_cut(greedy, monkeypatch):
 
 def test_the_suite_can_fail_without_the_rounding_of_products(monkeypatch):
     """Norms of the exact gradient alone, as a Gram matrix gives them: the first hole again."""
-    monkeypatch.setattr(pair, "gamma", lambda operations, dtype: 0.0)
+    for module in (pair, gram):
+        monkeypatch.setattr(module, "gamma", lambda operations, dtype: 0.0)
     monkeypatch.setattr(pair, "spread", lambda positions: math.inf)
     monkeypatch.setattr(pair, "kernel_records", lambda *given: 64)
     found = searched("wide sequence", torch.float32, nw.Clipped(0.7), 3)

@@ -14,9 +14,9 @@ def test_kept_or_made_again_the_sum_is_the_same_and_room_is_not_exceeded(room, m
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Conv2d(2, 16, 3), nn.Tanh(), nn.Conv2d(16, 32, 3), nn.Tanh()),
-        *(nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(128, 3)),
+        *(nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(1152, 3)),
     )
-    x, y = 5 * torch.randn(12, 2, 8, 8), torch.randint(3, (12,))
+    x, y = 5 * torch.randn(12, 2, 12, 12), torch.randint(3, (12,))
     told = GradientEngine(model, nn.CrossEntropyLoss(), nw.Clipped(0.1)).sum(x, y)
     kept = []
     condensed = ConvolutionContraction.condensed

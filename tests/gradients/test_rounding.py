@@ -25,6 +25,7 @@ from noisewise.gradients.contractions import (
 )
 from noisewise.gradients.contractions.convolution import Convolution
 from noisewise.gradients.contractions.given import CombinedContraction
+from noisewise.gradients.contractions.gram import squares
 from noisewise.gradients.contractions.rounding import (
     ALONE,
     PIECES,
@@ -193,14 +194,14 @@ def test_what_is_measured_is_cut_where_what_is_added_is_cut(kind, monkeypatch):
     """Last bits of a product depend on how many are computed beside it."""
     torch.manual_seed(0)
     weight = Target("w", (150, 150))
-    use = LinearContraction(torch.randn(100, 40, 150), torch.randn(100, 40, 150), weight, None)
+    use = LinearContraction(torch.randn(100, 140, 150), torch.randn(100, 140, 150), weight, None)
     assert RECORDS % use.step
     asked = []
     computed = LinearContraction._gradients
 
-    def noted(self, start, stop, pieces=False):
+    def noted(self, start, stop, pieces=False, into=None):
         asked.append((start, stop))
-        return computed(self, start, stop, pieces)
+        return computed(self, start, stop, pieces, into)
 
     monkeypatch.setattr(LinearContraction, "_gradients", noted)
     contraction = use if kind == "by itself" else CombinedContraction([use, use])
@@ -386,12 +387,52 @@ def test_rounding_of_a_kernel_is_within_its_bound(name):
         assert float((got - exact).norm()) <= gamma(count + RUN, torch.float32) * products
 
 
+def exact_lengths(use):
+    pairs = zip(use.left(0, use.records), use.right(0, use.records), strict=True)
+    products = [left.double() @ right.double().transpose(-1, -2) for left, right in pairs]
+    return torch.stack([product.norm() for product in products])
+
+
+@pytest.mark.parametrize(
+    ("positions", "width"), [(2, 96), (16, 200), (64, 300), (128, 300), (140, 600)]
+)
+def test_gram_lengths_are_never_too_short_and_hardly_too_long(positions, width):
+    """Products that all round the same way, and such as have nothing to do with each other."""
+    generator = torch.Generator().manual_seed(0)
+    use = linear(3, positions, width, width, generator)
+    drawn = exact_lengths(use)
+    found, products, known = squares(use.left(0, 3), use.right(0, 3))
+    length = (found + known).sqrt()
+    assert bool((length >= drawn).all())
+    assert bool((length <= drawn * (1 + 7e-4)).all())
+    assert bool((products >= use.positions_bound() * (1 - 2e-5)).all())
+    for value in (1.37, 1.1, 1.7, 1e-20):
+        use.x.fill_(value)
+        use.cotangent.fill_(0.77 / value)
+        found, products, known = squares(use.left(0, 3), use.right(0, 3))
+        exact = exact_lengths(use) * (1 - 1e-12)
+        assert bool(((found + known).sqrt() >= exact).all())
+        assert bool((products >= exact).all())
+
+
+@pytest.mark.parametrize(("positions", "width"), [(3, 40), (16, 200), (64, 300), (140, 150)])
+def test_a_gram_length_is_the_same_in_every_place(positions, width):
+    """To the bit: a length decides what a record counts, whoever else is in its kernel."""
+    use = linear(21, positions, width, width, torch.Generator().manual_seed(0))
+    together = squares(use.left(0, 21), use.right(0, 21))
+    for a, b in ((0, 1), (20, 21), (3, 8), (5, 21)):
+        alone = squares(use.left(a, b), use.right(a, b))
+        for one, all_of_them in zip(alone, together, strict=True):
+            assert torch.equal(one, all_of_them[a:b])
+
+
 def test_a_record_that_cancels_counts_as_its_products_over_the_spread():
     contraction = cancelled(linear(3, 2, 64, 64, torch.Generator().manual_seed(1)), 1e6)
     first, second = contraction.lengths(False)
     products = contraction.positions_bound()
     bias = contraction.biases.double().norm(dim=1)
-    torch.testing.assert_close(second, torch.hypot(products / spread(2), bias), rtol=1e-6, atol=0)
+    told = torch.hypot(products / spread(2), bias)
+    torch.testing.assert_close(second, told, rtol=gamma(SQUARES_AT_ONCE, torch.float32), atol=0)
     assert float(second[0]) > float(first[0])
     assert bool((first[1:] > second[1:]).all())
 

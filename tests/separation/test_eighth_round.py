@@ -1,12 +1,12 @@
 """An eighth round: programs written by somebody who had read the page, and what it left open.
 
-Of 163 mixing programs eleven moved a sum by more than its bound or kept records, of four kinds: an
-autograd function that is applied by a name of its own (which was not noticed, so that its backward
-pass could exchange gradients later on), threads that run already, calls of scripts that were bound
-before, and a generator that is set at a later step or after the last draw. One, a thread that looks
-into a plain container again and again, still does. Four ended in an error of torch's instead of a
-refusal. Innocent programs were refused more often: of 362 losses, layers and distributions of torch
-38 were, most for want of a rule; eleven still are, in words.
+Of 215 mixing programs fourteen moved a sum by more than its bound or kept records, of four kinds:
+an autograd function that is applied by a name of its own (which was not noticed, so that its
+backward pass could exchange gradients later on), threads that run already, calls of scripts that
+were bound before, and a generator that is set at a later step or after the last draw. One, a thread
+that looks into a plain container again and again, still does. Four ended in an error of torch's
+instead of a refusal. Innocent programs were refused more often: of 362 losses, layers and
+distributions of torch 41 were, most for want of a rule; eleven still are.
 """
 
 import asyncio
@@ -369,7 +369,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", [*some(MIXING, 7), *some(PROGRAMS, 7)])
+@pytest.mark.parametrize("name", [*some(MIXING, 9), *some(PROGRAMS, 9)])
 def test_programs_that_mix_records_are_refused(name):
     model, loss = PROGRAMS[name]() if name in PROGRAMS else (Model(MIXING[name]), each)
     with pytest.raises(nw.NoisewiseError):
@@ -414,7 +414,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("named", NAMES)
-@pytest.mark.parametrize("kind", [Exchanged, Remembered])
+@pytest.mark.parametrize("kind", [Exchanged, pytest.param(Remembered, marks=pytest.mark.slow)])
 def test_an_autograd_function_is_noticed_by_whatever_name_it_is_applied(kind, named):
     """Its backward pass may do something else later on, without calling torch."""
     run = named(kind)
@@ -589,7 +589,7 @@ def test_records_have_slots_of_their_own_once_the_generator_is_set(then, late):
     assert engine.own_places
 
 
-@pytest.mark.parametrize("kind", ["twins", "huge"])
+@pytest.mark.parametrize("kind", ["twins", pytest.param("huge", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("then", [set_before, set_first, set_after])
 def test_one_record_moves_a_sum_by_its_bound_where_the_generator_is_set(then, kind):
     assert move(lambda: (Model(then, on=True), each), kind) <= 1.001

@@ -165,7 +165,7 @@ def test_no_unit_moves_the_counts_of_a_server_by_more_than_its_bound(table):
     for unit, size in enumerate(sizes):
         without = counted(whose != unit).histogram
         assert (everybody >= without).all()
-        assert (everybody - without).sum() == min(size, limit) * engine_units.GRAIN
+        assert (everybody - without).sum() == min(size, limit) * engine_units.WEIGHT_GRAIN
 
 
 def test_missing_identifiers_cost_nothing_and_show_nothing(table, tmp_path):

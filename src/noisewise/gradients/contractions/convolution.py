@@ -253,14 +253,16 @@ class ConvolutionContraction(_Convolved):
         rows = self._rows(self.x, start, stop)
         return self.settings.windows(rows, tuple(self.cotangent.shape[2:]), self.views)
 
-    def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+    def gradients_once(
+        self, start: int, stop: int, room: Tensor | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
         """By torch's kernels where they are faster: no windows are copied."""
         if self._by_channels():
             for a, b in chunks(stop - start, RECORDS):
                 yield a, b, self._channel_gradients(start + a, start + b)
             return
         if not self._by_groups():
-            yield from super().gradients_once(start, stop)
+            yield from super().gradients_once(start, stop, room)
             return
         for a, b in chunks(stop - start, self._beside):
             x, cotangent = (

@@ -10,9 +10,13 @@ from torch import Tensor
 
 from noisewise.gradients.contractions.base import Contraction, Target, masked, scaled, working
 from noisewise.gradients.contractions.pair import PairContraction, over_positions
-from noisewise.gradients.contractions.rounding import adds_whole, alike, row_norms
+from noisewise.gradients.contractions.rounding import POSITIONS, adds_whole, alike, row_norms
 
 __all__ = ["LinearContraction", "TurnedContraction"]
+
+#: Entries of a gradient from which on it is added while it is computed: fewer are computed for
+#: several records at a time.
+_LARGE = 1 << 13
 
 
 @dataclass
@@ -90,6 +94,30 @@ class LinearContraction(PairContraction):
         if total is not None and again and adds_whole(left, right):
             return total.addmm_(left, right)
         return left @ right
+
+    def _by_record(
+        self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
+    ) -> Tensor:
+        """Large gradients one after the other, each added as a whole while it is computed.
+
+        None of them is written down, and read again, by itself (rounding.md#fused).
+        """
+        m, n, positions = self.sizes
+        left, right = (
+            part(start, stop)[:, 0].transpose(1, 2).contiguous() for part in (self.left, self.right)
+        )
+        worth = m * n >= _LARGE and not self._measured and positions <= POSITIONS
+        if not worth or not adds_whole(left[0].t(), right[0]):
+            return super()._by_record(start, stop, scale, keep)
+        left, right = masked(left, keep), masked(right, keep)
+        if m <= n:
+            left = scaled(left, scale)
+        else:
+            right = scaled(right, scale)
+        total = left[0].t() @ right[0]
+        for one, other in zip(left[1:], right[1:], strict=True):
+            total.addmm_(one.t(), other)
+        return total.flatten()
 
     def lengths(self, cheap: bool) -> Tensor:
         """At one position |l| (|r|^2 + 1)^(1/2), from two norms."""

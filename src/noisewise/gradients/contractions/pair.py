@@ -4,8 +4,7 @@ For one record the gradient of a dense layer, a sequence of them or a convolutio
 ``left @ right.T`` with left (M, T) the cotangents and right (N, T) the inputs at T positions.
 
 * T = 1: the norm is the product of the two norms, exactly, and costs nothing.
-* few positions: |L R'|^2 = <L'L, R'R>, Gram matrices of size T (the ghost norm of Li et al.,
-  2022), in float64 because the inner product may cancel.
+* few positions: Gram matrices of size T (`noisewise.gradients.contractions.gram`).
 * many positions: the gradient itself, a few records at a time that fit the cache. Summing
   the scaled pieces replaces the ordinary contraction, so the exact norm is almost free.
 
@@ -33,8 +32,10 @@ from noisewise.gradients.contractions.base import (
     masked,
     needed,
     runs,
+    working,
 )
 from noisewise.gradients.contractions.given import GivenContraction, weighted
+from noisewise.gradients.contractions.gram import Squares, price, squares
 from noisewise.gradients.contractions.rounding import (
     PIECES,
     POSITIONS,
@@ -52,9 +53,8 @@ from noisewise.gradients.contractions.rounding import (
 __all__ = ["PairContraction", "over_positions", "whole"]
 
 # Entries of a gradient that cost as much as one multiplication each when written and read
-# back, and the price of float64: measured ratios, they only steer the choice of a kernel.
+# back: a measured ratio, it only steers the choice of a kernel.
 _MEMORY = 5
-_DOUBLE = 2
 #: Numbers that a processor's vector holds: it only steers the choice of a kernel.
 _LINE = 16
 #: Numbers that are converted to float64 at a time.
@@ -121,7 +121,7 @@ class PairContraction(Contraction):
         m, n, t = self.sizes
         contraction = self.groups * m * n * t
         instantiate = contraction + _MEMORY * self.groups * m * n
-        gram = self.groups * _DOUBLE * t * (t + 8) * (m + n)
+        gram = self.groups * price(t, self.kernel_type) * (t + 8) * (m + n)
         return float(instantiate), float(gram), float(contraction)
 
     @property
@@ -163,15 +163,17 @@ class PairContraction(Contraction):
             self._biases = self.bias_gradients()
         return self._biases
 
-    def _gradients(self, start: int, stop: int, pieces: bool = False) -> Tensor:
+    def _gradients(
+        self, start: int, stop: int, pieces: bool = False, into: Tensor | None = None
+    ) -> Tensor:
         """Weight gradients of a run of records (records, groups * M * N).
 
         In `pieces` of so many positions that they are close to the exact ones (#positions),
-        where it is not they that are measured.
+        where it is not they that are measured. They may be written `into` memory that is there.
         """
         left, right = self.left(start, stop), self.right(start, stop)
         if not pieces or left.shape[-1] <= POSITIONS:
-            return self._product(left, right).flatten(1)
+            return self._product(left, right, into).flatten(1)
         kind = left.dtype
         total = left.new_zeros(())
         for number, (a, b) in enumerate(chunks(left.shape[-1], POSITIONS)):
@@ -180,20 +182,37 @@ class PairContraction(Contraction):
         return total.to(kind).flatten(1)
 
     @staticmethod
-    def _product(left: Tensor, right: Tensor) -> Tensor:
+    def _product(left: Tensor, right: Tensor, into: Tensor | None = None) -> Tensor:
         """``left @ right.T``, turned round where the right side would leave a line half empty."""
         if right.shape[-2] % _LINE and left.shape[-2] % _LINE == 0:
             return torch.matmul(right, left.transpose(-1, -2)).transpose(-1, -2)
-        return torch.matmul(left, right.transpose(-1, -2))
+        if into is None:
+            return torch.matmul(left, right.transpose(-1, -2))
+        shape = *left.shape[:-1], right.shape[-2]
+        flat = into.view(-1, *shape[-2:])
+        torch.bmm(left.flatten(0, 1), right.flatten(0, 1).transpose(-1, -2), out=flat)
+        return flat.view(shape)
 
-    def gradients_once(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
+    def gradients_once(
+        self, start: int, stop: int, room: Tensor | None = None
+    ) -> Iterator[tuple[int, int, Tensor]]:
         """Weight gradients of a few records at a time, to be measured and added as they are.
 
         They may come of another kernel than those of `_gradients`, which has to give the same
-        numbers again whoever else is in its run.
+        numbers again whoever else is in its run. They may be written into `room`: side by side
+        where there is some for all, else one few after the other into the same memory, since new
+        memory for each costs as much as reading it.
         """
         for a, b in chunks(stop - start, self.step):
-            yield a, b, self._gradients(start + a, start + b)
+            into = None
+            if room is not None:
+                into = room[a:b] if len(room) >= stop - start else room[: b - a]
+            yield a, b, self._gradients(start + a, start + b, into=into)
+
+    def _room(self, records: int) -> Tensor:
+        """Memory for gradients of so many records."""
+        m, n, _ = self.sizes
+        return working(self.x[:0]).new_empty(min(records, self.records), self.groups * m * n)
 
     def close_gradients(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
         """Weight gradients close to the exact ones, to be added without having been measured.
@@ -213,8 +232,9 @@ class PairContraction(Contraction):
         self.spread()
         instantiate, gram, _ = self._costs()
         if instantiate <= gram:
-            cut = runs(self.records, RECORDS, self.step)
-            norm = torch.cat([row_norms(self._gradients(a, b)) for a, b in cut])
+            cut, room = runs(self.records, RECORDS, self.step), self._room(self.step)
+            made = (self._gradients(a, b, into=room[: b - a]) for a, b in cut)
+            norm = torch.cat([row_norms(gradients) for gradients in made])
             if self.shared == 1:  # the same numbers are added
                 self._measured = True
                 return alike(norm)
@@ -224,30 +244,13 @@ class PairContraction(Contraction):
         parts = [self._gram_lengths(a, b) for a, b in chunks(self.records, RECORDS)]
         return torch.cat(parts, 1)
 
-    def gram(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+    def gram(self, start: int, stop: int) -> Squares:
         """Squared lengths of a run of records by Gram matrices, of their products, and the doubt.
 
         The doubt is what rounding may have taken from a square.
         """
-        left, right = self.left(start, stop), self.right(start, stop)
-        dtype, left, right = left.dtype, left.double(), right.double()
-        one, other = left.transpose(-1, -2) @ left, right.transpose(-1, -2) @ right
-        squares = (one * other).flatten(1).sum(1)
-        ends = one.diagonal(0, -2, -1), other.diagonal(0, -2, -1)
-        products = torch.linalg.vector_norm((ends[0] * ends[1]).sqrt().sum(-1), dim=1)
-        # A factor that float32 cannot measure has no length here either: it could overflow
-        # when it is scaled (#factors).
-        longest = torch.maximum(*ends).flatten(1).amax(1)
-        products = torch.where(longest < torch.finfo(dtype).max / 2, products, torch.inf)
-        products = self._within_range(products)
-        m, n, positions = self.sizes
-        # An inner product of Gram matrices that cancels is known up to its rounding only.
-        known = gamma(2 * (m + n + self.groups * positions**2), torch.float64) * products.square()
-        if dtype == torch.float64:  # squares of float32 do not underflow here: #positions
-            tiny = torch.finfo(dtype).tiny
-            sides = [end.sqrt().sum(-1).square().sum(1) for end in ends]
-            known = known + tiny * (n * sides[0] + m * sides[1] + self.groups * positions**2)
-        return squares, products, known
+        found, products, known = squares(self.left(start, stop), self.right(start, stop))
+        return found, self._within_range(products), known
 
     def _within_range(self, products: Tensor) -> Tensor:
         """Lengths of products, infinite if adding the products up could overflow a kernel."""
@@ -255,8 +258,8 @@ class PairContraction(Contraction):
         return torch.where(products < most, products, torch.inf)
 
     def _gram_lengths(self, start: int, stop: int) -> Tensor:
-        squares, products, known = self.gram(start, stop)
-        norm = (squares + known).clamp_min(0.0).sqrt()
+        found, products, known = self.gram(start, stop)
+        norm = (found + known).clamp_min(0.0).sqrt()
         if self.shared == 1:
             error = gamma(min(self.sizes[2], POSITIONS + PIECES), self.kernel_type)
             return alike(norm + error * products)
@@ -304,7 +307,7 @@ class PairContraction(Contraction):
         total: Tensor | None = None
         of_bias = None if self.bias is None else row_norms(self.biases[start:stop])
         scales, found = [], []
-        for a, b, gradients in self.gradients_once(start, stop):
+        for a, b, gradients in self.gradients_once(start, stop, self._room(self.step)):
             norm = row_norms(gradients)
             if of_bias is not None:
                 norm = torch.hypot(norm, of_bias[a:b])
@@ -331,21 +334,27 @@ class PairContraction(Contraction):
         if self.weight is None or positions == 1 or self.records == 0:
             return self
         entries = m * n * self.groups
-        if entries > self.factor_entries and not self._twice(entries, room):
+        if entries > self.factor_entries and not self._saves(entries, room):
             return self
-        gradients = self.left(0, 0).new_empty(self.records, self.groups * m * n)
-        for a, b, part in self.gradients_once(0, self.records):
-            gradients[a:b] = part
+        gradients = self._room(self.records)
+        for a, b, part in self.gradients_once(0, self.records, gradients):
+            if part.data_ptr() != gradients[a].data_ptr():
+                gradients[a:b] = part
         given = {self.weight: gradients}
         if self.bias is not None:
             given[self.bias] = self.biases
         return GivenContraction(given)
 
-    def _twice(self, entries: int, room: int) -> bool:
-        """Whether gradients would be made one by one to be measured, and again to be added."""
+    def _saves(self, entries: int, room: int) -> bool:
+        """Whether gradients are worth their room.
+
+        They would be made one by one to be measured and again to be added; or they take little
+        more than the factors, and spare the Gram matrices.
+        """
         instantiate, gram, _ = self._costs()
         alone = kernel_records(self.sizes[2], spread(self.sizes[2]), self.kernel_type) == 1
-        return instantiate <= gram and alone and 4 * entries * self.records <= room
+        little = entries <= 2 * self.factor_entries
+        return alone and (little or instantiate <= gram) and 4 * entries * self.records <= room
 
     def _placed(self, total: Sums) -> Sums:
         return {t.name: t.place(total[t.name]) for t in self.targets if t.name in total}
@@ -392,8 +401,9 @@ class PairContraction(Contraction):
         if not self._measured:
             yield from self.close_gradients(start, stop)
             return
+        room = self._room(self.step)
         for a, b in chunks(stop - start, self.step):
-            yield a, b, self._gradients(start + a, start + b)
+            yield a, b, self._gradients(start + a, start + b, into=room[: b - a])
 
     def _by_record(
         self, start: int, stop: int, scale: Tensor | None, keep: Tensor | None
