@@ -71,8 +71,9 @@ def test_the_modules_of_the_server_are_those_that_it_loads():
 def test_every_name_of_the_network_is_found_where_it_lives():
     pytest.importorskip("aiohttp")
     network = importlib.import_module("noisewise.federated.network")
-    assert {name for names in network._HOMES.values() for name in names} == set(network.__all__)
-    for name in network.__all__:
+    named = {name for names in network._HOMES.values() for name in names}
+    assert named >= set(network.__all__)  # the others are for packages of our own
+    for name in named:
         assert getattr(network, name) is not None
     with pytest.raises(AttributeError, match="nothing_here"):
         _ = network.nothing_here

@@ -3,6 +3,8 @@
 :func:`release` is the one way in which anything that depends on private records leaves.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from noisewise.release.account import (
     Account,
     LedgerAccount,
@@ -60,7 +62,6 @@ from noisewise.release.stream import (
     SegmentAccount as SegmentAccount,
     StreamAccount as StreamAccount,
 )
-from noisewise.release.tensors import TensorNoise as TensorNoise
 from noisewise.release.units import (
     EACH_PARTY as EACH_PARTY,
     ONE_ROW,
@@ -78,6 +79,9 @@ from noisewise.release.units import (
     rows_at_most as rows_at_most,
 )
 from noisewise.release.words import one_vocabulary as one_vocabulary
+
+if TYPE_CHECKING:
+    from noisewise.release.tensors import TensorNoise as TensorNoise
 
 __all__ = [
     "ONE_ROW",
@@ -130,3 +134,12 @@ __all__ = [
     "release",
     "together",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch only for whoever adds noise to tensors: a party that contributes needs none."""
+    if name == "TensorNoise":
+        from noisewise.release.tensors import TensorNoise
+
+        return TensorNoise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
