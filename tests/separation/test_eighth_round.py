@@ -464,21 +464,6 @@ class Threads:
 
     @staticmethod
     @contextlib.contextmanager
-    def event():
-        given, done, jobs = threading.Event(), threading.Event(), []
-
-        def work():
-            while given.wait() and jobs:
-                given.clear()
-                Threads.average(jobs.pop())
-                done.set()
-
-        threading.Thread(target=work, daemon=True).start()
-        yield lambda *job: (jobs.append(job), given.set(), done.wait(), done.clear())
-        given.set()
-
-    @staticmethod
-    @contextlib.contextmanager
     def loop_of_events():
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -494,7 +479,7 @@ class Threads:
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("kind", [Threads.simple_queue, Threads.event, Threads.loop_of_events])
+@pytest.mark.parametrize("kind", [Threads.simple_queue, Threads.loop_of_events])
 def test_a_program_that_can_hand_records_to_a_running_thread_is_refused(kind, late):
     with kind() as hand:
 

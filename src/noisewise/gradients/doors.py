@@ -1,6 +1,6 @@
 """Objects by which records could leave a run unseen, if a program reaches any.
 
-A thread that runs already may be handed records by a queue, an event or a loop of events, and hand
+A thread that runs already may be handed records by a queue or a loop of events, and hand
 back tensors it wrote or numbers that it read: no mode follows it. What a program does with such an
 object nobody can see, so it must not have one. The call of a compiled script, taken from it before
 it could be noticed, runs operations that only a watched run sees.
@@ -27,10 +27,6 @@ _MAILBOXES = (
     queue.Queue,
     asyncio.AbstractEventLoop,
     threading.Thread,
-    threading.Event,
-    threading.Condition,
-    threading.Semaphore,
-    threading.Barrier,
     Connection,
 )
 _SCRIPTS: Any = (torch._C.ScriptFunction, torch._C.ScriptMethod, torch.jit.ScriptModule)

@@ -18,7 +18,7 @@ FOREIGN = (
 )
 HANDED = (
     "can hand records to a thread that runs already, and what that does nobody follows. Keep "
-    "queues, events, threads and loops of events out of the model, the loss and the augmentation"
+    "queues, threads and loops of events out of the model, the loss and the augmentation"
 )
 KEPT = "keeps values of records: it is released with the model, without noise"
 RAISING = (
