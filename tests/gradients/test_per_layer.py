@@ -63,6 +63,21 @@ def test_every_layer_gets_what_its_own_rule_gives() -> None:
     torch.testing.assert_close(sum(alone), found.gradients["1.weight"], rtol=1e-4, atol=1e-6)
 
 
+def test_one_layer_may_be_bounded_in_two_parts() -> None:
+    x, y = batch()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.Tanh(), nn.Linear(8, 4))
+    parts = {"1.weight": nw.Clipped(0.02, per="layer"), "": nw.Clipped(0.03, per="layer")}
+    found = sums(nw.PerLayer(parts), x, y, model)
+    assert [g.name for g in found.groups] == ["1 of 1.weight", "1 of others", "3"]
+    alone = [
+        sums(nw.PerLayer(parts), x[i : i + 1], y[i : i + 1], model).gradients for i in range(len(y))
+    ]
+    for name, limit in (("1.weight", 0.02), ("1.bias", 0.03)):
+        assert all(float(g[name].norm()) <= limit * (1 + 1e-6) for g in alone)
+        together = sum(g[name] for g in alone)
+        torch.testing.assert_close(together, found.gradients[name], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("knee", [None, 0.5])
 def test_views_of_a_measured_layer_are_averaged_before_the_bound(knee: float | None) -> None:
     x, y = batch()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from noisewise.errors import UnsoundError
@@ -80,15 +81,15 @@ class PerLayer:
             sizes = {name: parameters[name] for name in block.names}
             for group in self.rules[block.name].groups(sizes):
                 # The group of a whole block is called after the block.
-                name = (block.name or "others") if group.name == "model" else group.name
-                found.append(GroupSpec(name, group.names, group.size))
-        names = [group.name for group in found]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"the groups {sorted(names)} are not told apart by their names: give the layers of "
-                "a module to one estimator"
-            )
-        return tuple(found)
+                called = block.name or "others"
+                name = called if group.name == "model" else group.name
+                found.append((GroupSpec(name, group.names, group.size), called))
+        # Two blocks may each hold some parameters of one module, and call their groups after it.
+        names = Counter(group.name for group, _ in found)
+        return tuple(
+            group if names[group.name] == 1 else replace(group, name=f"{group.name} of {block}")
+            for group, block in found
+        )
 
     def of(self, group: GroupSpec) -> Estimator:
         """Return the estimator that bounds a group."""
