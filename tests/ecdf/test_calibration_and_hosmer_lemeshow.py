@@ -88,7 +88,7 @@ def test_thesis_numbers_move_by_four_and_cost_one_over_l_plus_five() -> None:
     assert change == 4.0
     # epsilon' = epsilon / (L + 5): scale 1 / epsilon' for each of the four sums.
     height = 10
-    rest = 1 - hl._curve_share("thesis", 2**height)
+    rest = 1 - hl.curve_share_of("thesis", 2**height)
     scales, _ = plan_scales([SUM_UNIT, SUM_UNIT], [0.5, 0.5], rest, Relation.of("replace-one"))
     assert [float(s) / SUM_UNIT for s in scales] == pytest.approx([height + 5] * 2)
 

@@ -908,7 +908,7 @@ REFUSED = {
     "it_raises_by_turns": "by itself",
     "it_raises_for_a_statistic": "Python",
     "it_catches_what_it_raises": UNKNOWN,
-    "draws_that_others_shift": UNKNOWN,
+    "draws_that_others_shift": "takes more or fewer random numbers",
 }
 #: Their state is found and put back: they train.
 KEPT = [

@@ -63,7 +63,7 @@ def test_a_language_model(tmp_path, monkeypatch, capsys):
 
 def test_images_with_augmentation(tmp_path, monkeypatch, capsys):
     needs("fashion_mnist")
-    small = dict(PICTURES=300, EPOCHS=0.4, BATCH=60)
+    small = dict(PICTURES=120, EPOCHS=1, BATCH=60)
     space = run_page("tutorials/images.md", tmp_path, monkeypatch, **small)
     assert space["run"].statement().steps == 2
     assert "accuracy on public pictures" in capsys.readouterr().out

@@ -259,6 +259,11 @@ def _of_file(
 ) -> _Asked:
     from noisewise.working import working
 
+    if label == score:
+        raise ValueError(
+            f"--label and --score are both {label!r}: one is what happened, the other what the "
+            "model said"
+        )
     with working("reading the predictions"):
         y, values, positive = read_predictions(path, label, score, pos_label, schema, regression)
     units = None if unit is None else _named(read_units(path, unit, schema), ledger)
@@ -312,11 +317,6 @@ def read_predictions(
         if column not in frame.columns:
             known = ", ".join(map(repr, frame.columns[:20]))
             raise ValueError(f"{option} {column!r} is not a column of {path.name!r}: {known}")
-    if label == score:
-        raise ValueError(
-            f"--label and --score are both {label!r}: one is what happened, the other what the "
-            "model said"
-        )
     missing = {name: int(frame[name].isna().sum()) for name in (label, score)}
     for name, count in missing.items():
         if count:

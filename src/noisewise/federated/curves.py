@@ -151,7 +151,7 @@ def quantiles(
     >>> bool(abs(median - 40) < 1), median.statement().epsilon
     (True, 1.0)
     >>> low, high = median.confidence_interval(0.95)
-    >>> bool(low < 40 < high)
+    >>> bool(low < np.median(ages) < high)
     True
     """
     wanted = asked_for(q)
