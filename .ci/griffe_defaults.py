@@ -13,13 +13,15 @@ class OwnDefaults(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Walk over all objects of the package."""
+        # Docstrings are read once, and dataclasses have no parameters before this.
+        griffe.DataclassesExtension().on_package(pkg=pkg)
         correct(pkg)
 
 
 def correct(item: griffe.Object) -> None:
     """Correct the docstring of an object and of what it holds."""
     parameters = getattr(item, "parameters", None)
-    if item.docstring is not None and parameters is not None:
+    if item.docstring is not None and parameters:
         annotations = [parameter.annotation for parameter in parameters]
         for section in item.docstring.parsed:
             if section.kind is not griffe.DocstringSectionKind.parameters:
