@@ -20,6 +20,7 @@ from noisewise.gradients.contractions.base import Sums
 __all__ = [
     "RECORDS",
     "RUN",
+    "SHARED_RUN",
     "SLACK",
     "SQUARES_AT_ONCE",
     "Totals",
@@ -39,10 +40,12 @@ SLACK = 1e-3
 #: The largest one, where only a propagated bound is known of a record: #propagated.
 WIDEST = 5e-3
 #: Records whose contributions one float32 kernel adds, where each contributes one product to
-#: every entry: docs/proofs/rounding.md#kernels.
-RECORDS = 64
-#: Sums of kernels that are added in float32 before float64 takes over: #runs.
-RUN = 4
+#: every entry: docs/proofs/rounding.md#kernels. A multiple of `_MOST`, so that kernels nest.
+RECORDS = 48
+#: Sums of such kernels that are added in float32 before float64 takes over, and of kernels that
+#: add several products of a record: #runs.
+RUN = 7
+SHARED_RUN = 4
 #: Share of the slack for kernels that add several products of a record to an entry: #kernels.
 SHARED = 2.45e-4
 #: What is left for them where no other layer has the same bound, and what all else takes: #alone.
@@ -158,7 +161,8 @@ def alike(norms: Tensor) -> Tensor:
 class Totals:
     """Sums of kernels, added up: a few in their own type, all others in float64 (#runs)."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: int = RUN) -> None:
+        self._run = run
         self._recent: Sums = {}
         self._count: dict[str, int] = {}
         self._wide: Sums = {}
@@ -166,7 +170,7 @@ class Totals:
     def open(self, name: str) -> Tensor | None:
         """Return the sum to which the next kernel of this name is added, if there is one."""
         recent = self._recent.get(name)
-        if recent is not None and recent.dtype != torch.float64 and self._count[name] == RUN:
+        if recent is not None and recent.dtype != torch.float64 and self._count[name] == self._run:
             self._flush(name)
             return None
         return recent
