@@ -35,7 +35,7 @@ from noisewise.gradients.contractions.rounding import (
     row_norms,
 )
 
-__all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
+__all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction", "is_narrow"]
 
 # Where torch's kernel for groups beats the product with windows: from so many pixels and channels
 # on, or where a record's gradient alone fills a cache. It is fast for a few records that fit one,
@@ -45,6 +45,16 @@ _CHANNELS = 8
 _BESIDE = 16
 _BESIDE_BYTES = 5 << 19
 _LARGE_BYTES = 1 << 21
+#: A window of so many numbers takes longer to copy than to convolve a few images at a time.
+_WINDOW = 16
+
+
+def is_narrow(weight: Sequence[int]) -> bool:
+    """Whether a convolution's own gradients of single records would need windows to be copied.
+
+    Given is the shape of its weight.
+    """
+    return len(weight) > 2 and weight[1] < _CHANNELS and math.prod(weight[1:]) >= _WINDOW
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,10 @@ _REST = SLACK - ALONE
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
-#: Records in a kernel for which a larger slack is worth while: fewer were no faster than one.
-_FAST = 16
+#: Records in a kernel for which a larger slack is worth while, and where it is so for fewer: images
+#: of few channels, whose windows need not be copied then.
+_FAST = (16, 8)
+_FAST_NARROW = (16, 8, 4)
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
 POSITIONS = 1024
 PIECES = 16
@@ -88,16 +90,18 @@ def _alone(records: int, positions: int, ratio: float, dtype: torch.dtype) -> fl
     return kernels + _REST
 
 
-def propagated_slack(positions: int, dtype: torch.dtype) -> float:
+def propagated_slack(positions: int, dtype: torch.dtype, narrow: bool = False) -> float:
     """Return the slack of a layer of which only a propagated bound is known.
 
     The usual one, unless kernels of more records pay for a larger one. Kernels are cut by
     `kernel_records` to whatever slack the sensitivity has, so it cannot be too small for them.
+    `narrow`: a convolution of few channels.
     """
     if positions == 1:
         return SLACK
-    slack = _alone(_FAST, positions, 1.0, dtype)
-    return max(SLACK, slack) if slack <= WIDEST else SLACK
+    counts = _FAST_NARROW if narrow else _FAST
+    slacks = (_alone(records, positions, 1.0, dtype) for records in counts)
+    return max(SLACK, next((slack for slack in slacks if slack <= WIDEST), SLACK))
 
 
 def kernel_records(
