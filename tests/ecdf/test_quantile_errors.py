@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from benchmarks.quantile_laws import of_diffprivlib, of_noisewise, of_opendp
 from benchmarks.quantiles import CASES, missed, records
+
 from noisewise.ecdf import dp_quantile
 from noisewise.privacy.randomness import resolve
 from noisewise.release.decimals import Decimals, code_of

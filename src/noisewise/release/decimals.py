@@ -9,8 +9,8 @@ half is spread over powers of ten, the more the nearer they are to one, within e
 logarithms (from 1 to 2 to 5 to 10), and there over numbers of few and of many digits; zero has a
 part of its own. So round numbers, where records like to be, are likelier than others, and bounds
 that are a million times too wide cost the logarithm of a small number, not of a million. Nowhere
-does the measure change so fast that a choice is drawn far along: numbers just below a power of ten
-are about twice as likely as those above it. The measure depends on the bounds alone and on no record.
+does the measure change so fast that a choice is drawn far along. It depends on the bounds alone and
+on no record.
 
 Records become codes by comparisons, products and roundings of IEEE arithmetic alone, whose results
 depend on the record and not on its place in an array.
@@ -240,22 +240,22 @@ class Decimals:
         """Return the number with this code."""
         return min(max(number_of(code), self.lower), self.upper)
 
-    def cuts(self, low: int, high: int, parts: int) -> list[int]:
+    def cuts(self, low: int, high: int, parts: int, of_range: bool = True) -> list[int]:
         """Divide the codes in (low, high] into at most so many parts.
 
-        A third of the cuts divides the measure evenly, a third the range; and numbers that have
-        much of the measure, as round ones do, get a part of their own.
+        Cuts divide the measure evenly, and numbers that have much of it, as round ones do, get a
+        part of their own. With `of_range` a third of the cuts divides the range instead.
 
         Returns
         -------
         list of int
             Where parts end, increasing; the last is `high`.
         """
-        third = max(parts // 3, 1)
+        third = max(parts // 3, 1) if of_range else max(parts // 2, 1)
         if high - low <= parts:
             cuts = np.arange(low + 1, high, dtype=np.int64)
         else:
-            even = code_of(np.linspace(number_of(low), number_of(high), third + 1)[1:-1])
+            evenly = np.linspace(number_of(low), number_of(high), third + 1)[1:-1]
             codes = self._candidates(low, high, 4 * parts)
             upto = self.upto(np.concatenate([[low], codes, [high]]))
             measure = np.array([float(whole - upto[0]) for whole in upto[1:]])
@@ -267,6 +267,7 @@ class Decimals:
                 float(after - first) * 2 * third > measure[-1]
                 for first, after in zip(before, own, strict=True)
             ]
+            even = code_of(evenly if of_range else [])
             cuts = np.concatenate([even, round_, (round_ - 1)[np.array(much, bool)]])
         # Beside zero numbers are told from it from 10^-270 on.
         near = np.abs(cuts) < _TINY
