@@ -188,8 +188,8 @@ def read_cells(
         raise SchemaError(f"cannot read {place.name!r}: it is empty") from None
     except pd.errors.ParserWarning:
         raise SchemaError(
-            f"rows of {place.name!r} have more cells than there are names. If the table begins with "
-            "other lines, such as a title, say how many: [file] skip = 1 in the schema, or "
+            f"rows of {place.name!r} have more cells than there are names. If the table begins "
+            "with other lines, such as a title, say how many: [file] skip = 1 in the schema, or "
             "`noisewise schema draft --skip 1`. Cells that hold the separator must be in quotes"
         ) from None
     except (OSError, ValueError):  # texts of the parsers quote lines of the file
