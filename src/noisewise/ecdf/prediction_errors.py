@@ -19,7 +19,7 @@ import numpy as np
 from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
-from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.grid import Grid, as_numbers
 from noisewise.ecdf.group_sums import (
     ROUNDED,
     SUM_UNIT,
@@ -158,7 +158,7 @@ def private_confusion(
     """
     relation, source = Relation.of(relation), resolve(seed)
     listed = tuple(classes)
-    true, said = np.asarray(y), np.asarray(predicted)
+    true, said = checks.array("y", y), checks.array("predicted", predicted)
     if true.shape != said.shape or true.ndim != 1:
         raise ValueError(
             "y and predicted must have one class for each record, got shapes "
@@ -337,8 +337,8 @@ def private_regression_errors(
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"bounds must be a public range low < high of the target, got {bounds!r}")
     Grid(low, np.array([high]))  # refuses a range whose places doubles cannot tell apart
-    true, said = np.asarray(y, np.float64), np.asarray(predicted, np.float64)
-    if true.shape != said.shape or true.ndim != 1:
+    true, said = as_numbers(y, "y"), as_numbers(predicted, "predicted")
+    if true.shape != said.shape:
         raise ValueError(
             "y and predicted must have one number for each record, got shapes "
             f"{true.shape} and {said.shape}"

@@ -79,6 +79,19 @@ class Convolution:
         into, of_weight, _ = _BACKWARD(cotangent, x, weight, None, *self._fixed, [*mask, False])
         return into, of_weight
 
+    def turned(self, leaving: Sequence[int], entering: Sequence[int]) -> Convolution:
+        """The way back, from outputs of one size to inputs of another, with the same kernel."""
+        if self.transposed:
+            return replace(self, transposed=False, output_padding=())
+        missing = tuple(
+            size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
+            for size, n, s, p, d, k in zip(
+                entering, leaving, self.stride, self.padding, self.dilation, self.kernel,
+                strict=True,
+            )
+        )  # fmt: skip
+        return replace(self, transposed=True, output_padding=missing)
+
     @functools.cached_property
     def _fixed(self) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
         """All that the kernel is told besides, written down once: kernels are asked often."""
