@@ -474,6 +474,11 @@ class Tape:
         if finite is not None:  # else all records are
             self.nonfinite = ~finite if self.nonfinite is None else self.nonfinite | ~finite
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some group still waits, or weights were computed from parameters."""
+        return bool(self.pending or self.derived)
+
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""
         check_lost(self.derived.values())
