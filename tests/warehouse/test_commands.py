@@ -102,7 +102,6 @@ def test_the_positive_label_is_read_in_the_type_of_its_column(places):
         (["{places}/parts", "--query", "select y, 'high' as p from data"], "must hold numbers"),
         (["{places}/parts", "--query", "   "], "could not take this query"),
         (["duckdb:///{places}/scores.db", "--query", ""], "one SELECT"),
-        (["duckdb:///{places}/scores.db", "--query", "set threads = 1"], "could not take this query"),
     ],
 )
 def test_what_cannot_be_read_is_said(places, options, says):
