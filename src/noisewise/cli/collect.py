@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -163,6 +162,8 @@ def _axes(found: Any, curve: str, axes: Axes) -> None:
     if curve != "hosmer-lemeshow":
         found.plot(axes)
         return
+    import numpy as np
+
     frame = found.to_frame()
     middle = (frame["low"] + frame["high"]) / 2
     axes.bar(

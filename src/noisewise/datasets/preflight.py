@@ -336,8 +336,9 @@ def look_at_target(target: Any, classes: Iterable[Any] | None, span: Any = None)
         )
     elif min(share for share in shares if share) < 0.1:
         found.warnings.append(
-            "the classes are far from balanced: accuracy says little here; look at the AUC and "
-            "at the recall (noisewise evaluate)"
+            "the classes are far from balanced: accuracy says little here; look at "
+            + ("the AUC and the recall" if len(listed) == 2 else "how often each class is found")
+            + " (noisewise evaluate)"
         )
     return found
 

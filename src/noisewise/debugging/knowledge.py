@@ -91,6 +91,8 @@ class Knowledge:
         A batch is the sum of its records (separation).
     unbounded
         A record contributes more than it may, alone (contribution) or among others (separation).
+    weighted
+        What a record weighs follows what was released before (second-step).
     decided_by_data
         Whether a step is taken, or how long it is, depends on the data (decisions).
     growth
@@ -114,6 +116,7 @@ class Knowledge:
     divisors: Mapping[int, float] = field(default_factory=dict)
     additive: bool = False
     unbounded: bool = False
+    weighted: bool = False
     decided_by_data: bool = False
     growth: Vector | None = None
     noise: Measurement | None = None

@@ -142,8 +142,10 @@ def _replaced(bench: Bench, seen: list[str]) -> tuple[list[Finding], list[float]
         place = (7 * index) % _TOTAL
         swapped = (x.clone(), y.clone())
         swapped[0][place], swapped[1][place] = one[0], target[0]
+        # Less noise in every other pair: what a step may be off by is a share of its length.
+        sigma = SMALL_SIGMA if index % 2 and not bench.adam else SIGMA
         pair = [
-            Walk(bench, data, clip, SIGMA, batch_size, lr, 8400 + index, memory)
+            Walk(bench, data, clip, sigma, batch_size, lr, 8400 + index, memory)
             for data in ((x, y), swapped)
         ]
         before = 0.0

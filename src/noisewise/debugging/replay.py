@@ -145,6 +145,7 @@ def two_steps(bench: Bench) -> TestResult:
             return TestResult("second-step", title, "passed", summary)
         if reach == 1.0 and not bench.adam and _weighted(bench, data, there, both - first, lr):
             summary += ": each record counts at most as much as it may, by a weight of its own"
+            bench.known.weighted = True
             bench.notes.append("what a record weighs follows what was released before")
             return TestResult("second-step", title, "passed", summary)
         finding = finding or Finding(

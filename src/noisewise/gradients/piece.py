@@ -134,6 +134,8 @@ class Piece:
         self.records = next(t.shape[0] for t in tensors(x))
         self.path = Path(interception.known(), wiring.outside, learning=watched)
         self.watch = self._watch(private, before) if watched else None
+        if self.watch is not None:
+            self.path.made = self.watch.shadow.cell
         self.tape = Tape(
             wiring,
             self.records * views,

@@ -118,6 +118,10 @@ class Tape:
         self.anchors: list[Tensor] = []
         #: Whether the batch's own backward pass is under way.
         self.returning, self.open = False, True
+        #: How many derivatives the program itself is taking now, one within another.
+        self.slopes = 0
+        #: A layer that was used, of which no derivative can be differentiated again.
+        self.once = ""
         #: Whether float32 is known to be full in the whole backward pass.
         self.is_full = False
         #: Shown every use that arrives, if somebody compares runs.
@@ -290,11 +294,20 @@ class Tape:
                 "a gradient arrived after its batch was closed: call backward once, and before the "
                 "optimizer's step"
             )
+        if self.slopes and propagating(self.estimator) is not None:
+            raise RefusedError(
+                f"a derivative is computed inside the model, at {place()}, and bounds that are "
+                "propagated through the model do not hold for what uses its weights once more",
+                "Use noisewise.Clipped or noisewise.Factored, which measure every record.",
+            )
+        if self.slopes:
+            return  # on its way to an input: whoever asked gets no gradient of a parameter
         if not self.returning:
             raise RefusedError(
-                f"a gradient is computed inside the model or the loss, at {place()}: it would be "
-                "taken for the record's own",
-                "Differentiate outside of what is trained, or use finite differences.",
+                f"backward() is called inside the model or the loss, at {place()}: what it leaves "
+                "in .grad would be taken for the record's own gradient",
+                "For a derivative by an input, call torch.autograd.grad(output.sum(), x, "
+                "create_graph=True), which is followed.",
             )
         self.backward = True
         if self.observe is not None:

@@ -58,8 +58,9 @@ def storage_key(tensor: Tensor) -> int | None:
         raise RefusedError(
             f"a tensor within torch.func (vmap, grad, jvp) at {place()} has no memory of its own, "
             "so it cannot be told on which records it depends",
-            "Write it for the whole batch, record by record along the first axis, or use "
-            "torch.func on nothing that learns.",
+            "Write it for the whole batch, record by record along the first axis. For derivatives "
+            "by inputs call torch.autograd.grad(output.sum(), x, create_graph=True), or jvp, "
+            "jacobian and hessian of torch.autograd.functional with create_graph=True.",
         ) from None
     return key
 

@@ -90,7 +90,8 @@ class LinearContraction(PairContraction):
     def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
         """One matrix product."""
         left, right = cotangent.flatten(0, 1).t(), x.flatten(0, 1)
-        again = len(x) == self.shared  # a shape that comes again and again
+        # A shape that comes again and again, or one of few.
+        again = len(x) == self.shared or self.x.shape[1] == 1
         if total is not None and again and adds_whole(left, right):
             return total.addmm_(left, right)
         return left @ right
