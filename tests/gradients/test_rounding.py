@@ -494,7 +494,7 @@ def test_a_few_kernels_are_added_in_float32_and_all_others_in_float64(run):
 
 @pytest.mark.parametrize(("positions", "run"), [(1, RUN), (2, SHARED_RUN), (3000, RUN)])
 def test_a_use_keeps_to_the_run_of_its_kernels(positions, run):
-    """Shared kernels are charged with a shorter one; gradients by themselves are single products."""
+    """Shared kernels are charged with a shorter one; single gradients count as one product."""
     shared = kernel_records(positions, 1.0, torch.float32)
     assert {1: shared == RECORDS, 2: 1 < shared < RECORDS, 3000: shared == 1}[positions]
     most = run * (RECORDS if shared == 1 else shared)
