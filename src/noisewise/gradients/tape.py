@@ -129,6 +129,8 @@ class Tape:
         self.returning, self.open = False, True
         #: How many derivatives the program itself is taking now, one within another.
         self.slopes = 0
+        #: Whether it takes several in one pass.
+        self.batched = False
         #: A layer that was used, of which no derivative can be differentiated again.
         self.once = ""
         #: Whether float32 is known to be full in the whole backward pass.
@@ -318,6 +320,12 @@ class Tape:
                 f"a derivative is computed inside the model, at {place()}, and bounds that are "
                 "propagated through the model do not hold for what uses its weights once more",
                 "Use noisewise.Clipped or noisewise.Factored, which measure every record.",
+            )
+        if self.batched:
+            raise RefusedError(
+                f"several derivatives are computed in one pass (is_grads_batched, vectorize), at "
+                f"{place()}, through a layer that learns",
+                "Call torch.autograd.grad once for each of them, or leave vectorize=False.",
             )
         if self.slopes:
             return  # on its way to an input: whoever asked gets no gradient of a parameter

@@ -143,9 +143,14 @@ class Proof:
 
     def refusal(self, program: str = "") -> RefusedError:
         """Say why it is not trained; `program` is where it is defined."""
-        shown = self.reasons[:3]
-        more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
         findings = (*self.mixed, *self.escapes, *self.state, *self.sizes, *self.unknown)
+        # One mixture often reaches the loss and many gradients: told once here, and all in print.
+        told: dict[tuple[str, ...], str] = {}
+        for finding, reason in zip(findings, self.reasons, strict=True):
+            told.setdefault((finding.operation, finding.place), reason)
+        reasons = list(told.values())
+        shown = reasons[:3]
+        more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
         lines = [finding.place for finding in findings if is_line(finding.place)]
         return RefusedError(
             "it is not proven that the model and the loss keep records apart, so no sensitivity "
