@@ -226,9 +226,7 @@ def discrete_gaussian(
         raise ValueError("give exactly one of epsilon and rho")
     exact, back = integers(value)
     concentrated = (
-        checks.positive("rho", rho)
-        if epsilon is None
-        else _rho(checks.budget(epsilon), delta)
+        checks.positive("rho", rho) if epsilon is None else _rho(checks.budget(epsilon), delta)
     )
     scale = exact_scale(Fraction(bound.value) ** 2 / (2 * Fraction(concentrated)), "sigma2")
     scale = exact_scale(float(scale) * (1 + 1e-15))  # few digits: fast, never smaller
