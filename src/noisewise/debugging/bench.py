@@ -288,6 +288,7 @@ class Bench:
         steps: int = 1,
         options: Mapping[str, Any] | None = None,
         move: float = 1.0,
+        init: StateDict | None = None,
     ) -> Vector:
         """Return noise, one row per seed: updates with noise minus the update without.
 
@@ -300,7 +301,7 @@ class Bench:
             clip, sigma = clip / LOUD, sigma * LOUD
         deviation = clip * sigma / batch_size * self.dimension**0.5
         lr = self.rate(deviation, move)
-        keyword = {"clip": clip, "lr": lr, "steps": steps, "options": options}
+        keyword = {"clip": clip, "lr": lr, "steps": steps, "options": options, "init": init}
         silent: Vector | float = 0.0
         if not self.known.random:
             silent = self.update(data, sigma=0.0, **keyword)  # type: ignore[arg-type]

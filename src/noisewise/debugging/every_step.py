@@ -12,6 +12,7 @@ another law.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -19,8 +20,10 @@ from scipy import stats
 from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.first_steps import promised_at
+from noisewise.debugging.freshness import between_tensors
 from noisewise.debugging.knowledge import Memory
-from noisewise.debugging.statistics import LEVEL, Vector, kurtosis, normal_shape
+from noisewise.debugging.noise_structure import late_structure
+from noisewise.debugging.statistics import LEVEL, Vector, correlation, kurtosis, normal_shape
 from noisewise.debugging.walk import Walk
 
 __all__ = ["parts_of_late_steps", "suspicious_steps"]
@@ -124,6 +127,10 @@ def parts_of_late_steps(
                 ], p_values
     if not pooled or bench.known.noise is None or bench.known.noise.uneven:
         return [], p_values
+    for finding, p_value in _structure(bench, noisy, steps):
+        p_values.append(p_value)
+        if finding is not None:
+            return [finding], p_values
     values = np.concatenate(pooled)
     shape, tails = normal_shape(values)
     excess, peaked = kurtosis(values)
@@ -142,6 +149,52 @@ def parts_of_late_steps(
             p_value,
         )
     ], p_values
+
+
+def _structure(
+    bench: Bench, noisy: list[Walk], steps: list[int]
+) -> list[tuple[Finding | None, float]]:
+    """Compare tensors, places, seeds and steps of late noise with each other."""
+    measured = bench.known.noise
+    if measured is None:
+        return []
+    table = {(walk.seed, step): walk.fresh(step) for step in steps for walk in noisy}
+    # A tensor that is not trained at a step has no noise to compare.
+    table = {
+        place: row / max(float(np.sqrt(np.mean(row[measured.live] ** 2))), 1e-300)
+        for place, row in table.items()
+        if all(
+            np.any(row[part]) or name in measured.silent for name, part in bench.box.slices.items()
+        )
+    }
+    if len(table) < 2:
+        return []
+    rows = np.stack([*table.values()])
+    results = [*between_tensors(bench, rows), *late_structure(bench, measured, rows)]
+    finding = next((found for found, p in results if found is not None and p < LEVEL), None)
+    p_values = [p for _, p in results]
+    if finding is not None:
+        where = f"at late steps (up to {max(steps)}), {finding.sentence}"
+        finding = replace(finding, test="late-steps", sentence=where)
+        return [(finding, min(p_values))]
+    # What one seed draws at a step must be no other seed's noise, of that step or another.
+    first = {(walk.seed, step): walk.fresh(step) for step in (1, 2) for walk in noisy}
+    table |= {place: row for place, row in first.items() if np.any(row)}
+    pairs = [(a, b) for a in table for b in table if a < b and a[0] != b[0]]
+    found = [(*correlation(table[a], table[b]), a, b) for a, b in pairs]
+    best = max(found, key=lambda result: abs(result[0]))
+    p_value = min(1.0, len(pairs) * best[1])
+    if p_value < LEVEL and abs(best[0]) > 0.2:
+        finding = Finding(
+            "noise-same-for-every-seed",
+            "late-steps",
+            "randomness",
+            f"step {best[2][1]} of one seed has the noise of step {best[3][1]} of another "
+            f"(correlation {best[0]:.2f}): two runs can be subtracted from each other.",
+            {"correlation": best[0]},
+            p_value,
+        )
+    return [(None, p) for p in p_values] + [(finding, p_value)]
 
 
 def _standardised(rows: Vector) -> list[Vector]:

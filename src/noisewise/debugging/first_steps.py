@@ -15,7 +15,7 @@ from noisewise.debugging.bench import Bench
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.many_records import late_batches
-from noisewise.debugging.sampling_laws import Case, sizes_and_chances, whole_counts
+from noisewise.debugging.sampling_laws import Case, related, sizes_and_chances, whole_counts
 from noisewise.debugging.statistics import LEVEL, Vector, binomial, correlation, loud_places
 from noisewise.debugging.walk import Walk, loud_walk, silent_walk
 
@@ -182,6 +182,7 @@ def _judge_batches(bench: Bench, case: Case, counts: dict[int, Vector], steps: l
                 )
             )
             return
+    related(case, {step: table for step, table in counts.items() if step in steps}, "late-steps")
 
 
 def _repeated_noise(case: Case, rows: dict[int, Vector], *, guessed: bool) -> None:
@@ -199,3 +200,16 @@ def _repeated_noise(case: Case, rows: dict[int, Vector], *, guessed: bool) -> No
             if p_value < LEVEL and abs(value) > 0.2 + rest:
                 case.findings.append(repeats(step, later, value, p_value))
                 return
+    if guessed:
+        return
+    # A little of each step in a later one shows only where all of them are put together.
+    for lag in range(1, 5):
+        pairs = [(rows[step], rows[step + lag]) for step in steps if step + lag in steps]
+        if not pairs:
+            continue
+        here, there = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
+        value, p_value = correlation(here, there)
+        case.p_values.append(p_value)
+        if p_value < LEVEL and abs(value) > 0.08:
+            case.findings.append(repeats(1, 1 + lag, value, p_value))
+            return

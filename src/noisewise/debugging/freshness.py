@@ -14,7 +14,7 @@ from noisewise.debugging.recurrence import same_numbers
 from noisewise.debugging.statistics import LEVEL, Vector, correlation, variance_ratio
 from noisewise.debugging.trainer import TrainingFailedError
 
-__all__ = ["freshness", "invariance"]
+__all__ = ["between_tensors", "freshness", "invariance"]
 
 
 def freshness(bench: Bench) -> TestResult:
@@ -25,7 +25,10 @@ def freshness(bench: Bench) -> TestResult:
         return TestResult("freshness", title, "skipped", "there is no noise to look at (see noise)")
     findings: list[Finding] = []
     p_values: list[float] = []
-    for finding, p_value in [*_between_tensors(bench, measured), *_between_seeds(bench, measured)]:
+    for finding, p_value in [
+        *between_tensors(bench, measured.readings["base"].rows),
+        *_between_seeds(bench, measured),
+    ]:
         p_values.append(p_value)
         findings += [finding] if finding else []
     if not findings:
@@ -116,8 +119,8 @@ def invariance(bench: Bench) -> TestResult:
     )
 
 
-def _between_tensors(bench: Bench, measured: Measurement) -> list[tuple[Finding | None, float]]:
-    rows = measured.readings["base"].rows
+def between_tensors(bench: Bench, rows: Vector) -> list[tuple[Finding | None, float]]:
+    """Compare the noise of tensors, and of neighbouring coordinates, one row per run or step."""
     parts = list(bench.box.slices.items())
     pairs = [(a, b) for i, a in enumerate(parts) for b in parts[i + 1 :]]
     pairs.sort(
@@ -210,9 +213,12 @@ def _between_seeds(bench: Bench, measured: Measurement) -> list[tuple[Finding | 
 
 
 def _wrapped(bench: Bench) -> list[Vector]:
-    """Return noise of seeds that are zero if a seed has 8, 10 or 16 bits, or three digits."""
+    """Return noise of seeds that are zero if a seed has 8 to 24 bits, or three digits.
+
+    The last is the one before it where a seed is kept in single precision.
+    """
     rows = []
-    for seed in (256, 1024, 10_000, 65_536):
+    for seed in (256, 1024, 10_000, 65_536, 2**20, 2**24, 2**24 + 1):
         try:
             rows.append(
                 bench.noise(

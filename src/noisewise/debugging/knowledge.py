@@ -77,6 +77,8 @@ class Knowledge:
         Different seeds give the same noise.
     random
         Gradients are random even without noise (dropout, augmentation).
+    along_one
+        Each seed draws a direction, and every update lies along it, records and noise alike.
     incomplete
         At batch size = dataset size the sampler leaves records out or takes them twice.
     clip
@@ -91,6 +93,8 @@ class Knowledge:
         A batch is the sum of its records (separation).
     unbounded
         A record contributes more than it may, alone (contribution) or among others (separation).
+    weighted
+        What a record weighs follows what was released before (second-step).
     decided_by_data
         Whether a step is taken, or how long it is, depends on the data (decisions).
     growth
@@ -107,6 +111,7 @@ class Knowledge:
     deterministic: bool = True
     same_noise: bool = False
     random: bool = False
+    along_one: bool = False
     incomplete: bool = False
     clip: float = 0.0
     mute: bool = False
@@ -114,6 +119,7 @@ class Knowledge:
     divisors: Mapping[int, float] = field(default_factory=dict)
     additive: bool = False
     unbounded: bool = False
+    weighted: bool = False
     decided_by_data: bool = False
     growth: Vector | None = None
     noise: Measurement | None = None

@@ -26,6 +26,7 @@ from noisewise.debugging.every_step import parts_of_late_steps, suspicious_steps
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.first_steps import error_of, promised_at, repeats, trace
 from noisewise.debugging.knowledge import Memory
+from noisewise.debugging.late_sums import late_sums
 from noisewise.debugging.recurrence import stretches
 from noisewise.debugging.sampling_laws import Case
 from noisewise.debugging.statistics import LEVEL, Vector, correlation, loud_places
@@ -97,6 +98,8 @@ def late_steps(bench: Bench) -> TestResult:
             case.findings += [finding] if finding else []
     if not case.findings:
         trace(bench, case, memory)
+    if not case.findings and looks and not bench.known.unbounded:
+        late_sums(bench, case, memory, [look.step for look in looks])
     if any(f.evidence.get("correlation", 0.0) < 0 for f in case.findings):
         step = _pulled_back(bench, memory)
         if step:

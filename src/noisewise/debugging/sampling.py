@@ -14,8 +14,15 @@ from scipy import stats
 from noisewise.debugging.bench import LOUD, SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.many_records import expected_share, large_dataset
+from noisewise.debugging.noise_readings import measure
 from noisewise.debugging.replacement import batches_by_replacement
-from noisewise.debugging.sampling_laws import Case, multiplicity, sizes_and_chances, whole_counts
+from noisewise.debugging.sampling_laws import (
+    Case,
+    multiplicity,
+    related,
+    sizes_and_chances,
+    whole_counts,
+)
 from noisewise.debugging.statistics import LEVEL, Vector, binomial
 from noisewise.debugging.trainer import Data, TrainingFailedError
 
@@ -25,6 +32,8 @@ __all__ = ["batches"]
 _ROUNDED_RUNS = 20
 #: What a batch may differ from the sum of its records.
 _REST = 0.03
+#: Length of noise over C that is next to nothing.
+_QUIET = 0.02
 _TITLE = "batches are drawn as the accountant believes"
 
 
@@ -84,6 +93,9 @@ def batches(bench: Bench) -> TestResult:
         _empties(case, bench, clip)
         _shared_seed(case, bench, data, rows, batch_size, counts)
         _dataset_size(case, bench, clip, unit * batch_size)
+        if bench.sampling == "poisson":
+            related(case, {1: counts}, "sampling")
+        _more_than_all(case, bench)
         if bench.sampling == "poisson" and not case.findings:
             _rounded_rate(case, bench)
         if bench.sampling == "poisson" and not case.findings and bench.effort.sizes_runs:
@@ -98,10 +110,17 @@ def _cut_off(case: Case, bench: Bench, data: Data, rows: Vector, rate: float) ->
     """Of so many batches some are far above the expected size, unless there is no room for them."""
     batch_size, total = 4, len(data[0])
     chance = min(batch_size / total, rate * batch_size / 5)
-    solved, gaps = _memberships(bench, data, rows, batch_size, bench.effort.sizes_runs, 2400)
+    # The noise is on and hardly there: code may draw in another way without any.
+    sigma = 0.0 if bench.adam else _QUIET / bench.dimension**0.5
+    runs = bench.effort.sizes_runs
+    solved, gaps = _memberships(bench, data, rows, batch_size, runs, 2400, sigma)
     if len(solved) == 0 or float(np.median(gaps)) > _REST:
         return
-    sizes = whole_counts(solved)[0].sum(1)
+    table = whole_counts(solved)[0]
+    related(case, {1: table}, "sampling")
+    _pairs(case, table)
+    sizes = table.sum(1)
+    _every_size(case, sizes, total, min(batch_size / total, float(table.mean())))
     for limit in range(batch_size, total):
         expected = float(stats.binom.sf(limit, total, chance))
         if len(sizes) * expected < 15:
@@ -124,6 +143,115 @@ def _cut_off(case: Case, bench: Bench, data: Data, rows: Vector, rate: float) ->
                 )
             )
             return
+
+
+def _every_size(case: Case, sizes: Vector, total: int, rate: float) -> None:
+    """Each size of a batch is as frequent as the binomial law says: none is left out or padded."""
+    if case.findings:
+        return
+    found = []
+    for size in range(total + 1):
+        chance = float(stats.binom.pmf(size, total, rate))
+        count = int((sizes == size).sum())
+        found.append((binomial(count, len(sizes), chance), size, count, chance * len(sizes)))
+    least, size, count, expected = min(found)
+    # An error in the rate, which is estimated, moves chances by less than this.
+    p_value = min(1.0, len(found) * least) if abs(count - expected) > 0.4 * expected else 1.0
+    case.test(
+        p_value,
+        lambda: Finding(
+            "batch-sizes-rounded",
+            "sampling",
+            "sampling",
+            f"{count} of {len(sizes)} batches had exactly {size} records, {expected:.0f} expected: "
+            "batches are padded, cut or drawn again to sizes that suit, so whether a record is "
+            "used depends on the others.",
+            {"size": size, "count": count},
+            p_value,
+        ),
+    )
+
+
+def _pairs(case: Case, table: Vector) -> None:
+    """Any two records are together in a batch as often as chance has it, whatever relates them."""
+    drawn = np.minimum(table, 1.0)
+    together = drawn.T @ drawn
+    np.fill_diagonal(together, 0.0)
+    first, second = np.unravel_index(int(np.argmax(together)), together.shape)
+    most, rates = int(together[first, second]), drawn.mean(0)
+    total = len(rates)
+    chance = float(rates[first] * rates[second])
+    unlucky = float(stats.binom.sf(most - 1, len(drawn), chance))
+    p_value = min(1.0, total * (total - 1) / 2 * unlucky)
+    if case.findings:
+        return
+    case.test(
+        p_value,
+        lambda: Finding(
+            "membership-related",
+            "sampling",
+            "sampling",
+            f"records {first} and {second} were in {most} of {len(drawn)} batches together, "
+            f"{len(drawn) * chance:.0f} expected: records are drawn together.",
+            {"together": most},
+            p_value,
+        ),
+    )
+
+
+def _more_than_all(case: Case, bench: Bench) -> None:
+    """Where a batch may hold more records than there are, a record is in it once at most.
+
+    Whether the divisor is the batch size or the number of records, noise has the same one.
+    """
+    if "noise_multiplier" not in bench.box.accepted or bench.adam or case.findings:
+        return
+    total, batch_size, clip = 4, 11, bench.usable_clip
+    data = bench.records.draw(total, seed=5)
+    whole = bench.contributions(data, clip).sum(0)
+    deviation = clip * SIGMA / batch_size * bench.dimension**0.5
+    settings = {"clip": clip, "batch_size": batch_size, "lr": bench.rate(deviation)}
+    runs = max(4, -(-1_500 // bench.dimension))
+    try:
+        silent = [bench.update(data, seed=seed, **settings) for seed in (1, 2, 3)]  # type: ignore[arg-type]
+        noisy = bench.updates(data, range(runs), sigma=SIGMA, **settings)
+    except TrainingFailedError:
+        # More than all records is our wish alone.
+        return
+    length = float(np.linalg.norm(whole))
+    shares = [float(row @ whole) / length**2 for row in silent]
+    rests = [float(np.linalg.norm(row - s * whole)) for row, s in zip(silent, shares, strict=True)]
+    if length == 0 or not np.isfinite(shares).all() or len(noisy) < 2:
+        return
+    share = max(abs(value) for value in shares)
+    measured = measure(bench)
+    usual, known = measured.readings["base"], bench.known.divisors.get(4)
+    if share == 0 or known is None or usual.factor == 0 or measured.uneven:
+        return
+    if max(rests) > 0.05 * share * length:
+        # Some records count twice, or not at all: of those that count most a bound is known.
+        rows = bench.contributions(data, clip)
+        solved = np.linalg.lstsq(rows.T, np.stack(silent).T, rcond=None)[0]
+        share = float(np.max(np.abs(solved)))
+    rows = noisy - noisy.mean(0)
+    count = (len(rows) - 1) * int(measured.live.sum())
+    noise = float(np.sum(rows**2)) / count
+    expected = (usual.factor * clip * SIGMA / 4 * share / known) ** 2
+    ratio = noise / expected
+    p_value = float(stats.f.cdf(ratio, count, usual.count))
+    case.test(
+        p_value if ratio < 0.8 else max(p_value, LEVEL),
+        lambda: Finding(
+            "noise-depends-on-dataset-size",
+            "sampling",
+            "noise",
+            f"with {total} records at batch size {batch_size} the noise is {ratio**0.5:.2f} times "
+            "what it should be for what a record weighs: records are repeated until a batch is "
+            "full, or sum and noise have divisors of their own.",
+            {"ratio": ratio**0.5},
+            p_value,
+        ),
+    )
 
 
 def _rounded_rate(case: Case, bench: Bench) -> None:
@@ -169,13 +297,19 @@ def _result(case: Case) -> TestResult:
 
 
 def _memberships(
-    bench: Bench, data: Data, rows: Vector, batch_size: int, runs: int, first_seed: int = 200
+    bench: Bench,
+    data: Data,
+    rows: Vector,
+    batch_size: int,
+    runs: int,
+    first_seed: int = 200,
+    sigma: float = 0.0,
 ) -> tuple[Vector, Vector]:
     """Return multiplicities over the divisor, one row per seed, and the relative rests."""
     clip = bench.usable_clip
     lr = bench.rate(float(np.median(np.linalg.norm(rows, axis=1))) / batch_size**0.5)
     seeds = range(first_seed, first_seed + runs)
-    updates = bench.updates(data, seeds, clip=clip, lr=lr, batch_size=batch_size)
+    updates = bench.updates(data, seeds, clip=clip, lr=lr, batch_size=batch_size, sigma=sigma)
     solved = np.linalg.lstsq(rows.T, updates.T, rcond=None)[0].T
     rests = np.linalg.norm(updates - solved @ rows, axis=1)
     sizes = np.linalg.norm(updates, axis=1)
@@ -334,10 +468,13 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
         bench.update(data, clip=clip, lr=lr, batch_size=1, seed=300 + seed, sigma=SIGMA)
         for seed in empty[:4]
     ]
+    measured = bench.known.noise
+    if measured is not None and measured.absent:
+        return
+    if measured is not None and not measured.uneven and any(np.any(row) for row in noisy):
+        _noise_of_empties(case, bench, np.stack(noisy))
+        return
     if all(np.linalg.norm(row) < 1e-5 * clip for row in noisy):
-        measured = bench.known.noise
-        if measured is not None and measured.absent:
-            return
         case.findings.append(
             Finding(
                 "empty-batch-without-noise",
@@ -347,6 +484,29 @@ def _empties(case: Case, bench: Bench, clip: float) -> None:
                 "nobody was drawn.",
             )
         )
+
+
+def _noise_of_empties(case: Case, bench: Bench, rows: Vector) -> None:
+    """A step on nobody has the noise of every other step."""
+    measured = measure(bench)
+    one, count = measured.readings["one record"], rows.shape[0] * int(measured.live.sum())
+    expected = (one.factor * bench.usable_clip * SIGMA) ** 2 * count
+    if expected == 0 or count < 60:
+        return
+    ratio = float(np.sum(rows**2)) / expected
+    p_value = float(stats.f.cdf(ratio, count, one.count))
+    case.test(
+        p_value if ratio < 0.7 else max(p_value, LEVEL),
+        lambda: Finding(
+            "empty-batch-without-noise",
+            "sampling",
+            "noise",
+            f"a step whose batch is empty has {ratio**0.5:.2g} times the noise of others: its "
+            "length tells that nobody was drawn.",
+            {"ratio": ratio**0.5},
+            p_value,
+        ),
+    )
 
 
 def _shared_seed(

@@ -6,7 +6,7 @@ of each run (row). Under Poisson sampling its entries are independent coins of p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,10 @@ from scipy import stats
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.statistics import LEVEL, Vector, binomial, goodness_of_fit
 
-__all__ = ["Case", "multiplicity", "sizes_and_chances", "whole_counts"]
+__all__ = ["Case", "multiplicity", "related", "sizes_and_chances", "whole_counts"]
+
+#: Correlations of membership below this are not worth an accusation.
+_RELATED = 0.25
 
 
 @dataclass
@@ -48,6 +51,68 @@ def whole_counts(solved: Vector) -> tuple[Vector, float]:
         counts[index] = np.round(row / unit)
         units.append(unit)
     return counts, float(np.median(units)) if units else 1.0
+
+
+def related(case: Case, tables: Mapping[int, Vector], test: str) -> None:
+    """Whether one record's place in a batch tells anything of another's, by distance.
+
+    `tables` has who was drawn by step: one row for each of neighbouring seeds. Distances are those
+    in the list of records (around its end), in steps and in seeds. Records are drawn together or
+    in turns, batches come again moved on by a few records, or with the next seed.
+    """
+    steps = sorted(tables)
+    first = tables[steps[0]]
+    seeds, total = first.shape
+    rate = float(np.mean([table.mean() for table in tables.values()]))
+    spread = rate * (1 - rate)
+    if spread < 0.02:
+        return
+    drawn = {step: np.minimum(table, 1.0) - rate for step, table in tables.items()}
+    waves = {step: np.fft.fft(table, axis=1) for step, table in drawn.items()}
+    best, where, count, tests = 0.0, (0, 0, 0), 0.0, 0
+    for apart in range(max(steps) - min(steps) + 1):
+        pairs = [(step, step + apart) for step in steps if step + apart in drawn]
+        for other in range(-seeds + 1 if apart else 0, seeds):
+            here = slice(max(0, -other), seeds - max(0, other))
+            there = slice(max(0, other), seeds + min(0, other))
+            products = sum((np.conj(waves[a][here]) * waves[b][there]).sum(0) for a, b in pairs)
+            if not pairs:
+                continue
+            sums = np.real(np.fft.ifft(products))
+            trials = len(pairs) * (seeds - abs(other)) * total
+            # The sums at a distance and its opposite are one where nothing else is apart.
+            for shift in range(total):
+                if apart == other == 0 and not 0 < shift <= total // 2:
+                    continue
+                tests += 1
+                value = float(sums[shift]) / trials / spread
+                score = abs(value) * trials**0.5
+                if score > best and abs(value) > _RELATED:
+                    best, where, count = score, (shift, apart, other), value
+    # Products of coins have heavier tails than the normal law: a seventh of the score is left out.
+    p_value = min(1.0, 2 * tests * float(stats.norm.sf(best / 1.15)))
+
+    def accuse() -> Finding:
+        shift, apart, other = where
+        far = [
+            f"{number} {what} apart"
+            for number, what in ((shift, "records"), (apart, "steps"), (abs(other), "seeds"))
+            if number
+        ]
+        return Finding(
+            "membership-related",
+            test,
+            "sampling",
+            f"who is in a batch tells who else is, {', '.join(far) or 'in the same place'} "
+            f"(correlation {count:.2f}): records must be drawn independently of each other, of "
+            "other steps and of other seeds.",
+            {"correlation": count, "records": shift, "steps": apart, "seeds": other},
+            p_value,
+        )
+
+    # What has been named already is not named again.
+    if not case.findings:
+        case.test(p_value, accuse)
 
 
 def multiplicity(case: Case, counts: Vector) -> None:

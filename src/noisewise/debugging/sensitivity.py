@@ -9,12 +9,15 @@ global and per-layer clipping alike, because contributions are measured, not ass
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from noisewise.debugging.bench import SIGMA, Bench
@@ -23,7 +26,7 @@ from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Canary
 from noisewise.debugging.noise import whitened
 from noisewise.debugging.noise_readings import SCALE, measure
-from noisewise.debugging.statistics import Vector
+from noisewise.debugging.statistics import LEVEL, Vector
 from noisewise.debugging.trainer import Data, StateDict, TrainingFailedError
 
 __all__ = ["additivity", "broken_records", "canaries", "choose_clip", "contribution"]
@@ -34,6 +37,11 @@ _SIZES = (2, 4, 7, 16)
 #: Differences between a batch and its records that rounding to few digits may leave, and that
 #: nothing explains where the order of the records does not matter.
 _COARSE, _FINE = 5e-3, 5e-4
+#: After how many steps what is returned is looked at again.
+_LATER = 7
+#: How much further than four seeds two datasets are apart before a value counts as bare, and by
+#: which share of it at least. With noise as large as what a record does: p < 1e-6.
+_BARE, _DIGITS = 30.0, 1e-4
 
 
 def choose_clip(bench: Bench) -> float:
@@ -92,12 +100,22 @@ def canaries(bench: Bench) -> None:
 
 
 def _canaries_of_all_kinds(bench: Bench) -> None:
-    """Measure a record of each class, and some without negative numbers, each with its seed.
+    """Measure a record of each class, and some of odd inputs and targets, each with its seed.
 
     A class, a kind of input or one draw in some may be treated in a way of its own.
     """
     records = bench.records
     x, y = records.draw(16, seed=61)
+    flat = x.reshape(16, -1)
+    if x.is_floating_point():
+        # One number alone, and all of them alike.
+        flat[1, 1:], flat[5] = 0.0, 1.0
+    else:
+        # The first token only (padding?), and the last one only.
+        flat[1], flat[5] = 0, records.vocabulary - 1
+    x = flat.reshape(x.shape)
+    if not (records.hard_labels or records.probabilities or records.binary):
+        y[2:16:6] *= 1e3
     if records.hard_labels:
         y = (torch.arange(16).reshape(-1, *[1] * (y.ndim - 1)) % max(2, records.outputs)).expand_as(
             y
@@ -506,9 +524,36 @@ def broken_records(bench: Bench) -> TestResult:
                 )
             )
             break
+    if not findings:
+        findings += _noise_without_records(bench, spoiled[0], clip)
     status = "failed" if findings else "passed"
     summary = findings[0].sentence if findings else "the other records count as before"
     return TestResult("broken-records", title, status, summary, (), tuple(findings))
+
+
+def _noise_without_records(
+    bench: Bench, spoiled: tuple[str, Tensor, Tensor], clip: float
+) -> list[Finding]:
+    """A batch of nothing but broken records is a step with noise only, and with all of it."""
+    measured = bench.known.noise
+    if measured is None or measured.absent or bench.adam or bench.dimension < 60:
+        return []
+    label, x, y = spoiled
+    every = torch.zeros(len(x), dtype=torch.long)
+    usual = measured.readings["base"]
+    lr = bench.rate(clip * SIGMA / len(x) * bench.dimension**0.5)
+    try:
+        update = bench.update((x[every], y[every]), clip=clip, lr=lr, sigma=SIGMA, seed=96)
+    except TrainingFailedError as error:
+        return [_broken("stops training where there is no other", f"{label}: {error}")]
+    if not np.isfinite(update).all():
+        return [_broken("makes the weights non-finite where there is no other", label)]
+    places = int(measured.live.sum())
+    ratio = float(np.sum(update**2)) / places / (usual.factor * clip * SIGMA / len(x)) ** 2
+    p_value = float(stats.f.cdf(ratio, places, usual.count))
+    if p_value >= LEVEL or ratio > 0.5 or measured.uneven:
+        return []
+    return [_broken("leaves a step without its noise where there is no other", label)]
 
 
 def _second_step(bench: Bench, data: Data, clip: float) -> float:
@@ -538,24 +583,26 @@ def _buffers(bench: Bench) -> list[Finding]:
     """Buffers (running statistics) that follow the data leave the model without noise."""
     if not [name for name in bench.init if name not in set(bench.box.names)]:
         return []
-    results = [
-        bench.box.run(
-            init=bench.init,
-            data=bench.records.draw(4, seed=seed),
-            clip=bench.clip,
-            noise_multiplier=SIGMA,
-            batch_size=4,
-            seed=3,
-            steps=1,
-            lr=bench.rate(bench.clip, 1e-3),
-        ).buffers
-        for seed in (41, 42)
-    ]
-    moved = [
-        name
-        for name, value in results[0].items()
-        if name in results[1] and not torch.equal(value, results[1][name])
-    ]
+    moved: list[str] = []
+    for steps in _looks(bench):
+        results = [
+            bench.box.run(
+                init=bench.init,
+                data=bench.records.draw(4, seed=seed),
+                clip=bench.clip,
+                noise_multiplier=SIGMA,
+                batch_size=4,
+                seed=3,
+                steps=steps,
+                lr=bench.rate(bench.clip, 1e-3),
+            ).buffers
+            for seed in (41, 42)
+        ]
+        moved += [
+            name
+            for name, value in results[0].items()
+            if name in results[1] and not torch.equal(value, results[1][name])
+        ]
     if not moved:
         return []
     return [
@@ -565,52 +612,81 @@ def _buffers(bench: Bench) -> list[Finding]:
             "model",
             f"the buffer {moved[0]} depends on the records and leaves training without noise "
             "(running statistics of batch norm?).",
-            {"buffers": moved},
+            {"buffers": list(dict.fromkeys(moved))},
         )
     ]
+
+
+def _looks(bench: Bench) -> tuple[int, ...]:
+    """Return after how many steps to look at what is returned: some of it is made later."""
+    return (1, _LATER) if "steps" in bench.box.accepted else (1,)
 
 
 def _beside(bench: Bench) -> list[Finding]:
     """What is returned beside the model is released too, and a loss or a count needs noise.
 
     The learning rate is next to nothing, so that weights and all that follows from them stay what
-    they were. What then differs between datasets and not between seeds is a function of the
-    records alone. All records are in the batch, or the draw would look like noise; for the number
-    of records a fifth is there, and what the draw changes is left out by another seed.
+    they were. What then differs between datasets, and by much less between seeds, is a function of
+    the records with next to no noise. All records are in the batch, or the draw would look like
+    noise; for the number of records a fifth is there, and what the draw changes is left out.
     """
     wanted = {"lr", "noise_multiplier"}
-    if not bench.box.returns_more or not wanted <= bench.box.accepted:
+    if not wanted <= bench.box.accepted:
         return []
 
-    def returned(records: int, seed: int, count: int = 4) -> Mapping[str, Tensor]:
+    # Some of these records are clipped and some are not, one is far from the others or broken.
+    clip = bench.clip if bench.adam else bench.norm
+    x, y = bench.records.draw(5, seed=41)
+    kinds = [(x[:4], y[:4]), bench.records.draw(4, seed=42), (x, y)]
+    if x.is_floating_point():
+        kinds.append((torch.cat([12 * x[:1], x[1:4]]), y[:4]))
+        kinds.append((torch.cat([torch.full_like(x[:1], math.nan), x[1:4]]), y[:4]))
+
+    def returned(data: Data, seed: int, steps: int) -> Mapping[str, Tensor]:
         return bench.box.run(
             init=bench.init,
-            data=bench.records.draw(count, seed=records),
-            clip=bench.clip,
+            data=data,
+            clip=clip,
             noise_multiplier=SIGMA,
             batch_size=4,
             seed=seed,
-            steps=1,
+            steps=steps,
             lr=bench.rate(bench.clip, 1e-9),
         ).beside
 
-    try:
-        first, others, again = returned(41, 3), returned(42, 3), returned(41, 4)
-        more, once_more = returned(41, 3, 5), returned(41, 4, 5)
-    except TrainingFailedError:
-        # A learning rate this small is our wish alone.
-        return []
-
-    def alike(name: str, here: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> bool:
-        if name not in here or name not in there or here[name].shape != there[name].shape:
+    def bare(here: list[Tensor], there: list[Tensor]) -> bool:
+        """Whether two datasets differ by far more than any two seeds do."""
+        shapes = {value.shape for value in (*here, *there)}
+        if len(shapes) > 1 or not all(bool(value.isfinite().all()) for value in (*here, *there)):
             return False
-        return torch.allclose(here[name], there[name], rtol=1e-4, atol=0)
+        one, other = torch.stack(here), torch.stack(there)
+        apart = (one.mean(0) - other.mean(0)).abs()
+        spread = torch.maximum(one.amax(0) - one.amin(0), other.amax(0) - other.amin(0))
+        least = _DIGITS * torch.maximum(one.abs().amax(0), other.abs().amax(0))
+        return bool((apart > torch.maximum(_BARE * spread, least)).any())
 
-    def follows(name: str) -> bool:
-        sized = alike(name, more, once_more) and not alike(name, first, more)
-        return alike(name, first, again) and (sized or not alike(name, first, others))
-
-    raw = [name for name, value in first.items() if bool(value.isfinite().all()) and follows(name)]
+    raw: list[str] = []
+    seeds = (3, 4, 5, 6)
+    with suppress(TrainingFailedError):
+        returned(kinds[0], 3, _looks(bench)[-1])
+    for steps in _looks(bench) if bench.box.returns_more else ():
+        first: list[Mapping[str, Tensor]] = []
+        for data in kinds:
+            try:
+                found = [returned(data, seed, steps) for seed in seeds]
+            except TrainingFailedError:
+                # A learning rate this small, or such a record, is our wish alone.
+                continue
+            if first:
+                told = _tells_the_noise(seeds, first, found)
+                if told:
+                    return [told]
+            first = first or found
+            for name in set.intersection(*(set(values) for values in (*first, *found))):
+                if bare([values[name] for values in first], [values[name] for values in found]):
+                    raw.append(name)
+        if raw:
+            break
     if not raw:
         return []
     return [
@@ -619,10 +695,47 @@ def _beside(bench: Bench) -> list[Finding]:
             "contribution",
             "training",
             f"{raw[0]} is returned beside the weights, depends on the records or on their number, "
-            "and has no noise: it is released like the weights, and no accountant knows of it.",
-            {"names": raw},
+            "and has next to no noise: it is released like the weights, and no accountant knows of "
+            "it.",
+            {"names": sorted(set(raw))},
         )
     ]
+
+
+def _tells_the_noise(
+    seeds: Sequence[int], first: list[Mapping[str, Tensor]], others: list[Mapping[str, Tensor]]
+) -> Finding | None:
+    """What follows the seed and no record may be a state of the generator: noise from it is known.
+
+    Such a state is many whole numbers, of 32 bits or more or a long row of bytes; a key is two or
+    more. The seed itself is as good.
+    """
+    for name in sorted(set.intersection(*(set(found) for found in (*first, *others)))):
+        here, there = ([found[name] for found in runs] for runs in (first, others))
+        if len({value.shape for value in (*here, *there)}) > 1 or here[0].numel() == 0:
+            continue
+        alike = all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
+        apart = not any(torch.equal(one, other) for one, other in itertools.combinations(here, 2))
+        if not (alike and apart and all(bool((v == v.round()).all()) for v in here)):
+            continue
+        numbers = here[0]
+        words = numbers.numel() > 1 and float(numbers.abs().max()) >= 2**24
+        row = numbers.numel() >= 256 and len(set(numbers.tolist())) < numbers.numel()
+        itself = all(
+            value.numel() == 1 and int(value) == seed
+            for value, seed in zip(here, seeds, strict=True)
+        )
+        if words or row or itself:
+            return Finding(
+                "noise-can-be-drawn-again",
+                "contribution",
+                "randomness",
+                f"{name} is returned beside the weights, follows the seed and no record, and looks "
+                "like a seed or the state of a generator: whoever has it draws the same noise "
+                "again and subtracts it.",
+                {"name": name},
+            )
+    return None
 
 
 def _gradient(bench: Bench, state: StateDict, x: Tensor, y: Tensor) -> Vector:

@@ -29,6 +29,7 @@ __all__ = [
     "kurtosis",
     "loud_places",
     "normal_shape",
+    "skewness",
     "slope_test",
     "variance_ratio",
 ]
@@ -90,6 +91,13 @@ def kurtosis(values: Vector) -> tuple[float, float]:
         return 0.0, 1.0
     excess = float(stats.kurtosis(values))
     return excess, float(stats.kurtosistest(values).pvalue)
+
+
+def skewness(values: Vector) -> tuple[float, float]:
+    """Return the skewness and its p-value under a normal law (D'Agostino, 1970)."""
+    if values.size < 1_000:
+        return 0.0, 1.0
+    return float(stats.skew(values)), float(stats.skewtest(values).pvalue)
 
 
 def binomial(successes: int, trials: int, probability: float) -> float:

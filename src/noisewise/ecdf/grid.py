@@ -33,22 +33,23 @@ MOST_BINS = 1 << 26
 
 def as_records(x: Any, name: str = "x") -> FloatArray:
     """Return records as a flat float array, or raise if one of them is not a number."""
-    if hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()
-    records = np.asarray(x)
-    if records.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers, got dtype {records.dtype}")
-    if records.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {records.shape}")
-    numbers = records.astype(np.float64)
-    # What lies under a mask is no record, and would be counted.
-    if np.isnan(numbers).any() or np.any(np.ma.getmask(x)):
+    numbers = as_numbers(x, name)
+    if np.isnan(numbers).any():
         raise ValueError(
-            f"{name} holds NaN or masked values, which have no place in an order. Leave such "
-            "records out or put a public constant there, by a rule that looks at one record at a "
-            "time."
+            f"{name} holds NaN, which has no place in an order. Leave such records out or put a "
+            "public constant there, by a rule that looks at one record at a time."
         )
     return numbers
+
+
+def as_numbers(x: Any, name: str) -> FloatArray:
+    """Return numbers and NaN as a flat float array; of anything else no entry is shown."""
+    found = checks.array(name, x)
+    if found.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {found.dtype}")
+    if found.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {found.shape}")
+    return found.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,15 +4,18 @@ from noisewise.debugging.mutants import (
     frozen as frozen,
     frozen_again as frozen_again,
     frozen_eighth as frozen_eighth,
+    frozen_eleventh as frozen_eleventh,
     frozen_ninth as frozen_ninth,
     frozen_seventh as frozen_seventh,
     frozen_tenth as frozen_tenth,
     frozen_thrice as frozen_thrice,
     habits as habits,
     known as known,
+    odd_eleventh as odd_eleventh,
     odd_tenth as odd_tenth,
     private_ninth as private_ninth,
     reported as reported,
+    whole_eleventh as whole_eleventh,
 )
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants

@@ -65,6 +65,11 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 
 
+def normalising() -> nn.Sequential:
+    """Return a network with batch norm, whose statistics are buffers."""
+    return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+
+
 class Tied(nn.Module):
     """An autoencoder whose decoder is its encoder, transposed."""
 
@@ -247,6 +252,7 @@ _EXAMPLES: dict[str, Case] = {
     "linear": Case(linear, functional.cross_entropy, (_ROWS, _CLASSES)),
     "twin": Case(twin, functional.cross_entropy, (_ROWS, _CLASSES)),
     "layer norm": Case(normed, functional.cross_entropy, (_ROWS, _CLASSES)),
+    "batch norm": Case(normalising, functional.cross_entropy, (_ROWS, _CLASSES)),
     "dropout": Case(dropping, functional.cross_entropy, (_ROWS, _CLASSES)),
     "autoencoder": Case(Tied, functional.mse_loss, (_ROWS, _ROWS)),
     "tagger": Case(TokenTagger, functional.cross_entropy, (torch.zeros(2, 5, 6), _CLASSES)),
