@@ -12,8 +12,9 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["choice", "finite", "fraction", "integer", "positive", "probability"]
+__all__ = ["array", "choice", "finite", "fraction", "integer", "positive", "probability"]
 
 
 def _number(name: str, value: Any) -> float:
@@ -74,6 +75,24 @@ def integer(name: str, value: Any, *, minimum: int = 0, maximum: int | None = No
         upper = "" if maximum is None else f" and <= {maximum}"
         raise ValueError(f"{name} must be a whole number >= {minimum}{upper}, got {value!r}")
     return whole
+
+
+def array(name: str, value: Any) -> NDArray[Any]:
+    """Return an array, a tensor or a sequence as a plain array; entries with a mask are refused.
+
+    Arithmetic leaves out what lies under a mask, and conversions bring it back to light, so it
+    would be counted here and spared by the noise there.
+    """
+    if hasattr(value, "detach"):  # a tensor, without importing torch here
+        kept = value.detach().cpu()
+        value = (kept.double() if kept.is_floating_point() else kept).numpy()
+    if np.any(np.ma.getmask(value)):
+        raise ValueError(
+            f"{name} holds masked entries, which are no numbers to be counted or published. Leave "
+            "such records out or put a public constant there, by a rule that looks at one record "
+            "at a time."
+        )
+    return np.asarray(value)
 
 
 def choice(name: str, value: Any, allowed: Collection[str]) -> str:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from noisewise.auditing import audit
+from noisewise.errors import RelationError
 from noisewise.privacy import PoissonGaussian, Statement
 
 NIGHTLY = 1 - 1e-6
 
 
-def claim() -> Statement:
-    return Statement.derive(PoissonGaussian(1.0, 1.0, 1), delta=1e-5, mechanism="one step")
+def claim(unit: str = "one record") -> Statement:
+    event = PoissonGaussian(1.0, 1.0, 1)
+    return Statement.derive(event, delta=1e-5, mechanism="one step", unit=unit)
 
 
 def step(
@@ -59,7 +61,7 @@ def test_a_crowd_shows_bounds_that_follow_the_batch(bound: str, loud: bool) -> N
 def test_units_of_several_rows_are_audited_as_a_whole(bound: str, passed: bool) -> None:
     result = audit(
         lambda gradients, *, units, seed: step(gradients, units=units, seed=seed, bound=bound),
-        claimed=claim(),
+        claimed=claim("one patient"),
         attack="gradient-canaries",
         clip=1.0,
         canaries=300,
@@ -69,3 +71,46 @@ def test_units_of_several_rows_are_audited_as_a_whole(bound: str, passed: bool) 
     )
     assert result.passed is passed
     assert "unit of 4 rows" in result.threat_model
+
+
+def test_units_are_not_held_against_a_claim_about_single_records() -> None:
+    # Right code for single records: four of them together move the sum four times as far.
+    with pytest.raises(RelationError, match="unit of 4 rows"):
+        audit(
+            lambda gradients, *, units, seed: step(gradients, seed=seed),
+            claimed=claim(),
+            attack="gradient-canaries",
+            clip=1.0,
+            canaries=300,
+            repeats=10,
+            unit_rows=4,
+        )
+
+
+@pytest.mark.parametrize("attack", ["two-worlds", "membership"])
+def test_a_canary_of_several_records_is_no_canary_of_one(attack: str) -> None:
+    def train(*, clip, noise_multiplier, batch_size, seed, data, init, steps, lr):
+        x = data[0]
+        total = (x * (clip / x.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+        generator = torch.Generator().manual_seed(seed)
+        noise = noise_multiplier * clip * torch.randn(total.shape, generator=generator)
+        return {"weight": init["weight"] + lr * (total + noise)[None] / batch_size}
+
+    options: dict = {
+        "init": {"weight": torch.zeros(1, 3)},
+        "data": (torch.zeros(5, 3), torch.zeros(5)),
+        "canary": (torch.ones(4, 3), torch.zeros(4)),
+        "clip": 1.0,
+        "noise_multiplier": 1.0,
+        "repeats": 30,
+    }
+    if attack == "membership":
+        options |= {
+            "model_fn": lambda: torch.nn.Linear(3, 1, bias=False),
+            "loss_fn": lambda output, target: -output[:, 0],
+            "settings": {"steps": 1, "lr": 1.0, "batch_size": 5, "clip": 1.0,
+                         "noise_multiplier": 1.0},
+        }  # fmt: skip
+        del options["clip"], options["noise_multiplier"]
+    with pytest.raises(RelationError, match="unit of 4 rows"):
+        audit(train, claimed=claim(), attack=attack, **options)

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from noisewise.cli.commands import app
+from noisewise.privacy.accountants import ACCOUNTANTS
+
 RUN = """
 import sys
 sys.argv = ["noisewise", *{arguments!r}]
@@ -30,10 +33,19 @@ def modules_after(program: str) -> set[str]:
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], ["train", "--help"], ["contribute", "--help"]]
 )
-def test_a_word_of_help_imports_no_torch(arguments):
+def test_a_word_of_help_imports_nothing_that_computes(arguments):
+    """Completion asks the same at every press of the key."""
     loaded = modules_after(RUN.format(arguments=arguments))
     assert "noisewise.cli" in loaded
-    assert not loaded & {"torch", "sklearn", "matplotlib", "aiohttp"}
+    heavy = {"torch", "sklearn", "matplotlib", "aiohttp", "numpy", "pandas", "scipy"}
+    assert not loaded & heavy
+
+
+def test_the_help_of_budget_knows_every_accountant():
+    """The words stand in the command, because the registry needs what computes."""
+    (budget,) = (each for each in app.registered_commands if each.callback.__name__ == "budget")
+    hint = budget.callback.__annotations__["accountant"]
+    assert "; ".join(f"{a.name}: {a.words}" for a in ACCOUNTANTS.values()) in hint
 
 
 def test_training_would_be_noticed_by_the_test_above():

@@ -307,6 +307,55 @@ def test_a_draft_finds_how_numbers_are_written(tmp_path, cells, decimal, thousan
     assert read[2] == 7.0
 
 
+def test_marks_of_numbers_may_be_the_separator_where_cells_stand_in_quotes(tmp_path):
+    path = tmp_path / "rents.csv"
+    path.write_text('rent,flat\n"1,234.50",a\n700.00,b\n"12,000.00",c\n')
+    text = draft_schema(str(path))
+    assert 'thousands = ","' in text
+    form = FileFormat(thousands=",")
+    assert read_table(path, Schema({"rent": Numeric(0, 1e5)}, file=form))["rent"].tolist() == [
+        1234.5, 700.0, 12000.0,
+    ]  # fmt: skip
+    path.write_text('height,flat\n"1,5",a\n"2,25",b\n')
+    assert 'decimal = ","' in draft_schema(str(path))
+
+
+def test_lines_above_the_names_are_found_by_the_target_and_skipped(tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text("Export of the ward; 3 May\n\nage;sick\n41;yes\n52;no\n")
+    text = draft_schema(str(path), target="sick")
+    assert "skip = 2" in text
+    text = text.replace('values = "?"', 'values = ["a"]').replace('range = "?"', "range = [0, 120]")
+    schema = Schema.from_toml(text.replace('source = "?"', 'source = "a form"'))
+    assert Schema.from_toml(schema.to_toml()) == schema == Schema.from_json(schema.to_json())
+    assert read_table(path, schema)["age"].tolist() == [41.0, 52.0]
+    assert "skip = 2" in draft_schema(str(path), skip=2)
+    with pytest.raises(SchemaError, match="lines to skip"):
+        draft_schema(str(path), target="ill")
+    with pytest.raises(SchemaError, match="skip must be"):
+        FileFormat(skip=-1)
+    wide = tmp_path / "wide.csv"
+    wide.write_bytes(path.read_text().encode("utf-16"))
+    assert "skip = 2" in draft_schema(str(wide), target="sick")
+
+
+@pytest.mark.parametrize("cells", ["41,yes,twice\n52,no,once\n", "41,yes,\n52,no,once\n"])
+def test_no_cell_is_lost_beyond_the_last_name(tmp_path, cells):
+    path = tmp_path / "long.csv"
+    path.write_text("age,sick\n" + cells)
+    with pytest.raises(SchemaError, match=r"more cells than there are names.*in quotes") as error:
+        draft_schema(str(path))
+    assert "once" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_separators_at_the_ends_of_lines_are_no_cells(tmp_path):
+    path = tmp_path / "ends.csv"
+    path.write_text("age,sick\n41,yes,\n052,no,\n")
+    frame = read_table(path, Schema({"age": Categorical(["41", "052"])}))
+    assert frame.to_dict("list") == {"age": ["41", "052"], "sick": ["yes", "no"]}
+
+
 def test_a_number_in_another_notation_is_missing_and_not_another_number(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a\n1.500\n1.5\n1,5\n1.2.2024\n")
@@ -331,6 +380,8 @@ def test_a_note_among_the_answers_leaves_them_yes_or_no_and_a_count_is_a_number(
 
 def test_days_written_in_two_ways_are_days(tmp_path):
     path = tmp_path / "a.csv"
+    path.write_text("began\n" + "17 Mar 2024\n" * 9)
+    assert 'format = "%d %b %Y"' in draft_schema(str(path))
     days = ["17.03.2024", "2024-03-18", "5.1.2024"] * 20 + ["soon"]
     path.write_text("began\n" + "\n".join(days))
     text = draft_schema(str(path))

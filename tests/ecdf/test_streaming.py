@@ -509,6 +509,17 @@ def test_a_state_belongs_to_its_owner_alone_even_if_it_existed_otherwise(tmp_pat
         assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("content", ["name,age\nAda,36\n", "{}\n"])
+def test_a_file_that_is_no_stream_keeps_its_mode(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    path.chmod(0o664)
+    with pytest.raises(LedgerError):
+        StreamingCounter.resume(path)
+    assert path.stat().st_mode & 0o777 == 0o664
+    assert path.read_text() == content
+
+
 # ---------------------------------------------------------- one stream, one counter, one epsilon
 
 

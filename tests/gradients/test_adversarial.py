@@ -34,6 +34,7 @@ import noisewise as nw
 from noisewise.gradients import GRADIENT_RULES, GradientEngine, tape
 from noisewise.gradients.contractions import Contraction, gram, pair
 from noisewise.gradients.contractions.pair import PairContraction
+from noisewise.gradients.contractions.rounding import RECORDS, RUN
 from noisewise.gradients.grouping import GROUPINGS, partition
 from noisewise.gradients.rules import RULES, Rule
 
@@ -450,7 +451,9 @@ def test_equal_records_of_a_full_kernel_stay_within_the_slack():
     model = nn.Linear(20, 3)
     x, y = torch.randn(1, 20) * 9, torch.zeros(1)
     engine = GradientEngine(model, loss_of(1.0), nw.Clipped(1.0))
-    for count in (63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 1099):
+    run = RECORDS * RUN
+    edges = [RECORDS, 2 * RECORDS, 64, 256, run, 2 * run, 512, 1024]
+    for count in sorted({count + more for count in edges for more in (-1, 0, 1)} | {1099}):
         sums = [engine.sum(x.expand(n, -1), y.expand(n)) for n in (count, count + 1)]
         assert distance(sums[1], sums[0]) == pytest.approx(1 / 1.001, abs=3e-4)
 

@@ -30,10 +30,20 @@ def test_a_value_comes_back_as_what_it_was(name):
     array = release(np.arange(6).reshape(2, 3), sensitivity=1, rng=1).value
     assert array.shape == (2, 3)
     tensor = release(torch.arange(4), sensitivity=1, rng=1).value
-    assert tensor.dtype == torch.int64
+    assert tensor.dtype == (torch.int64 if name in EXACT_INTEGERS else torch.float64)
     assert tensor.shape == (4,)
     if name not in EXACT_INTEGERS:
         assert release(torch.zeros(4), sensitivity=1, rng=1).value.dtype == torch.float32
+
+
+@every
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint32", "uint64"])
+def test_whole_numbers_come_back_with_their_sign_and_size(name, kind):
+    # Noise of deviation 20 and more on zeros: in a kind without a sign, minus one was 2^64 - 1.
+    for value in (np.zeros(200, kind), torch.zeros(200, dtype=getattr(torch, kind))):
+        found = MECHANISMS[name](value, sensitivity=20, rng=1).value
+        numbers = np.asarray(found, np.float64)
+        assert numbers.min() < 0 < numbers.max() < 2000
 
 
 @every

@@ -629,3 +629,34 @@ def test_a_charge_that_is_relied_upon_is_on_the_disk_whoever_wrote_it(path, monk
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(true(descriptor)))
     assert not Ledger.open(path).charge_once(Pure(1.0), key="a", digest="1")
     assert synced
+
+
+@pytest.mark.parametrize("content", ["name,age\nAda,36\n", "{}\n", ""])
+def test_a_file_that_is_no_ledger_keeps_its_mode(path, content):
+    path.write_text(content)
+    path.chmod(0o664)
+    with pytest.raises(LedgerError):
+        Ledger.open(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o664
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_remembers_a_ledger_writes_through_no_link(path, tmp_path, exists):
+    Ledger.create(path, epsilon=1.0).close()
+    other = tmp_path / "other"
+    if exists:
+        other.write_text("of somebody else\n" * 20)
+    _seen(path).unlink()
+    _seen(path).symlink_to(other)
+    with pytest.raises(LedgerError, match="link"), Ledger.open(path) as ledger:
+        ledger.charge(Pure(0.1))
+    assert other.exists() is exists
+    assert not exists or other.read_text() == "of somebody else\n" * 20
+
+
+@pytest.mark.parametrize("unit", ["", " ", "one\npatient", "\u200b", 3, None])
+def test_a_ledger_says_what_it_protects(path, unit):
+    with pytest.raises(ValueError, match="unit must say"):
+        Ledger.create(path, unit=unit)
+    assert not path.exists()

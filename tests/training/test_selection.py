@@ -12,6 +12,7 @@ import noisewise as nw
 from noisewise.privacy import Ledger, Pure, Selection, verify
 from noisewise.release import best
 from noisewise.training import Candidate, Plan, TrialNumber, select, selection
+from noisewise.training.selection_plans import Plans
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -312,3 +313,18 @@ def test_units_are_read_before_anything_is_charged(tmp_path):
                 ledger=tmp_path / "l",
             )  # fmt: skip
     assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.parametrize("rows", [60, 61])
+def test_a_plan_that_needs_no_size_is_told_none(rows):
+    # It was refused with the private number of records in the message, unless that happened to fit.
+    fixed = plan(batch_size=20, delta=0.05, steps=1, sample_rate=0.5)
+    chosen = select(build, table(rows), fixed, settings=SETTINGS[:1], loss=LOSS, trials=2)
+    assert not any("number of records" in said for said in chosen.statement().assumptions)
+
+
+def test_nothing_public_follows_from_a_size_that_is_not():
+    drawn = plan(batch_size=20, unit_rule="rows", unit_rows=4, rows=200)
+    number = TrialNumber.of_mean(2.0, "poisson")
+    found = [Plans.of(drawn, units, number, scored=True, of_units=True).first for units in (60, 90)]
+    assert found[0] == found[1]

@@ -163,11 +163,7 @@ def audit(
     settings = {**_claimed_settings(attack, claimed), **options}
     _check_length(attack, settings, claimed, noise)
     scores = _scores(target, attack, settings)
-    if isinstance(claimed, Statement) and claimed.relation != scores.relation:
-        raise RelationError(
-            f"the claim holds under {claimed.relation}, the canaries were compared under "
-            f"{scores.relation}: choose the attack's relation to match the claim"
-        )
+    _require_same_change(claimed, scores)
     model = _model(claimed, noise, scores, delta)
     if method == "auto" and scores.observed == "batch" and not isinstance(claimed, Statement):
         _require_noise(model)
@@ -187,6 +183,23 @@ def audit(
         estimate=_estimate(chosen, scores, model, delta, confidence),
         noise=model if chosen in _NEED_NOISE else None,
     )
+
+
+def _require_same_change(claimed: Statement | float | None, scores: Scores) -> None:
+    """Refuse to hold canaries against a claim about another change of the data."""
+    if not isinstance(claimed, Statement):
+        return
+    if claimed.relation != scores.relation:
+        raise RelationError(
+            f"the claim holds under {claimed.relation}, the canaries were compared under "
+            f"{scores.relation}: choose the attack's relation to match the claim"
+        )
+    if scores.rows > 1 and claimed.unit == "one record":
+        raise RelationError(
+            f"the claim is about one record, but a canary is a unit of {scores.rows} rows, of "
+            "which it says nothing: attack it by single rows, or claim what is promised about "
+            "such a unit, in a statement with unit='one patient' or the like"
+        )
 
 
 def _claimed_settings(attack: str | None, claimed: Statement | float | None) -> dict[str, Any]:

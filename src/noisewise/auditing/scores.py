@@ -57,6 +57,9 @@ class Scores:
         :data:`OBSERVED`.
     threat_model : str
         What the adversary sees, in words.
+    rows : int
+        Rows of one canary: more than one are a unit, of which a claim about single records says
+        nothing.
     assumptions : tuple of str
         What the attack took for granted.
 
@@ -75,6 +78,7 @@ class Scores:
     observed: str = "run"
     threat_model: str = "an adversary who sees the score of a chosen record"
     assumptions: tuple[str, ...] = field(default=())
+    rows: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inside", _checked("inside", self.inside))
@@ -82,6 +86,7 @@ class Scores:
         object.__setattr__(self, "relation", Relation.of(self.relation))
         checks.choice("design", self.design, DESIGNS)
         checks.choice("observed", self.observed, OBSERVED)
+        object.__setattr__(self, "rows", checks.integer("rows", self.rows, minimum=1))
         if self.midpoint is not None:
             object.__setattr__(self, "midpoint", checks.finite("midpoint", self.midpoint))
 
@@ -104,6 +109,7 @@ class Scores:
             midpoint=self.midpoint,
             relation=self.relation,
             observed=self.observed,
+            rows=self.rows,
         )
 
     @classmethod

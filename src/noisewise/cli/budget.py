@@ -15,8 +15,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from noisewise.privacy.accountants import ACCOUNTANTS
-
 __all__ = ["Budget", "budget", "default_delta"]
 
 
@@ -67,7 +65,7 @@ def budget(
         typer.Option(help="For units (patients) of up to so many records, each drawn by itself."),
     ] = None,
     accountant: Annotated[
-        str, typer.Option(help="; ".join(f"{a.name}: {a.words}" for a in ACCOUNTANTS.values()))
+        str, typer.Option(help="pld: tight; rdp: looser, an independent check")
     ] = "pld",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     plot: Annotated[
@@ -174,6 +172,7 @@ def draw(answer: Budget, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     from noisewise.privacy import accounting, round_up
+    from noisewise.privacy.accountants import ACCOUNTANTS
 
     if answer.steps < 1:
         raise ValueError("nothing to plot: not even one step fits this budget")

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -58,15 +57,14 @@ def collect(
 
     Example: noisewise collect --config analyst.toml --curve roc --epsilon 0.5 --plot roc.png
     """
+    from noisewise.cli.outputs import check_files
     from noisewise.federated.network import ClientSettings, RemoteAggregator, progress_of
 
     settings = ClientSettings.read(config)
     if progress:
         typer.echo(json.dumps(progress_of(settings), indent=2))
         return
-    for path in (report, plot, table, statement):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
+    check_files(report, plot, table, statement)
     taken: list[Taken] = []
     aggregator = RemoteAggregator(settings, name=name, parties=parties, told=taken.append)
     found = _ask(aggregator, settings, curve, epsilon, delta, groups)
@@ -163,6 +161,8 @@ def _axes(found: Any, curve: str, axes: Axes) -> None:
     if curve != "hosmer-lemeshow":
         found.plot(axes)
         return
+    import numpy as np
+
     frame = found.to_frame()
     middle = (frame["low"] + frame["high"]) / 2
     axes.bar(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import urlsplit
 
 import typer
@@ -11,18 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from noisewise.datasets import (
-    DatasetInfo,
-    Schema,
-    cache_folder,
-    find_file,
-    info,
-    list_datasets,
-    load,
-    read_verified,
-    schema_for,
-)
+import noisewise as nw
 from noisewise.errors import DatasetError
+
+if TYPE_CHECKING:
+    from noisewise.datasets import DatasetInfo, Schema
 
 __all__ = ["app"]
 
@@ -42,7 +35,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     """List the datasets, with licence, source and where each is found now."""
     if context.invoked_subcommand is not None:
         return
-    entries = [info(name) for name in list_datasets()]
+    entries = [nw.datasets.info(name) for name in nw.datasets.list_datasets()]
     if as_json:
         _print_json([_facts(entry) for entry in entries])
         return
@@ -81,7 +74,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     if as_json:
         facts = _facts(entry)
         if entry.kind == "table":
-            facts["schema"] = json.loads(schema_for(name).to_json())
+            facts["schema"] = json.loads(nw.datasets.schema_for(name).to_json())
         _print_json(facts)
         return
     console = Console(highlight=False)
@@ -110,7 +103,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         for note in entry.notes:
             console.print(f"- {escape(note)}")
     if entry.kind == "table":
-        _show_schema(console, schema_for(name))
+        _show_schema(console, nw.datasets.schema_for(name))
 
 
 @app.command()
@@ -123,16 +116,16 @@ def path(
     Example: noisewise datasets path adult
     """
     entry = _known(name)
-    if find_file(entry) is None and download:
+    if nw.datasets.find_file(entry) is None and download:
         try:
-            load(name)
+            nw.datasets.load(name)
         except DatasetError as error:
             _fail(str(error))
-    place = find_file(entry)
+    place = nw.datasets.find_file(entry)
     if place is None:
         _fail(
             f"no file of {name!r} is found yet; `noisewise datasets path {name} --download` "
-            f"fetches it into {cache_folder()}"
+            f"fetches it into {nw.datasets.cache_folder()}"
         )
     typer.echo(place[1])
 
@@ -156,7 +149,7 @@ def _show_schema(console: Console, schema: Schema) -> None:
 
 def _known(name: str) -> DatasetInfo:
     try:
-        return info(name)
+        return nw.datasets.info(name)
     except DatasetError as error:
         _fail(str(error))
 
@@ -167,7 +160,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _facts(entry: DatasetInfo) -> dict[str, Any]:
-    place = find_file(entry)
+    place = nw.datasets.find_file(entry)
     return {
         "name": entry.name,
         "title": entry.title,
@@ -192,18 +185,18 @@ def _facts(entry: DatasetInfo) -> dict[str, Any]:
 
 
 def _found(entry: DatasetInfo) -> str:
-    place = find_file(entry)
+    place = nw.datasets.find_file(entry)
     if place is None:
         return _where(entry)
     try:
-        read_verified(entry, place[1])
+        nw.datasets.read_verified(entry, place[1])
     except DatasetError as error:
         return f"{place[1]} is wrong: {error}"
     return f"{place[1]} ({place[0].label}, verified)"
 
 
 def _where(entry: DatasetInfo) -> str:
-    place = find_file(entry)
+    place = nw.datasets.find_file(entry)
     if place is not None:
         return place[0].label
     offline = any(not source.files for source in entry.sources)

@@ -27,6 +27,10 @@ def draft(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write; default: TABLE.toml.")
     ] = None,
+    skip: Annotated[
+        int | None,
+        typer.Option(help="Lines above the names, such as a title. Default: found by --target."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a schema with names and kinds; ranges and categories are left for you.
@@ -43,7 +47,7 @@ def draft(
     if place.exists() and not force:
         raise ValueError(f"{str(place)!r} exists; give another --out, or --force to replace it")
     with working("reading the table"):
-        text = draft_schema(str(table), target=target, unit=unit, name=place.name)
+        text = draft_schema(str(table), target=target, unit=unit, name=place.name, skip=skip)
     place.write_text(text, "utf-8")
     waiting = text.count('= "?"')
     typer.echo(f"written: {place}")

@@ -31,7 +31,10 @@ _LISTABLE = 500
 _LOOK = 5000
 #: Decimal sign and mark between thousands; of those that fit equally well the first is taken.
 _NUMBERS = ((".", None), (",", None), (",", "."), (".", ","), (".", "'"), (",", " "), (".", " "))
-_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y")
+_DAYS = (
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y"),
+    *("%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%b %d, %Y"),
+)
 _DATES = ("ISO8601", *(day + time for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS))
 _NAMED = re.compile(
     r"(^|[\s_.-])(id|ids|nr|nbr|uuid|guid|ssn|mrn|nhs|iban|e-?mail|phone|telephone|address|"
@@ -57,7 +60,12 @@ _HINTS = {
 
 
 def draft_schema(
-    path: str, *, target: str | None = None, unit: str | None = None, name: str = "schema.toml"
+    path: str,
+    *,
+    target: str | None = None,
+    unit: str | None = None,
+    name: str = "schema.toml",
+    skip: int | None = None,
 ) -> str:
     """Return the text of a schema in which a person fills in ranges and categories.
 
@@ -71,17 +79,24 @@ def draft_schema(
         Column that says whose row it is.
     name : str
         Of the schema's file, for its comments.
+    skip : int, optional
+        Lines above the names of the columns, such as a title. By default they are found by the
+        name of the target or unit.
     """
-    frame = read_cells(path)
+    text = Path(path).suffix.lower() != ".parquet" and Path(path).is_file()
+    if text and skip is None:
+        skip = _lines_above(Path(path), {name for name in (target, unit) if name is not None})
+    frame = read_cells(path, find_form(Path(path), skip) if text and skip else None)
     for option, column in (("target", target), ("unit", unit)):
         if column is not None and column not in frame.columns:
             raise SchemaError(
                 f"{option} {column!r} is not a column of {Path(path).name!r}; its columns: "
                 + ", ".join(map(repr, frame.columns))
+                + ". If the names stand in a later line, say how many lines to skip: --skip 1"
             )
-    form = _form(path, frame)
+    form = _form(path, frame, skip or 0)
     kinds = guess_kinds(frame, form)
-    written = column_names(Path(path)) if Path(path).suffix.lower() != ".parquet" else []
+    written = column_names(Path(path), skip or 0) if text else []
     named = zip(frame.columns, written, strict=False)
     renamed = {name: inside for name, inside in named if inside and name != inside}
     lines = [
@@ -109,6 +124,14 @@ def draft_schema(
             lines.append(f"# another column that the file calls {_value(renamed[column])}:")
         lines += [f"# {_HINTS[kind]}", f"{_value(column)} = {entry}"]
     return "\n".join(_once(lines)) + "\n"
+
+
+def _lines_above(path: Path, names: set[str]) -> int:
+    """Return how many lines stand above the first one that has all `names`, of the first twenty."""
+    for skip in range(20 if names else 0):
+        if names <= set(column_names(path, skip)):
+            return skip
+    return 0
 
 
 def _once(lines: list[str]) -> list[str]:
@@ -211,18 +234,16 @@ def _counts_up(values: pd.Series[Any], distinct: int) -> bool:
     return bool(known.max() - known.min() < 2 * len(known))
 
 
-def _form(path: str, frame: pd.DataFrame) -> FileFormat:
+def _form(path: str, frame: pd.DataFrame, skip: int) -> FileFormat:
     """Return how the file is written: by its first line, and the way that most numbers fit."""
     place = Path(path)
     if place.suffix.lower() == ".parquet":
         return FileFormat()
-    form = find_form(place)
+    form = find_form(place, skip)
     texts = frame.head(_LOOK).astype("string").stack()
     texts = texts[texts.str.contains(r"\d")].str.replace(SIGNS, "", regex=True)
     best, most = form, -1
     for decimal, thousands in _NUMBERS:
-        if form.separator == decimal:
-            continue
         point, mark = re.escape(decimal), re.escape(thousands or "")
         groups = rf"|\d{{1,3}}({mark}\d{{3}})+" if thousands else ""
         fits = int(texts.str.fullmatch(rf"[+-]?(\d+{groups})({point}\d+)?").sum())

@@ -26,7 +26,8 @@ class FileFormat:
     separator : str
         Between two cells.
     decimal : {".", ","}
-        Between whole numbers and fractions.
+        Between whole numbers and fractions. Cells in quotes may hold the separator, so it may be
+        the same; the same is true of `thousands`.
     thousands : str, optional
         Between groups of three digits.
     encoding : str
@@ -35,6 +36,8 @@ class FileFormat:
     missing : tuple of str
         Further words that mean nothing is known, such as ``-999``, beside the usual ones
         (`MISSING_WORDS`). A word that a column lists among its values is a value there.
+    skip : int
+        Lines above the names of the columns, such as a title that a program exports.
     """
 
     separator: str = ","
@@ -42,6 +45,7 @@ class FileFormat:
     thousands: str | None = None
     encoding: str = "utf-8"
     missing: tuple[str, ...] = ()
+    skip: int = 0
 
     def __post_init__(self) -> None:
         for name in ("separator", "decimal"):
@@ -50,12 +54,10 @@ class FileFormat:
                 raise SchemaError(f"{name} must be one character, got {given!r}")
         if self.decimal not in (".", ","):
             raise SchemaError(f'decimal must be "." or ",", got {self.decimal!r}')
-        if self.decimal == self.separator:
-            raise SchemaError(f"separator and decimal sign are both {self.decimal!r}")
         if self.thousands is not None and (
             not isinstance(self.thousands, str)
             or len(self.thousands) != 1
-            or self.thousands in (self.decimal, self.separator)
+            or self.thousands == self.decimal
         ):
             raise SchemaError(f"thousands must be one character of its own, got {self.thousands!r}")
         try:
@@ -66,6 +68,11 @@ class FileFormat:
         if isinstance(listed, str) or not all(isinstance(word, str) for word in listed):
             raise SchemaError(
                 "missing must be a list of words for missing values, such as ['NA', '-9']"
+            )
+        if isinstance(self.skip, bool) or not isinstance(self.skip, int) or self.skip < 0:
+            raise SchemaError(
+                "skip must be the number of lines above the names of the columns, such as 1, "
+                f"got {self.skip!r}"
             )
         words = (word.strip().casefold() for word in self.missing)
         object.__setattr__(self, "missing", tuple(w for w in words if w not in MISSING_WORDS))

@@ -10,6 +10,7 @@ import codecs
 import csv
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
@@ -175,20 +176,9 @@ def read_cells(
             frame = pd.read_parquet(place)
         else:
             chosen = form or find_form(place)
-            utf8 = _is_utf8(chosen)
-            if utf8 and find_form(place).encoding != "utf-8":
+            if _is_utf8(chosen) and find_form(place).encoding != "utf-8":
                 raise UnicodeError
-            frame = pd.read_csv(
-                place,
-                sep=chosen.separator,
-                dtype="string",
-                keep_default_na=False,
-                na_filter=False,
-                encoding="utf-8-sig" if utf8 else chosen.encoding,
-                encoding_errors="noisewise-windows-1252" if utf8 else "strict",
-                skipinitialspace=True,
-                index_col=False,
-            )
+            frame = _texts(place, chosen)
     except UnicodeError:
         raise SchemaError(
             f"{place.name!r} is not {(form or find_form(place)).encoding} text: say how it is "
@@ -196,14 +186,78 @@ def read_cells(
         ) from None
     except pd.errors.EmptyDataError:
         raise SchemaError(f"cannot read {place.name!r}: it is empty") from None
-    except (OSError, ValueError):  # texts of the parsers quote lines of the file
-        raise SchemaError(
-            f"cannot read {place.name!r} as a table: it is something else, its rows have different "
-            "numbers of cells, or the separator is another one. If that is so, say it in the "
-            "schema: [file] separator = ';'"
-        ) from None
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        # Texts of the parsers quote lines of the file.
+        raise SchemaError(_unreadable(place, form, error)) from None
+    if frame.shape[1] == 1 and kind != ".parquet" and _other_separator(place, form):
+        raise SchemaError(_unreadable(place, form, None))
     frame.columns = pd.Index(_told_apart(map(str, frame.columns)))
     return _trimmed(frame, (form or FileFormat()).nothing, words or {})
+
+
+def _other_separator(place: Path, form: FileFormat | None) -> str | None:
+    """Return what seems to separate the names, if it is not what the schema says."""
+    if form is None:
+        return None
+    seen = find_form(place, form.skip).separator
+    line, _ = _line_of_names(place, form.skip)
+    return seen if seen != form.separator and seen in line else None
+
+
+def _unreadable(place: Path, form: FileFormat | None, error: BaseException | None) -> str:
+    """Say what is wrong with a file, without any line of it."""
+    other = _other_separator(place, form) if place.suffix.lower() != ".parquet" else None
+    if form is not None and other is not None:
+        return (
+            f"cannot read {place.name!r} with {form.separator!r} between cells: its names seem to "
+            f"be separated by {other!r}. Say so in the schema: [file] separator = {other!r}"
+        )
+    what = f"cannot read {place.name!r} as a table: it is something else, or its rows have "
+    if isinstance(error, pd.errors.ParserWarning):
+        what = f"rows of {place.name!r} have "
+    return (
+        f"{what}more cells than there are names. Cells that hold the separator must be in quotes. "
+        "If the table begins with other lines, such as a title, say how many: [file] skip = 1 in "
+        "the schema, or `noisewise schema draft --skip 1`. If the separator is another one: [file] "
+        "separator = ';'"
+    )
+
+
+def _texts(place: Path, form: FileFormat) -> pd.DataFrame:
+    """Return all cells below the line of names, as they are written.
+
+    pandas drops, with a warning, what stands beyond the last name. Separators at the ends of lines
+    are no matter; cells that are lost are an error.
+    """
+    utf8 = _is_utf8(form)
+
+    def read(**names: Any) -> pd.DataFrame:
+        cells: pd.DataFrame = pd.read_csv(
+            place,
+            sep=form.separator,
+            dtype="string",
+            keep_default_na=False,
+            na_filter=False,
+            encoding="utf-8-sig" if utf8 else form.encoding,
+            encoding_errors="noisewise-windows-1252" if utf8 else "strict",
+            skipinitialspace=True,
+            index_col=False,
+            skiprows=form.skip,
+            **names,
+        )
+        return cells
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", pd.errors.ParserWarning)
+        frame = read()
+    if not said:
+        return frame
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        wider = read(header=0, names=[*range(frame.shape[1]), "beyond"])
+    if wider["beyond"].str.strip().ne("").any():
+        raise pd.errors.ParserWarning
+    return frame
 
 
 def _trimmed(
@@ -232,28 +286,32 @@ def _told_apart(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def find_form(path: Path) -> FileFormat:
+def find_form(path: Path, skip: int = 0) -> FileFormat:
     """Return the encoding and separator that the line of names suggests; only that line is read."""
-    line, encoding = _first_line(path)
+    line, encoding = _line_of_names(path, skip)
     try:
         separator = csv.Sniffer().sniff(line, delimiters=",;\t|").delimiter
     except csv.Error:
         separator = max(",;\t|", key=line.count)
-    return FileFormat(separator=separator, encoding=encoding)
+    return FileFormat(separator=separator, encoding=encoding, skip=skip)
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names in the first line of a text file, as they are written there."""
-    line, _ = _first_line(path)
-    return [name.strip() for name in next(csv.reader([line], delimiter=find_form(path).separator))]
+def column_names(path: Path, skip: int = 0) -> list[str]:
+    """Return the names in the line of names of a text file, as they are written there."""
+    line, _ = _line_of_names(path, skip)
+    separator = find_form(path, skip).separator
+    return [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
 
 
-def _first_line(path: Path) -> tuple[str, str]:
+def _line_of_names(path: Path, skip: int) -> tuple[str, str]:
+    """Return the first line after those that are skipped, and how the file is encoded."""
     with path.open("rb") as file:
         start = file.read(2)
         file.seek(0)
         if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             text = file.read(_FIRST_LINE).decode("utf-16", errors="replace")
-            return text.splitlines()[0] if text else "", "utf-16"
+            return "".join(text.splitlines()[skip : skip + 1]), "utf-16"
+        for _ in range(skip):
+            file.readline()
         line = file.readline(_FIRST_LINE)
     return line.decode("utf-8-sig", errors="noisewise-windows-1252").rstrip("\r\n"), "utf-8"

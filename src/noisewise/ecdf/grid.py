@@ -28,26 +28,28 @@ __all__ = ["Grid", "as_records"]
 LEAST_RELATIVE_WIDTH = 2.0**-50
 #: Widths, the whole range and their inverses stay far from where doubles lose digits or overflow.
 LEAST_WIDTH, LARGEST_RANGE = 2.0**-960, 2.0**960
+MOST_BINS = 1 << 26
 
 
 def as_records(x: Any, name: str = "x") -> FloatArray:
     """Return records as a flat float array, or raise if one of them is not a number."""
-    if hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()
-    records = np.asarray(x)
-    if records.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers, got dtype {records.dtype}")
-    if records.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {records.shape}")
-    numbers = records.astype(np.float64)
-    # What lies under a mask is no record, and would be counted.
-    if np.isnan(numbers).any() or np.any(np.ma.getmask(x)):
+    numbers = as_numbers(x, name)
+    if np.isnan(numbers).any():
         raise ValueError(
-            f"{name} holds NaN or masked values, which have no place in an order. Leave such "
-            "records out or put a public constant there, by a rule that looks at one record at a "
-            "time."
+            f"{name} holds NaN, which has no place in an order. Leave such records out or put a "
+            "public constant there, by a rule that looks at one record at a time."
         )
     return numbers
+
+
+def as_numbers(x: Any, name: str) -> FloatArray:
+    """Return numbers and NaN as a flat float array; of anything else no entry is shown."""
+    found = checks.array(name, x)
+    if found.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {found.dtype}")
+    if found.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {found.shape}")
+    return found.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +196,7 @@ def _bounds(bounds: Any) -> tuple[float, float]:
 
 
 def _bins(bins: Any) -> int:
-    return checks.integer("bins", bins, minimum=2, maximum=1 << 26)
+    return checks.integer("bins", bins, minimum=2, maximum=MOST_BINS)
 
 
 def _given(thresholds: Any, lower: float, upper: float) -> FloatArray:

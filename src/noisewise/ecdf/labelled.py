@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noisewise import checks
 from noisewise.ecdf.counted import Counted
 from noisewise.ecdf.grid import as_records
 from noisewise.ecdf.mechanisms.protocol import FloatArray
@@ -33,9 +34,7 @@ def as_positive(y: Any, pos_label: Any = None, name: str = "y") -> NDArray[np.bo
     name : str
         For messages.
     """
-    if hasattr(y, "detach"):
-        y = y.detach().cpu().numpy()
-    labels = np.asarray(y)
+    labels = checks.array(name, y)
     if labels.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {labels.shape}")
     if labels.dtype.kind == "O":

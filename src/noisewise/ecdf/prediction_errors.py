@@ -9,6 +9,7 @@ sums of scaled numbers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 from noisewise import checks
 from noisewise.ecdf.budget import Budget
 from noisewise.ecdf.counting import account_of
-from noisewise.ecdf.grid import Grid
+from noisewise.ecdf.grid import Grid, as_numbers
 from noisewise.ecdf.group_sums import (
     ROUNDED,
     SUM_UNIT,
@@ -157,8 +158,8 @@ def private_confusion(
     True
     """
     relation, source = Relation.of(relation), resolve(seed)
-    listed = tuple(classes)
-    true, said = np.asarray(y), np.asarray(predicted)
+    listed = _distinct(classes)
+    true, said = checks.array("y", y), checks.array("predicted", predicted)
     if true.shape != said.shape or true.ndim != 1:
         raise ValueError(
             "y and predicted must have one class for each record, got shapes "
@@ -186,6 +187,18 @@ def private_confusion(
         )
     counts = np.array([sums.columns[name][0] for name in names])
     return PrivateConfusion(listed, counts.reshape(len(listed), len(listed)), sums)
+
+
+def _distinct(classes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return public classes; a record of one that is listed twice would be counted nowhere."""
+    listed = () if isinstance(classes, (str, bytes)) else tuple(classes)
+    twice = any(bool(one == other) for one, other in itertools.combinations(listed, 2))
+    if len(listed) < 2 or twice:
+        raise ValueError(
+            f"classes must be two or more public classes, all different, got {classes!r}; "
+            "1, 1.0 and True are the same"
+        )
+    return listed
 
 
 def confusion_event(classes: int, epsilon: float, relation: Relation) -> Event:
@@ -337,8 +350,8 @@ def private_regression_errors(
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"bounds must be a public range low < high of the target, got {bounds!r}")
     Grid(low, np.array([high]))  # refuses a range whose places doubles cannot tell apart
-    true, said = np.asarray(y, np.float64), np.asarray(predicted, np.float64)
-    if true.shape != said.shape or true.ndim != 1:
+    true, said = as_numbers(y, "y"), as_numbers(predicted, "predicted")
+    if true.shape != said.shape:
         raise ValueError(
             "y and predicted must have one number for each record, got shapes "
             f"{true.shape} and {said.shape}"

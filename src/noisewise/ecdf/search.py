@@ -2,9 +2,11 @@
 
 Where records cannot be ranked (another machine counts them, or several parties do), each look is a
 private curve on few thresholds of its own. The first ones, each of a small part of the budget, find
-the cells that may hold a quantile, and the next look divides those. Once no cell holds more than
-noise can tell apart, the last look takes all that is left. So far too wide bounds cost a look or
-two, and all quantiles are looked for at once.
+the cells that may hold a quantile, and the next look divides those; what a look has ruled out stays
+so. How much of the budget an early look takes follows from how many records were seen: enough to
+tell the outer quantiles from the ends. Once no cell holds more than noise can tell apart, the last
+look takes all that is left. So far too wide bounds cost a look or two, and all quantiles are looked
+for at once.
 
 A look's thresholds depend on noisy counts of earlier looks and on nothing else, so what is sent to
 a database or to other parties says no more than what is released. What all looks may cost is
@@ -16,7 +18,7 @@ Proof: docs/proofs/curves.md#looks.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -34,14 +36,17 @@ __all__ = ["MOST_LOOKS", "MOST_QUANTILES", "Found", "QuantileSearch", "cells_for
 
 #: Cells for each quantile, and all of them together: an engine compares with each threshold.
 CELLS, MOST_CELLS = 64, 2048
+#: Cells of each window of an early look at least: few, whose noise is small.
+FEW = 16
 #: More quantiles than this leave too few cells for each.
 MOST_QUANTILES = 256
 # What a look before the last one costs, as a part of epsilon or of rho, and how many of them are
-# taken at most: coarse ones first, then closer ones.
-COARSE, CLOSE = Fraction(1, 32), Fraction(1, 8)
-MOST_COARSE, MOST_CLOSE = 6, 3
+# taken at most: early ones first, of few cells, then closer ones. So much is kept for the last.
+EARLY, CLOSE = tuple(Fraction(1, power) for power in (32, 16, 8, 4)), Fraction(1, 8)
+MOST_EARLY, MOST_CLOSE = 6, 3
+KEPT = Fraction(1, 3)
 #: How often at most, the last time included.
-MOST_LOOKS = MOST_COARSE + MOST_CLOSE + 1
+MOST_LOOKS = MOST_EARLY + MOST_CLOSE + 1
 # A cell is ruled out by so many deviations of the noise; and one that holds so many is worth
 # dividing by such a look.
 SURE, ENOUGH = 4.0, 5.0
@@ -71,11 +76,18 @@ class Found(NamedTuple):
     looks: int
 
 
+class _Range(NamedTuple):
+    """Codes in (low, high]."""
+
+    low: int
+    high: int
+
+
 class _Window(NamedTuple):
     """Codes in (low, high], where so many quantiles may be.
 
-    About so many records are in it, so many of them in one cell; it is divided into cells with
-    these ends next.
+    About so many records are in it, so many of them in one cell; it can be divided into cells with
+    these ends.
     """
 
     low: int
@@ -115,38 +127,52 @@ class QuantileSearch:
     def run(self, look: Look, budget: Budget) -> Found:
         """Look until the quantiles are found."""
         lowest, highest = self.domain.ends[0] - 1, self.domain.ends[1]
+        ranges = [_Range(lowest, highest)] * len(self.quantiles)
         windows = [self._window(lowest, highest, len(self.quantiles), math.inf, math.inf)]
-        left, taken = Fraction(1), Counter[Fraction]()
-        noise = 0.0  # of the look before, if it had cost all of the budget
+        left, early, close = Fraction(1), 0, 0
+        part, is_close = EARLY[0], False
         while True:
-            ends = self._ends(windows)
-            part = self._next(windows, noise, left, taken, budget)
-            curve = look(self._points(ends), part_of(budget, part))
-            taken[part] += 1
+            edges = [lowest, *self._ends(windows, is_close)]
+            curve = look(self._points(edges[1:]), part_of(budget, part))
+            early, close = early + (not is_close), close + is_close
             if part == left:
-                return Found(self._read(curve, [lowest, *ends]), curve, taken.total())
+                return Found(self._read(curve, edges), curve, early + close)
             left -= part
+            # Of this look, if it had cost all of the budget.
             noise = math.sqrt(curve.mechanism.mean_variance) * _power(budget, part)
-            windows = self._narrowed(curve, [lowest, *ends])
+            ranges = self._narrowed(curve, edges, ranges)
+            windows = self._windows(curve, edges, ranges)
+            total = float(curve.noisy_counts[-1])
+            sooner = self._early(windows, noise, total, left, budget)
+            if sooner is not None and not close and early < MOST_EARLY:
+                part = sooner
+            else:
+                part, is_close = self._close(windows, noise, left, close, budget), True
 
-    def _next(
-        self,
-        windows: list[_Window],
-        noise: float,
-        left: Fraction,
-        taken: Counter[Fraction],
-        budget: Budget,
+    def _early(
+        self, windows: list[_Window], noise: float, total: float, left: Fraction, budget: Budget
+    ) -> Fraction | None:
+        """Return the part of the budget that an early look takes, if one is of use.
+
+        The least that tells the outer quantiles from the ends, or the largest.
+        """
+        outer = total * float(min(self.quantiles[0], 1 - self.quantiles[-1]))
+        allowed = [part for part in EARLY if left - part >= KEPT]
+        tells = [part for part in allowed if SURE * noise / _power(budget, part) < outer]
+        for part in (*tells[:1], *allowed[-1:]):
+            useful = _heaviest(windows) > ENOUGH * noise / _power(budget, part)
+            return part if useful else None
+        return None
+
+    def _close(
+        self, windows: list[_Window], noise: float, left: Fraction, close: int, budget: Budget
     ) -> Fraction:
-        """Return the part of the budget that the next look takes: all that is left for the last."""
-        untold = [window for window in windows if not window.is_told]
-        heaviest = max((window.heaviest for window in untold), default=0.0)
-        is_early = not taken[CLOSE] and taken[COARSE] < MOST_COARSE
-        if is_early and heaviest > ENOUGH * noise / _power(budget, COARSE):
-            return COARSE
+        """Return the part of the budget that a close look takes: all of it for the last."""
         last = noise / _power(budget, left)
-        is_fine = all(w.records / len(w.ends) <= FINE * last for w in untold)
-        helps = heaviest > ENOUGH * noise / _power(budget, CLOSE) or not (taken[CLOSE] or is_fine)
-        return CLOSE if helps and taken[CLOSE] < MOST_CLOSE else left
+        is_fine = all(w.records / len(w.ends) <= FINE * last for w in windows if not w.is_told)
+        helps = _heaviest(windows) > ENOUGH * noise / _power(budget, CLOSE)
+        is_next = helps or not (close or is_fine)
+        return CLOSE if is_next and close < MOST_CLOSE and left - CLOSE >= KEPT else left
 
     def _window(
         self, low: int, high: int, quantiles: int, records: float, heaviest: float
@@ -154,9 +180,12 @@ class QuantileSearch:
         ends = self.domain.cuts(low, high, _each(len(self.quantiles)) * quantiles)
         return _Window(low, high, quantiles, records, heaviest, tuple(ends))
 
-    def _ends(self, windows: list[_Window]) -> list[int]:
+    def _ends(self, windows: list[_Window], is_close: bool) -> list[int]:
         """Return where cells end: those of windows, and one for all that is between two."""
-        ends = {end for window in windows for end in (window.low, *window.ends)}
+        few = max(CELLS // len(windows), min(FEW, MOST_CELLS // len(windows)))
+        ends = {window.low for window in windows}
+        for low, high, *_, cells in windows:
+            ends.update(cells if is_close else self.domain.cuts(low, high, few, of_range=False))
         lower, upper = self.domain.lower, self.domain.upper
         inside = (end for end in sorted(ends) if lower < self.domain.number(end) < upper)
         return [*inside, self.domain.ends[1]]
@@ -164,35 +193,36 @@ class QuantileSearch:
     def _points(self, ends: list[int]) -> FloatArray:
         return np.array([*map(self.domain.number, ends[:-1]), self.domain.upper])
 
-    def _narrowed(self, curve: PrivateECDF, edges: list[int]) -> list[_Window]:
-        """Return where the quantiles may be, as far as one look can tell."""
+    def _narrowed(self, curve: PrivateECDF, edges: list[int], ranges: list[_Range]) -> list[_Range]:
+        """Return where each quantile may be, as far as this look and earlier ones can tell."""
         counts, noise = curve.noisy_counts, curve.mechanism
         variance, covariance = noise.variance, noise.total_covariance
-        found: list[tuple[int, int, int]] = []
-        for q in map(float, self.quantiles):
+        found = []
+        for q, before in zip(map(float, self.quantiles), ranges, strict=True):
             missing = counts - q * counts[-1]
             spread = variance - 2 * q * covariance + q**2 * variance[-1]
             reach = SURE * np.sqrt(np.maximum(spread, 0.0))
             short, beyond = np.flatnonzero(missing < -reach), np.flatnonzero(missing > reach)
-            last = int(beyond[0]) if beyond.size else counts.size - 1
-            first = min(int(short[-1]) + 1, last) if short.size else 0
+            low = max(edges[int(short[-1]) + 1] if short.size else edges[0], before.low)
+            high = min(edges[int(beyond[0]) + 1] if beyond.size else edges[-1], before.high)
+            found.append(_Range(low, high) if low < high else before)
+        return found
+
+    def _windows(self, curve: PrivateECDF, edges: list[int], ranges: list[_Range]) -> list[_Window]:
+        """Return where quantiles may be, those together whose ranges overlap."""
+        joined: list[tuple[int, int, int]] = []
+        for low, high in ranges:
             quantiles = 1
-            while found and first <= found[-1][1]:
-                before = found.pop()
-                first, last = min(first, before[0]), max(last, before[1])
-                quantiles += before[2]
-            found.append((first, last, quantiles))
-        upto = np.concatenate([[0.0], counts])
-        return [
-            self._window(
-                edges[first],
-                edges[last + 1],
-                quantiles,
-                float(upto[last + 1] - upto[first]),
-                float(np.diff(upto[first : last + 2]).max()),
-            )
-            for first, last, quantiles in found
-        ]
+            while joined and low < joined[-1][1]:
+                first, last, number = joined.pop()
+                low, high, quantiles = min(low, first), max(high, last), quantiles + number
+            joined.append((low, high, quantiles))
+        upto = np.concatenate([[0.0], curve.noisy_counts])
+        found = []
+        for low, high, quantiles in joined:
+            held = np.diff(upto[bisect_right(edges, low) - 1 : bisect_left(edges, high) + 1])
+            found.append(self._window(low, high, quantiles, float(held.sum()), float(held.max())))
+        return found
 
     def _read(self, curve: PrivateECDF, edges: list[int]) -> tuple[float, ...]:
         """Return the number of fewest digits in the cell in which the curve reaches a quantile."""
@@ -200,6 +230,11 @@ class QuantileSearch:
         cells = list(pairwise(edges))
         places = np.searchsorted(curve.probabilities, wanted, side="left")
         return tuple(self.domain.number(self.domain.simplest(*cells[place])) for place in places)
+
+
+def _heaviest(windows: list[_Window]) -> float:
+    """Return how many records a cell holds that can be divided."""
+    return max((window.heaviest for window in windows if not window.is_told), default=0.0)
 
 
 def _each(many: int) -> int:

@@ -23,7 +23,7 @@ __all__ = ["FirstOfUnit", "checked_items"]
 
 def checked_items(items: Iterable[int] | IntArray, bound: int) -> IntArray:
     """Return items as whole numbers in [0, bound], or refuse them."""
-    numbers = np.asarray(items if isinstance(items, np.ndarray) else list(items))
+    numbers = checks.array("items", items if hasattr(items, "shape") else list(items))
     if numbers.size == 0:
         return np.zeros(0, np.int64)
     if numbers.dtype.kind not in "biu" or numbers.ndim != 1:

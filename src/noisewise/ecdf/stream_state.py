@@ -94,11 +94,11 @@ class StreamState:
         ValueError
             If there is none.
         """
-        private_file(self.path)
         places = [self._bytes[:_PLACE], self._bytes[_PLACE:]]
         whole = [found for place in places if (found := _unseal(place)) is not None]
         if not whole:
             return self._take_over()
+        private_file(self.path)  # now that it is known to be a stream's
         digest, state = max(whole, key=lambda found: int(found[1]["saves"]))
         self._saves, self.digest = int(state["saves"]), digest
         seen = self._witness.read()

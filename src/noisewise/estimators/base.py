@@ -46,7 +46,7 @@ from noisewise.estimators.network import (
     weights_of,
 )
 from noisewise.estimators.pictures import PictureFeatures
-from noisewise.estimators.refusals import TableError, TableTypeError, readable
+from noisewise.estimators.refusals import TableError, TableTypeError, readable, require_table
 from noisewise.estimators.unit_rows import one_row_each, read_units, rows_of
 from noisewise.gradients import Clipped, Estimator, InputScaled, rule_named
 from noisewise.privacy import Event, LedgerHead, Statement
@@ -188,6 +188,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_table(self, x: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         """Check shapes and types by scikit-learn's rules."""
+        require_table(x, y, numbers=self._schema is None)
         if self._schema is not None:
             if not hasattr(x, "columns"):
                 raise TableTypeError(
@@ -329,6 +330,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             found += Look() if table is not None else look_at_names(x)
         few = (len(y), "rows") if table is None else (len(table), "units")
         delta = 0.0 if self.delta == "auto" else float(self.delta)
+        if schema is None and np.ndim(y) == 2:  # a column, as it was read
+            y = np.ravel(y)
         found += self._look_at_target(y) + look_at_budget(few[0], self.epsilon, delta, few[1])
         found.tell(self.verbose)
 

@@ -267,6 +267,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             declared = schema.classes
         if declared is not None:
             self.classes_ = np.unique(np.asarray(list(declared)))
+            if len(self.classes_) < 2:
+                raise TableError(
+                    f"classes must be two or more public classes, got {list(declared)!r}"
+                )
             return ()
         self.classes_ = np.unique(labels)
         return (

@@ -8,12 +8,14 @@ hold nothing but shapes, types and names of columns are passed on; everything el
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
 
 from noisewise.errors import NoisewiseError
 
-__all__ = ["TableError", "TableTypeError", "readable"]
+__all__ = ["TableError", "TableTypeError", "readable", "require_table"]
 
 Result = TypeVar("Result")
 
@@ -24,6 +26,48 @@ class TableError(NoisewiseError, ValueError):
 
 class TableTypeError(NoisewiseError, TypeError):
     """Something that is not the kind of table that is needed."""
+
+
+def require_table(x: Any, y: Any, *, numbers: bool) -> None:
+    """Refuse what others would read wrongly, or refuse in words that have to be withheld.
+
+    With `numbers`, columns of other kinds are refused, too. Names of columns are public.
+    """
+    for given in (x, y):
+        if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+            raise TableError(
+                "X or y holds masked entries, and what lies under the mask would be learnt from. "
+                "Leave such records out, or fill them with a public constant before fit."
+            )
+    names = list(getattr(x, "columns", ()))
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TableError(
+            f"X has several columns called {_listed(twice)}: give each a name of its own"
+        )
+    if len({isinstance(name, str) for name in names}) > 1:
+        raise TableTypeError(
+            "some columns of X have texts as names and others have not. Rename them, for example "
+            "X.columns = X.columns.astype(str)"
+        )
+    if numbers and hasattr(x, "dtypes"):
+        others = [n for n, kind in zip(names, x.dtypes, strict=True) if _is_no_number(kind)]
+        if others:
+            raise TableTypeError(
+                f"X has columns of dates or categories: {_listed(others)}. Declare them in a "
+                "schema, or convert them by a public rule."
+            )
+
+
+def _is_no_number(kind: Any) -> bool:
+    """Whether a pandas type is of dates, durations or categories that are no numbers."""
+    categories = getattr(kind, "categories", None)
+    if categories is not None:
+        return getattr(categories.dtype, "kind", "O") not in "biuf"
+    return getattr(kind, "kind", "") in ("M", "m")
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(repr, names))[:5])
 
 
 #: First lines that are shown as they are.
@@ -47,7 +91,8 @@ _HARMLESS = tuple(
     )
 )
 _NO_LABEL = (
-    "Labels are missing, or of different types; records without a target cannot be learnt from. "
+    "Labels are missing, of different types, or in several columns (y must be one); records "
+    "without a target cannot be learnt from. "
     "noisewise.datasets.read_table(file, schema) reads a file as its schema declares it and leaves "
     "such rows out; so may you: a rule that looks at one row at a time costs no privacy."
 )

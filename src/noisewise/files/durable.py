@@ -24,8 +24,11 @@ __all__ = [
 ]
 
 
-def open_regular(path: Path, flags: int) -> int:
+def open_regular(path: Path, flags: int, *, follow: bool = True) -> int:
     """Open a file for its owner alone; a device or a pipe is refused, and never waited for.
+
+    Unless links are to be followed, one is refused as well: of a name that nobody else was asked
+    for, it leads to a file that is none of ours.
 
     Raises
     ------
@@ -33,6 +36,10 @@ def open_regular(path: Path, flags: int) -> int:
     """
     for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"):
         flags |= getattr(os, name, 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        if path.is_symlink():  # where the system has no such flag
+            raise OSError(errno.ELOOP, "it is a link to another file", os.fspath(path))
     _require_regular(path)  # to open a device may already do something
     descriptor = os.open(path, flags, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -31,6 +31,7 @@ from noisewise.gradients.operations import (
 )
 from noisewise.gradients.operations.elementwise import repeated
 from noisewise.gradients.operations.registry import derive, place, tensors_in
+from noisewise.gradients.slopes import slopes
 from noisewise.gradients.tape import Tape
 from noisewise.gradients.wiring import NotApartError, Wiring
 from noisewise.separation import GENERAL, Path, RefusedError
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 
+_SLOPES = torch.autograd.grad
 #: What decides how a recurrent layer is run.
 _SETTINGS = "training batch_first num_layers bidirectional dropout proj_size bias mode nonlinearity"
 
@@ -77,7 +79,11 @@ class _Mode(TorchFunctionMode):
         if path is not None and (path.digest in path.drawing or path.learning):
             way = path.begin_draw()
         try:
-            if not _touches(tape, args) and not (kwargs and _touches(tape, tuple(kwargs.values()))):
+            if func is _SLOPES:
+                result = slopes(tape, path, *args, **kwargs)
+            elif not _touches(tape, args) and not (
+                kwargs and _touches(tape, tuple(kwargs.values()))
+            ):
                 result = GENERAL.get(func, func)(*args, **kwargs)
             else:
                 result = owner.handle(func, args, kwargs)

@@ -28,6 +28,7 @@ from noisewise.bounds import (
     uses_of,
 )
 from noisewise.bounds.norms import row_norms
+from noisewise.gradients.contractions.convolution import is_narrow
 from noisewise.gradients.contractions.rounding import SLACK, propagated_slack
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.unnoted import unnoted
@@ -143,7 +144,8 @@ def _slack_of(parameter: nn.Parameter, shape: Sequence[int], views: int) -> floa
     if parameter.dim() < 2:
         return SLACK
     positions = math.prod(shape) * views // parameter.shape[0]
-    return propagated_slack(max(positions, 1), torch.promote_types(parameter.dtype, torch.float32))
+    kind = torch.promote_types(parameter.dtype, torch.float32)
+    return propagated_slack(max(positions, 1), kind, is_narrow(parameter.shape))
 
 
 def changed(what: str) -> RefusedError:

@@ -41,7 +41,16 @@ from noisewise.gradients.wiring import (
     Wiring,
     not_apart,
 )
-from noisewise.separation import Finding, Origin, Path, RefusedError, Watch, broadcast_shapes, place
+from noisewise.separation import (
+    Finding,
+    Origin,
+    Path,
+    RefusedError,
+    Watch,
+    broadcast_shapes,
+    is_mixed,
+    place,
+)
 
 __all__ = ["KEPT_BYTES", "Factors", "Tape"]
 
@@ -118,6 +127,12 @@ class Tape:
         self.anchors: list[Tensor] = []
         #: Whether the batch's own backward pass is under way.
         self.returning, self.open = False, True
+        #: How many derivatives the program itself is taking now, one within another.
+        self.slopes = 0
+        #: Whether it takes several in one pass.
+        self.batched = False
+        #: A layer that was used, of which no derivative can be differentiated again.
+        self.once = ""
         #: Whether float32 is known to be full in the whole backward pass.
         self.is_full = False
         #: Shown every use that arrives, if somebody compares runs.
@@ -226,7 +241,7 @@ class Tape:
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
         if found is None:
-            raise not_apart(key[0], shape, self.records)
+            raise not_apart(key[0], shape, self.records, self._mixing(operands))
         each = self._rows_each(shape)
         if found.constant and each and key not in self.wiring.constant_calls:
             # Rows of the batch that happen to be public, or a table as long as the batch: its
@@ -236,6 +251,16 @@ class Tape:
                 return FIRST
             return Layout(owners=torch.arange(leading) // (leading // self.records))
         return found
+
+    def _mixing(self, operands: Sequence[Tensor]) -> Origin | None:
+        """What mixed the records of some operands, if they are mixed and not only moved."""
+        assert self.watch is not None
+        shadow = self.watch.shadow
+        for operand in operands:
+            cell, planes = shadow.cell(operand), shadow.read(operand)
+            if cell is not None and planes is not None and bool(is_mixed(planes).any()):
+                return cell.origin
+        return None
 
     def _rows_each(self, shape: Sequence[int]) -> int:
         """How often a tensor may hold every row of the batch; 0 if it is no such tensor.
@@ -290,11 +315,26 @@ class Tape:
                 "a gradient arrived after its batch was closed: call backward once, and before the "
                 "optimizer's step"
             )
+        if self.slopes and propagating(self.estimator) is not None:
+            raise RefusedError(
+                f"a derivative is computed inside the model, at {place()}, and bounds that are "
+                "propagated through the model do not hold for what uses its weights once more",
+                "Use noisewise.Clipped or noisewise.Factored, which measure every record.",
+            )
+        if self.batched:
+            raise RefusedError(
+                f"several derivatives are computed in one pass (is_grads_batched, vectorize), at "
+                f"{place()}, through a layer that learns",
+                "Call torch.autograd.grad once for each of them, or leave vectorize=False.",
+            )
+        if self.slopes:
+            return  # on its way to an input: whoever asked gets no gradient of a parameter
         if not self.returning:
             raise RefusedError(
-                f"a gradient is computed inside the model or the loss, at {place()}: it would be "
-                "taken for the record's own",
-                "Differentiate outside of what is trained, or use finite differences.",
+                f"backward() is called inside the model or the loss, at {place()}: what it leaves "
+                "in .grad would be taken for the record's own gradient",
+                "For a derivative by an input, call torch.autograd.grad(output.sum(), x, "
+                "create_graph=True), which is followed.",
             )
         self.backward = True
         if self.observe is not None:
@@ -441,6 +481,11 @@ class Tape:
     def _note(self, finite: Tensor | None) -> None:
         if finite is not None:  # else all records are
             self.nonfinite = ~finite if self.nonfinite is None else self.nonfinite | ~finite
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some group still waits, or weights were computed from parameters."""
+        return bool(self.pending or self.derived)
 
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""

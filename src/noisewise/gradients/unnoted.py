@@ -1,4 +1,4 @@
-"""The library's own backward code, which is trusted and therefore not part of a run's path."""
+"""The library's own autograd functions: trusted, and so not part of a run's path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,22 @@ from typing import Any
 
 import torch
 
-__all__ = ["unnoted"]
+from noisewise.separation import RefusedError, place
+
+__all__ = ["OwnFunction", "unnoted"]
+
+
+class OwnFunction(torch.autograd.Function):
+    """An operation on the tape."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Dual numbers meet a parameter: their second half would miss the tape."""
+        raise RefusedError(
+            f"a derivative by dual numbers, at {place()}, goes through a layer that learns",
+            "Call torch.autograd.grad(output.sum(), x, create_graph=True) instead, or "
+            "torch.autograd.functional.jvp with create_graph=True.",
+        )
 
 
 def unnoted(backward: Callable[..., Any]) -> Callable[..., Any]:

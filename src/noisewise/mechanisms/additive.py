@@ -112,7 +112,7 @@ def gaussian(
     Returns
     -------
     Release
-        The noisy value, of the kind of `value`, and its statement.
+        The noisy value, of the kind of `value`, and its statement. Whole numbers become floats.
 
     Examples
     --------

@@ -82,21 +82,26 @@ def integers(value: Any) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], An
 
 
 def _array(value: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
+    """Return an array, and the way back: floats come out in their own precision.
+
+    Whole numbers do not come out in theirs, in which a negative or a large noisy one would be
+    taken for another.
+    """
+    if isinstance(value, (bool, str, bytes)) or value is None:
+        raise TypeError(f"value must be a number, an array or a tensor, got {type(value).__name__}")
+    array = checks.array("value", value)
     # Nothing is a tensor while nobody has imported torch; so neither do we.
     loaded = sys.modules.get("torch")
     if loaded is not None and isinstance(value, loaded.Tensor):
-        tensor = value.detach()
+        device, kept = value.device, value.dtype if value.is_floating_point() else None
 
         def to_tensor(result: NDArray[Any]) -> torch.Tensor:
             import torch
 
-            return torch.as_tensor(result, device=tensor.device).to(tensor.dtype)
+            return torch.as_tensor(result, dtype=kept, device=device)
 
-        kept = tensor.to("cpu")
-        return (kept.double() if kept.is_floating_point() else kept).numpy(), to_tensor
+        return array, to_tensor
     if isinstance(value, np.ndarray):
-        dtype = value.dtype
-        return value, lambda result: np.asarray(result).astype(dtype)
-    if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(f"value must be a number, an array or a tensor, got {type(value).__name__}")
-    return np.asarray(value), lambda result: result.item() if np.ndim(result) == 0 else result
+        dtype = value.dtype if value.dtype.kind == "f" else None
+        return array, lambda result: np.asarray(result, dtype)
+    return array, lambda result: result.item() if np.ndim(result) == 0 else result

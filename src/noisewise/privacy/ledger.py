@@ -41,6 +41,7 @@ from noisewise.privacy.ledger_file import LedgerFile, create_file
 from noisewise.privacy.relation import ADD_REMOVE, Relation
 from noisewise.privacy.statement import Statement, round_up
 from noisewise.privacy.statement_premises import WHOLE_UNITS, rows_of_units, rows_problem
+from noisewise.privacy.statement_texts import text_problem
 
 __all__ = ["Charge", "Ledger", "LedgerHead"]
 
@@ -90,6 +91,9 @@ class Ledger:
         LedgerError
             If the file exists, or existed: what was spent before must not be forgotten.
         """
+        if not isinstance(unit, str) or (problem := text_problem(unit)):
+            why = problem if isinstance(unit, str) else "is no text"
+            raise ValueError(f"unit must say what one record stands for, and {unit!r} {why}")
         header = {
             "format": FORMAT,
             "version": VERSION,

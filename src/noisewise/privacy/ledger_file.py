@@ -163,9 +163,9 @@ class LedgerFile:
             book.extend(_read(descriptor, book.size, found.st_size))
             self._mend(book, descriptor, found.st_size)
         else:
-            private_file(self.place)
             book = Book(self.path)
             book.extend(_read(descriptor, 0, found.st_size))
+            private_file(self.place)  # now that it is known to be a ledger
             if self._book.checksums:
                 book.require(self._book.head)
             self._mend(book, descriptor, found.st_size)

@@ -57,7 +57,7 @@ class Witness:
     def read(self) -> Seen | None:
         """Return what is known; None if there is no file, or a crash left nothing in it."""
         try:
-            descriptor = open_regular(self.path, os.O_RDONLY)
+            descriptor = open_regular(self.path, os.O_RDONLY, follow=False)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -78,7 +78,7 @@ class Witness:
         text = json.dumps([head.entries, head.digest, *([seen.coming] if seen.coming else [])])
         # A full disk must not stop a release whose charge is safe.
         with contextlib.suppress(OSError):
-            descriptor = open_regular(self.path, os.O_WRONLY | os.O_CREAT)
+            descriptor = open_regular(self.path, os.O_WRONLY | os.O_CREAT, follow=False)
             try:
                 os.write(descriptor, text.ljust(_LENGTH).encode())
             finally:

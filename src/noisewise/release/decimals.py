@@ -5,10 +5,12 @@ nine times 10^14 codes for each power of ten, zero in the middle, negative numbe
 
 Where nothing is known but the bounds, which numbers are plausible? The measure says: half of it is
 spread evenly over multiples of powers of ten, from as coarse as the bounds to as fine as the codes;
-half is spread over powers of ten, the more the nearer they are to one, and there over numbers of
-few and of many digits; zero has a part of its own. So round numbers, where records like to be, are
-likelier than others, and bounds that are a million times too wide cost the logarithm of a small
-number, not of a million. The measure depends on the bounds alone and on no record.
+half is spread over powers of ten, the more the nearer they are to one, within each about evenly in
+logarithms (from 1 to 2 to 5 to 10), and there over numbers of few and of many digits; zero has a
+part of its own. So round numbers, where records like to be, are likelier than others, and bounds
+that are a million times too wide cost the logarithm of a small number, not of a million. Nowhere
+does the measure change so fast that a choice is drawn far along. It depends on the bounds alone and
+on no record.
 
 Records become codes by comparisons, products and roundings of IEEE arithmetic alone, whose results
 depend on the record and not on its place in an array.
@@ -35,6 +37,13 @@ _FIRST, _LAST = -290, 290  # powers of ten
 _POWERS = np.array([float(f"1e{power}") for power in range(_FIRST, _LAST + 1)])
 # Digits of round numbers, and how many powers of ten finer than the bounds.
 _ROUND = (1, 2, 3, 4, 6, DIGITS)
+# How much of the measure numbers of so many digits have: ten numbers of one digit, if they had as
+# much as all others, would draw quantiles to themselves that are many records away.
+_PARTS = (1, 8, 24, 24, 24, 24)
+# A power of ten in three pieces: codes before each, its width in units of the first digit, and the
+# part of the measure, which is about log 2, log 5/2 and log 2.
+_PIECES = ((0, 1, 3), (_LEAST, 3, 4), (4 * _LEAST, 5, 3))
+_STARTS = np.array([start for start, _, _ in _PIECES])
 _FINER = (0, 1, 2, 3, 5, DIGITS)
 #: Codes below that of 10^-270 are not told from zero where numbers are thresholds.
 _TINY = (-270 - _FIRST) * _CODES + 1
@@ -144,30 +153,32 @@ class Decimals:
 
     @cached_property
     def _round(self) -> tuple[list[int], list[list[int]], list[int]]:
-        """Numbers of few digits, by power of ten: measure below it, weights, and steps of codes."""
+        """Numbers of few digits, by pieces: measure below each, weights, and steps of codes."""
         low, high = self.ends
         top = (max(abs(low), abs(high)) - 1) // _CODES + 1
         likely = [_TOTAL // (4 + abs(power + _FIRST)) ** 2 for power in range(top)]
-        share = 3 * _TOTAL // (8 * len(_ROUND))
-        weights = [
-            [max(share * part // (sum(likely) * 9 * 10 ** (digits - 1)), 1) for digits in _ROUND]
-            for part in likely
-        ]
-        below = [0]
-        for each in weights:
-            whole = sum(w * 9 * 10 ** (d - 1) for w, d in zip(each, _ROUND, strict=True))
-            below.append(below[-1] + whole)
+        whole = 8 * sum(_PARTS) * sum(part for _, _, part in _PIECES) * sum(likely)
+        below, weights = [0], []
+        for power in likely:
+            for _, width, part in _PIECES:
+                numbers = [width * 10 ** (digits - 1) for digits in _ROUND]
+                shares = [3 * _TOTAL * digits * part * power for digits in _PARTS]
+                each = [max(s // (whole * n), 1) for s, n in zip(shares, numbers, strict=True)]
+                weights.append(each)
+                below.append(below[-1] + sum(w * n for w, n in zip(each, numbers, strict=True)))
         return below, weights, [10 ** (DIGITS - digits) for digits in _ROUND]
 
     def _sizes(self, sizes: IntArray) -> list[int]:
         """Measure of round numbers above zero, up to these sizes."""
         below, weights, steps = self._round
         power, place = np.divmod(np.maximum(sizes - 1, 0), _CODES)
+        third = np.searchsorted(_STARTS, place, side="right") - 1
+        place, piece = place - _STARTS[third], len(_PIECES) * power + third
         counts = [(place // step + 1).tolist() for step in steps]
         return [
             below[p] + sum(w * c for w, c in zip(weights[p], each, strict=True)) if size > 0 else 0
             for size, p, each in zip(
-                sizes.tolist(), power.tolist(), zip(*counts, strict=True), strict=True
+                sizes.tolist(), piece.tolist(), zip(*counts, strict=True), strict=True
             )
         ]
 
@@ -194,8 +205,10 @@ class Decimals:
         total = 0
         if size > 0:
             power, place = divmod(size - 1, _CODES)
-            total = below[power]
-            for weight, step in zip(weights[power], steps, strict=True):
+            third = sum(place >= start for start, _, _ in _PIECES) - 1
+            piece, place = len(_PIECES) * power + third, place - _PIECES[third][0]
+            total = below[piece]
+            for weight, step in zip(weights[piece], steps, strict=True):
                 total += weight * (place // step + 1)
         total = -total if code < 0 else total + _TOTAL // 8
         power, place = divmod(max(abs(code) - 1, 0), _CODES)
@@ -212,11 +225,6 @@ class Decimals:
         """Measure of the whole domain."""
         return self.upto([self.ends[1]])[0]
 
-    @cached_property
-    def least(self) -> int:
-        """At most the measure of any single element of the finest digits."""
-        return min(each[-1] for each in self._round[1])
-
     def find(self, mass: int, low: int, high: int) -> int:
         """Return the code in (low, high] in which so much measure is reached."""
         mass += self._at(self.ends[0] - 1)
@@ -232,22 +240,22 @@ class Decimals:
         """Return the number with this code."""
         return min(max(number_of(code), self.lower), self.upper)
 
-    def cuts(self, low: int, high: int, parts: int) -> list[int]:
+    def cuts(self, low: int, high: int, parts: int, of_range: bool = True) -> list[int]:
         """Divide the codes in (low, high] into at most so many parts.
 
-        A third of the cuts divides the measure evenly, a third the range; and numbers that have
-        much of the measure, as round ones do, get a part of their own.
+        Cuts divide the measure evenly, and numbers that have much of it, as round ones do, get a
+        part of their own. With `of_range` a third of the cuts divides the range instead.
 
         Returns
         -------
         list of int
             Where parts end, increasing; the last is `high`.
         """
-        third = max(parts // 3, 1)
+        third = max(parts // 3, 1) if of_range else max(parts // 2, 1)
         if high - low <= parts:
             cuts = np.arange(low + 1, high, dtype=np.int64)
         else:
-            even = code_of(np.linspace(number_of(low), number_of(high), third + 1)[1:-1])
+            evenly = np.linspace(number_of(low), number_of(high), third + 1)[1:-1]
             codes = self._candidates(low, high, 4 * parts)
             upto = self.upto(np.concatenate([[low], codes, [high]]))
             measure = np.array([float(whole - upto[0]) for whole in upto[1:]])
@@ -259,6 +267,7 @@ class Decimals:
                 float(after - first) * 2 * third > measure[-1]
                 for first, after in zip(before, own, strict=True)
             ]
+            even = code_of(evenly if of_range else [])
             cuts = np.concatenate([even, round_, (round_ - 1)[np.array(much, bool)]])
         # Beside zero numbers are told from it from 10^-270 on.
         near = np.abs(cuts) < _TINY

@@ -44,7 +44,13 @@ Exact = TypeVar("Exact", int, NDArray[np.int64], NDArray[np.float64])
 
 
 def add(exact: Exact, noise: Exact) -> Exact:
-    """Return what may be seen of private numbers: their sum with noise that was just drawn."""
+    """Return what may be seen of private numbers: their sum with noise that was just drawn.
+
+    An array is added to as a plain one: kinds with arithmetic of their own (masked arrays, say)
+    may leave some of their numbers as they are.
+    """
+    if isinstance(exact, np.ndarray):
+        exact = np.asarray(exact)
     return exact + noise
 
 

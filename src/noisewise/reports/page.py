@@ -160,7 +160,17 @@ class Page:
 
     def statement(self, statement: Statement) -> Page:
         """Add the privacy statement, and how to check it."""
-        self.heading("Privacy statement").code(str(statement))
+        self.heading("Privacy statement")
+        lines = str(statement).splitlines()
+        kinds = ["point" if line.startswith("    - ") else "field" for line in lines]
+        self._parts.append(
+            "<pre>"
+            + "".join(
+                f'<span class="{kind}">{html.escape(line)}\n</span>'
+                for kind, line in zip(kinds, lines, strict=True)
+            )
+            + "</pre>"
+        )
         return self.paragraph(
             "Anybody can derive this epsilon again from the JSON form of the statement: "
             "noisewise verify statement.json"

@@ -131,6 +131,8 @@ class Path:
         The ways to all calls, and from them, if they are asked for.
     drawing : dict of int to bool
         As of `Outside`; nothing, if it does not matter whether somebody sets the generator.
+    made : callable, optional
+        Whether memory was made in this run, or holds records: what the watch knows of it.
     recomputes : bool
         Whether the program's own code may run in the backward pass.
     unfollowed : str
@@ -153,6 +155,7 @@ class Path:
         "failing",
         "floats",
         "learning",
+        "made",
         "prefixes",
         "recomputes",
         "unfollowed",
@@ -170,6 +173,7 @@ class Path:
         self.recomputes = False
         self.failing: Any = None
         self.prefixes: set[Any] | None = None
+        self.made: Callable[[Tensor], Any] | None = None
         self._known = known
         self._outside = Outside() if outside is None else outside
         self._learning = self.learning = learning
@@ -191,8 +195,9 @@ class Path:
     def begin(self) -> None:
         """A part of the run begins, with the dispatch modes that are there now."""
         self._below = _modes_below()
-        with _quietly():
-            self._draws.expect()
+        if self.learning or self.drawing:  # else nobody asks where the generator was
+            with _quietly():
+                self._draws.expect()
         if others := replaced():
             self.lose(f"the kernel of {min(others)} was replaced through torch.library")
 
@@ -262,6 +267,7 @@ class Path:
                 if self._draws.were_set:  # by what no call shows: the watch knows better
                     self.drawing[self.digest] = False
                     self._draws = Draws()
+                    self._draws.expect()
         return self.digest
 
     def end_draw(self, way: int) -> None:
@@ -470,6 +476,8 @@ class Path:
         """A tensor that this run has not made, and that is no parameter or buffer."""
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             self.lose("torch.func runs a function of the program's own")
+        elif self.made is not None and self.made(tensor) is not None:
+            self.lose("a tensor that torch made in this run, and returned from no function")
         if self.unfollowed:  # the run is watched in any case, and the same if it does the same
             self._name(tensor)
             return "outside", self._numbers[id(tensor)][1]

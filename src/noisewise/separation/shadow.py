@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from noisewise.separation.origin import place
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation.refusal import RefusedError, is_line
 
 __all__ = [
     "MOST_RECORDS",
@@ -47,6 +47,11 @@ class Origin(NamedTuple):
     operation: str
     place: str
 
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.operation} {'at' if is_line(self.place) else 'from'} {self.place}"
+
 
 def storage_key(tensor: Tensor) -> int | None:
     """Identity of a tensor's memory; None for tensors without one (sparse layouts)."""
@@ -58,8 +63,9 @@ def storage_key(tensor: Tensor) -> int | None:
         raise RefusedError(
             f"a tensor within torch.func (vmap, grad, jvp) at {place()} has no memory of its own, "
             "so it cannot be told on which records it depends",
-            "Write it for the whole batch, record by record along the first axis, or use "
-            "torch.func on nothing that learns.",
+            "Write it for the whole batch, record by record along the first axis. For derivatives "
+            "by inputs call torch.autograd.grad(output.sum(), x, create_graph=True), or jvp, "
+            "jacobian and hessian of torch.autograd.functional with create_graph=True.",
         ) from None
     return key
 

@@ -322,7 +322,7 @@ class _Job:
                 self.loss,
                 records,
                 plan,
-                records=len(records if table is None else table),
+                records=len(records if table is None else table) if plan.needs_size else None,
                 preprocessing=self.preprocessing,
                 units=table,
                 **options,

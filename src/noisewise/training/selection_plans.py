@@ -45,10 +45,11 @@ class Plans:
                 )
             if different := [f for f in fields if getattr(plan, f) != getattr(first, f)]:
                 raise ValueError(f"the plans of one selection have one {different[0]}")
-        # The sizes follow from the plan whatever the noise is; it is filled in below.
+        # The sizes follow from the plan whatever the noise is; it is filled in below. A plan that
+        # needs no number of records is told none: nothing may follow from it then.
         sized = {
             name: plan.with_(epsilon=None, noise_multiplier=1.0).resolve(
-                plan.records if plan.records is not None else records, of_units=of_units
+                records if plan.needs_size else None, of_units=of_units
             )
             for name, plan in plans.items()
         }

@@ -113,6 +113,7 @@ def gradient_canaries(
         + ("a record's gradient" if rows == 1 else f"the gradients of a unit of {rows} rows")
         + ", knows the rest of the batch and sees the noisy sum of a step",
         assumptions=(_INDEPENDENT,) if count > 1 else (),
+        rows=rows,
     )
 
 

@@ -109,6 +109,7 @@ def private_steps(
         threat_model=f"an adversary who chooses {'a record' if units is None else 'a unit'}, "
         "knows the rest of the batch and sees the noisy gradient of a step",
         assumptions=("every step of the run draws fresh noise",),
+        rows=len(canary[0]),
     )
 
 

@@ -131,6 +131,7 @@ def two_worlds(
         threat_model="an adversary who chooses a record, knows all others and sees the weights "
         + ("after a step" if length == 1 else f"after {length} steps on all of the data"),
         assumptions=("the same seed is never used twice, and seeds give independent noise",),
+        rows=len(canary[0]),
     )
 
 
@@ -231,6 +232,7 @@ def membership(
         threat_model="an adversary who chooses a record, knows all others and sees its loss "
         "under the final model",
         assumptions=("the same seed is never used twice, and seeds give independent noise",),
+        rows=len(canary[0]),
     )
 
 

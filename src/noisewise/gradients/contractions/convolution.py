@@ -7,6 +7,7 @@ convolution has the same gradient with the roles of input and cotangent exchange
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,9 @@ from noisewise.gradients.contractions.rounding import (
     row_norms,
 )
 
-__all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction"]
+__all__ = ["Convolution", "ConvolutionContraction", "TransposedContraction", "is_narrow"]
+
+_BACKWARD = torch.ops.aten.convolution_backward.default
 
 # Where torch's kernel for groups beats the product with windows: from so many pixels and channels
 # on, or where a record's gradient alone fills a cache. It is fast for a few records that fit one,
@@ -45,6 +48,16 @@ _CHANNELS = 8
 _BESIDE = 16
 _BESIDE_BYTES = 5 << 19
 _LARGE_BYTES = 1 << 21
+#: A window of so many numbers takes longer to copy than to convolve a few images at a time.
+_WINDOW = 16
+
+
+def is_narrow(weight: Sequence[int]) -> bool:
+    """Whether a convolution's own gradients of single records would need windows to be copied.
+
+    Given is the shape of its weight.
+    """
+    return len(weight) > 2 and weight[1] < _CHANNELS and math.prod(weight[1:]) >= _WINDOW
 
 
 @dataclass(frozen=True)
@@ -63,21 +76,28 @@ class Convolution:
         self, cotangent: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Torch's own kernel: gradients of input and weight, as asked."""
-        extra = list(self.output_padding or (0,) * len(self.kernel))
-        into, of_weight, _ = torch.ops.aten.convolution_backward(
-            cotangent,
-            x,
-            weight,
-            None,
-            list(self.stride),
-            list(self.padding),
-            list(self.dilation),
-            self.transposed,
-            extra,
-            self.groups,
-            [*mask, False],
-        )
+        into, of_weight, _ = _BACKWARD(cotangent, x, weight, None, *self._fixed, [*mask, False])
         return into, of_weight
+
+    def turned(self, leaving: Sequence[int], entering: Sequence[int]) -> Convolution:
+        """The way back, from outputs of one size to inputs of another, with the same kernel."""
+        if self.transposed:
+            return replace(self, transposed=False, output_padding=())
+        missing = tuple(
+            size - ((n - 1) * s - 2 * p + d * (k - 1) + 1)
+            for size, n, s, p, d, k in zip(
+                entering, leaving, self.stride, self.padding, self.dilation, self.kernel,
+                strict=True,
+            )
+        )  # fmt: skip
+        return replace(self, transposed=True, output_padding=missing)
+
+    @functools.cached_property
+    def _fixed(self) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+        """All that the kernel is told besides, written down once: kernels are asked often."""
+        extra = list(self.output_padding or (0,) * len(self.kernel))
+        stride, padding, dilation = (list(s) for s in (self.stride, self.padding, self.dilation))
+        return stride, padding, dilation, self.transposed, extra, self.groups
 
     def windows(self, image: Tensor, positions: tuple[int, ...], views: int) -> Tensor:
         """Unfold (rows, channels, ...) to (records, groups, channels * kernel, views * T)."""
@@ -178,11 +198,15 @@ class _Convolved(PairContraction):
 
     def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
         """Torch's kernel."""
-        assert self.weight is not None
-        template = x.new_empty(()).expand(self.weight.shape)
-        _, gradient = self.settings.backward(cotangent, x, template, (False, True))
+        _, gradient = self.settings.backward(cotangent, x, self._template, (False, True))
         assert gradient is not None
         return gradient
+
+    @functools.cached_property
+    def _template(self) -> Tensor:
+        """Has the shape of the weight, and takes no memory."""
+        assert self.weight is not None
+        return working(self.x[:0]).new_empty(()).expand(self.weight.shape)
 
     def _channel_squares(self, tensor: Tensor) -> Tensor:
         """Squares summed over the channels of a group, in float64: (rows, groups, ...)."""

@@ -90,7 +90,8 @@ class LinearContraction(PairContraction):
     def contract(self, x: Tensor, cotangent: Tensor, total: Tensor | None) -> Tensor:
         """One matrix product."""
         left, right = cotangent.flatten(0, 1).t(), x.flatten(0, 1)
-        again = len(x) == self.shared  # a shape that comes again and again
+        # A shape that comes again and again, or one of few.
+        again = len(x) == self.shared or self.x.shape[1] == 1
         if total is not None and again and adds_whole(left, right):
             return total.addmm_(left, right)
         return left @ right
@@ -124,7 +125,7 @@ class LinearContraction(PairContraction):
         if self.x.shape[1] != 1 or self.weight is None or self.bias is None:
             return super().lengths(cheap)
         x, cotangent = row_norms(working(self.x)), row_norms(working(self.cotangent))
-        return alike(cotangent * (x.square() + 1).sqrt())
+        return alike(x.square_().add_(1).sqrt_().mul_(cotangent))
 
     def positions_bound(self) -> Tensor:
         """Sum over positions of the product of norms."""

@@ -41,6 +41,7 @@ from noisewise.gradients.contractions.rounding import (
     POSITIONS,
     RECORDS,
     RUN,
+    SHARED_RUN,
     SLACK,
     Totals,
     alike,
@@ -361,7 +362,8 @@ class PairContraction(Contraction):
 
     def sums(self, scale: Tensor | None, keep: Tensor | None) -> Sums:
         """Contract scaled factors, as many records at a time as may share a kernel."""
-        total = Totals()
+        single = self.sizes[2] == 1 or self.shared == 1
+        total = Totals(RUN if single else SHARED_RUN)
 
         def run(tensor: Tensor | None, start: int, stop: int) -> Tensor | None:
             return tensor if tensor is None or stop - start == len(tensor) else tensor[start:stop]
@@ -430,8 +432,8 @@ class PairContraction(Contraction):
 
 
 def whole(size: int) -> int:
-    """Largest power of two that is no larger: so many records fill a kernel's `RECORDS`."""
-    return 1 << (size.bit_length() - 1)
+    """Largest number that is no larger and divides `RECORDS`: so many records fill a kernel."""
+    return next(count for count in range(size, 0, -1) if RECORDS % count == 0)
 
 
 def over_positions(cotangents: Tensor, axis: int) -> Tensor:

@@ -20,6 +20,7 @@ from noisewise.gradients.contractions.base import Sums
 __all__ = [
     "RECORDS",
     "RUN",
+    "SHARED_RUN",
     "SLACK",
     "SQUARES_AT_ONCE",
     "Totals",
@@ -39,10 +40,12 @@ SLACK = 1e-3
 #: The largest one, where only a propagated bound is known of a record: #propagated.
 WIDEST = 5e-3
 #: Records whose contributions one float32 kernel adds, where each contributes one product to
-#: every entry: docs/proofs/rounding.md#kernels.
-RECORDS = 64
-#: Sums of kernels that are added in float32 before float64 takes over: #runs.
-RUN = 4
+#: every entry: docs/proofs/rounding.md#kernels. A multiple of `_MOST`, so that kernels nest.
+RECORDS = 48
+#: Sums of such kernels that are added in float32 before float64 takes over, and of kernels that
+#: add several products of a record: #runs.
+RUN = 7
+SHARED_RUN = 4
 #: Share of the slack for kernels that add several products of a record to an entry: #kernels.
 SHARED = 2.45e-4
 #: What is left for them where no other layer has the same bound, and what all else takes: #alone.
@@ -52,8 +55,10 @@ _REST = SLACK - ALONE
 _MOST = 16
 #: Fewer are no faster together than each by itself.
 _LEAST = 4
-#: Records in a kernel for which a larger slack is worth while: fewer were no faster than one.
-_FAST = 16
+#: Records in a kernel for which a larger slack is worth while, and where it is so for fewer: images
+#: of few channels, whose windows need not be copied then.
+_FAST = (16, 8)
+_FAST_NARROW = (16, 8, 4)
 #: Positions that one float32 kernel adds for a record, and how many such pieces: #positions.
 POSITIONS = 1024
 PIECES = 16
@@ -85,16 +90,18 @@ def _alone(records: int, positions: int, ratio: float, dtype: torch.dtype) -> fl
     return kernels + _REST
 
 
-def propagated_slack(positions: int, dtype: torch.dtype) -> float:
+def propagated_slack(positions: int, dtype: torch.dtype, narrow: bool = False) -> float:
     """Return the slack of a layer of which only a propagated bound is known.
 
     The usual one, unless kernels of more records pay for a larger one. Kernels are cut by
     `kernel_records` to whatever slack the sensitivity has, so it cannot be too small for them.
+    `narrow`: a convolution of few channels.
     """
     if positions == 1:
         return SLACK
-    slack = _alone(_FAST, positions, 1.0, dtype)
-    return max(SLACK, slack) if slack <= WIDEST else SLACK
+    counts = _FAST_NARROW if narrow else _FAST
+    slacks = (_alone(records, positions, 1.0, dtype) for records in counts)
+    return max(SLACK, next((slack for slack in slacks if slack <= WIDEST), SLACK))
 
 
 def kernel_records(
@@ -158,7 +165,8 @@ def alike(norms: Tensor) -> Tensor:
 class Totals:
     """Sums of kernels, added up: a few in their own type, all others in float64 (#runs)."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: int = RUN) -> None:
+        self._run = run
         self._recent: Sums = {}
         self._count: dict[str, int] = {}
         self._wide: Sums = {}
@@ -166,7 +174,7 @@ class Totals:
     def open(self, name: str) -> Tensor | None:
         """Return the sum to which the next kernel of this name is added, if there is one."""
         recent = self._recent.get(name)
-        if recent is not None and recent.dtype != torch.float64 and self._count[name] == RUN:
+        if recent is not None and recent.dtype != torch.float64 and self._count[name] == self._run:
             self._flush(name)
             return None
         return recent

@@ -19,13 +19,14 @@ from noisewise.gradients.operations.registry import (
     handles,
     layout_of_use,
 )
+from noisewise.gradients.slopes import is_differentiated, standing_for
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 
 __all__ = ["convolve", "convolve_transposed"]
 
 
-class _Convolve(torch.autograd.Function):
+class _Convolve(OwnFunction):
     @staticmethod
     def forward(
         ctx: Any,
@@ -61,6 +62,13 @@ class _Convolve(torch.autograd.Function):
         ctx.tape.arrive(kind(x, cotangent, ctx.settings, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
+            if is_differentiated(ctx.tape):
+                own = (ctx.targets[0], None)
+                kernel = standing_for(ctx.tape, weight.to(cotangent.dtype), own)
+                settings = ctx.settings.turned(cotangent.shape[2:], x.shape[2:])
+                ctx.tape.use(*own)
+                into = _Convolve.apply(cotangent, kernel, None, settings, ctx.tape, own)  # type: ignore[no-untyped-call]
+                return into.to(x.dtype), None, None, None, None, None
             # Under autocast in the type of the forward pass, as torch does it.
             same = x.to(cotangent.dtype), weight.to(cotangent.dtype)
             into, _ = ctx.settings.backward(cotangent, *same, (True, False))

@@ -16,8 +16,9 @@ from noisewise.gradients.operations.registry import (
     handles,
     layout_of_use,
 )
+from noisewise.gradients.slopes import is_differentiated, standing_for
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 
 __all__ = ["linear", "seen_as", "tapped_linear"]
 
@@ -58,7 +59,7 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return result
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(OwnFunction):
     @staticmethod
     def forward(
         ctx: Any,
@@ -82,6 +83,14 @@ class _Linear(torch.autograd.Function):
         ctx.tape.arrive(ctx.kind.of(x, cotangent, each, *ctx.targets))
         into = None
         if ctx.needs_input_grad[0]:
+            if is_differentiated(ctx.tape):
+                turned = LinearContraction
+                if ctx.kind is LinearContraction:
+                    turned = TurnedContraction
+                own = (ctx.targets[0], None)
+                matrix = standing_for(ctx.tape, weight.t().to(cotangent.dtype), own)
+                into = tapped_linear(ctx.tape, cotangent, matrix, None, own, turned).to(x.dtype)
+                return into, None, None, None, None, None
             # Under autocast in the type of the forward pass, as torch does it.
             into = _product(cotangent, weight.t().to(cotangent.dtype)).to(x.dtype)
         return into, None, None, None, None, None

@@ -22,13 +22,13 @@ from noisewise.gradients.operations.registry import (
     tensors_in,
 )
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 from noisewise.separation import broadcast_shapes
 
 __all__ = ["broadcast", "repeated"]
 
 
-class _Repeat(torch.autograd.Function):
+class _Repeat(OwnFunction):
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, tape: Tape, target: Target, each: int) -> Tensor:
         ctx.tape, ctx.target = tape, target

@@ -19,13 +19,13 @@ from noisewise.gradients.operations.registry import (
     place,
 )
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 from noisewise.separation import RefusedError, place as line
 
 __all__ = ["bag", "embed"]
 
 
-class _Embed(torch.autograd.Function):
+class _Embed(OwnFunction):
     @staticmethod
     def forward(
         ctx: Any, weight: Tensor, tokens: Tensor, skipped: int | None, tape: Tape, table: Target

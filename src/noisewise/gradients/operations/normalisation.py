@@ -15,8 +15,9 @@ from torch.nn import functional
 from noisewise.gradients.contractions import GivenContraction, Target
 from noisewise.gradients.contractions.base import working
 from noisewise.gradients.operations.registry import UnsupportedUseError, handles, layout_of_use
+from noisewise.gradients.slopes import is_differentiated, standing_for
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 from noisewise.separation import RefusedError
 
 __all__ = ["affine"]
@@ -59,7 +60,7 @@ def _arrive(
     tape.arrive(GivenContraction(gradients, jacobian))
 
 
-class _LayerNorm(torch.autograd.Function):
+class _LayerNorm(OwnFunction):
     """Saves what torch saves; the normalised input is made anew in the backward pass."""
 
     @staticmethod
@@ -75,7 +76,7 @@ class _LayerNorm(torch.autograd.Function):
     ) -> Tensor:
         output, mean, inverse = torch.native_layer_norm(x, list(shape), weight, bias, eps)
         ctx.save_for_backward(x, weight, bias, mean, inverse)
-        ctx.shape, ctx.tape, ctx.targets = shape, tape, targets
+        ctx.shape, ctx.eps, ctx.tape, ctx.targets = shape, eps, tape, targets
         return output
 
     @staticmethod
@@ -87,13 +88,18 @@ class _LayerNorm(torch.autograd.Function):
         _arrive(ctx.tape, normalised, cotangent, ctx.targets, False)
         into = None
         if ctx.needs_input_grad[0]:
+            if is_differentiated(ctx.tape):
+                normalised = functional.layer_norm(x, ctx.shape, None, None, ctx.eps)
+                scaled = _scaled_again(ctx, cotangent, weight, False)
+                (into,) = torch.autograd.grad(normalised, x, scaled, create_graph=True)
+                return into, None, None, None, None, None, None
             into, _, _ = torch.ops.aten.native_layer_norm_backward(
                 cotangent, x, list(ctx.shape), mean, inverse, weight, bias, [True, False, False]
             )
         return into, None, None, None, None, None, None
 
 
-class _Affine(torch.autograd.Function):
+class _Affine(OwnFunction):
     """Scale and shift of an input that is normalised already."""
 
     @staticmethod
@@ -119,8 +125,24 @@ class _Affine(torch.autograd.Function):
         (cotangent,) = cotangents
         normalised, weight = ctx.saved_tensors
         _arrive(ctx.tape, normalised, cotangent, ctx.targets, ctx.channels_first)
-        into = cotangent if weight is None else cotangent * weight
+        if is_differentiated(ctx.tape):
+            into = _scaled_again(ctx, cotangent, weight, ctx.channels_first)
+        else:
+            into = cotangent if weight is None else cotangent * weight
         return into, None, None, None, None, None
+
+
+def _scaled_again(
+    ctx: Any, cotangent: Tensor, weight: Tensor | None, channels_first: bool
+) -> Tensor:
+    """A cotangent times the scale that its values met, on the tape."""
+    if weight is None:
+        return cotangent
+    own = (ctx.targets[0], None)
+    ctx.tape.use(*own)
+    leaf = standing_for(ctx.tape, weight, own)
+    result: Tensor = _Affine.apply(cotangent, leaf, None, channels_first, ctx.tape, own)  # type: ignore[no-untyped-call]
+    return result
 
 
 def affine(

@@ -23,7 +23,7 @@ from noisewise.gradients.operations.registry import (
     place,
 )
 from noisewise.gradients.tape import Tape
-from noisewise.gradients.unnoted import unnoted
+from noisewise.gradients.unnoted import OwnFunction, unnoted
 from noisewise.separation import RefusedError
 
 __all__ = ["is_plain_recurrent", "run_recurrent"]
@@ -48,7 +48,7 @@ def is_plain_recurrent(module: nn.Module) -> bool:
     return not own & ((theirs | _CALLS) - _HARMLESS)
 
 
-class _States(torch.autograd.Function):
+class _States(OwnFunction):
     """Zeros (rows, T, width) whose cotangent is paired with the states that were seen."""
 
     @staticmethod
@@ -73,7 +73,7 @@ class _States(torch.autograd.Function):
         return None, None, None, None, None
 
 
-class _LongShortTerm(torch.autograd.Function):
+class _LongShortTerm(OwnFunction):
     """All steps of an LSTM, from what enters them; its backward pass is written out.
 
     Autograd would keep and visit a dozen small operations for every step.
@@ -142,13 +142,15 @@ def run_recurrent(tape: Tape, path: str, module: Any, args: tuple[Any, ...]) -> 
         raise RefusedError(
             f'{type(module).__name__} at "{path}" needs a padded batch (batch, time, features), '
             "not a packed sequence",
-            "Pad it and mask the loss.",
+            "Pad it, and take each record's state at its own end, states[torch.arange(len(x)), "
+            "lengths - 1], or mask the loss.",
         )
     if module.proj_size:
         raise RefusedError(
             f'{type(module).__name__} at "{path}" with proj_size is not taken apart',
             "Use a Linear layer after an LSTM without projection.",
         )
+    tape.once = f'{type(module).__name__} at "{path}"'
     x = x if module.batch_first else x.transpose(0, 1)
     names = [target.name for p in module.parameters() if (target := tape.target(p)) is not None]
     layout = tape.layout(place(tape, type(module).__name__), x, -1, names)
