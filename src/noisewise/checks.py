@@ -14,7 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["array", "choice", "finite", "fraction", "integer", "positive", "probability"]
+__all__ = [
+    "array",
+    "budget",
+    "choice",
+    "finite",
+    "fraction",
+    "integer",
+    "positive",
+    "probability",
+]
+
+#: Beyond them noise no longer fits into numbers of 64 bits, or is lost in their rounding.
+_LEAST_EPSILON, _LARGEST_EPSILON = 1e-9, 1e9
 
 
 def _number(name: str, value: Any) -> float:
@@ -46,6 +58,19 @@ def positive(name: str, value: Any, *, zero: bool = False, hint: str = "") -> fl
     if number < 0 or (number == 0 and not zero):
         valid = ">= 0" if zero else "> 0"
         raise ValueError(f"{name} must be {valid}, got {value!r}{_sentence(hint)}")
+    return number
+
+
+def budget(value: Any) -> float:
+    """Return an epsilon that somebody asks for as a float, within what can be kept."""
+    hint = "no noise is large enough for epsilon 0; leave the data out instead"
+    number = positive("epsilon", value, hint=hint)
+    if not _LEAST_EPSILON <= number <= _LARGEST_EPSILON:
+        raise ValueError(
+            f"epsilon must lie between {_LEAST_EPSILON:g} and {_LARGEST_EPSILON:g}, got {value!r}: "
+            "with less the noise drowns everything, with more it protects nobody. Between 0.1 and "
+            "10 is usual."
+        )
     return number
 
 

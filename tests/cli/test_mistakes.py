@@ -23,7 +23,7 @@ from noisewise.auditing import audit
 from noisewise.cli import app
 from noisewise.cli.predictions import look_at_contribution
 from noisewise.datasets import Categorical, Numeric, Schema
-from noisewise.errors import PreflightWarning
+from noisewise.datasets.preflight import PreflightWarning
 from noisewise.estimators import PrivateClassifier, PrivateRegressor, load_estimator
 from noisewise.privacy import Ledger
 

@@ -81,8 +81,7 @@ class Budget:
             object.__setattr__(self, "epsilon", math.inf)
             object.__setattr__(self, "delta", 0.0)
             return
-        hint = "no noise is large enough for epsilon 0; leave the data out instead"
-        object.__setattr__(self, "epsilon", checks.positive("epsilon", self.epsilon, hint=hint))
+        object.__setattr__(self, "epsilon", checks.budget(self.epsilon))
         delta = checks.probability("delta", self.delta, zero=True, one=False)
         object.__setattr__(self, "delta", delta)
 

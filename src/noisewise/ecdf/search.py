@@ -47,9 +47,10 @@ MOST_EARLY, MOST_CLOSE = 6, 3
 KEPT = Fraction(1, 3)
 #: How often at most, the last time included.
 MOST_LOOKS = MOST_EARLY + MOST_CLOSE + 1
-# A cell is ruled out by so many deviations of the noise; and one that holds so many is worth
+# A cell is ruled out by so many deviations of the noise; a look is nearly enough if outer quantiles
+# are so many of them from the ends; and a cell that holds so many is worth
 # dividing by such a look.
-SURE, ENOUGH = 4.0, 5.0
+SURE, NEARLY, ENOUGH = 4.0, 1.5, 5.0
 # The last look is due when cells hold about so many deviations of its noise.
 FINE = 0.5
 #: So that no cost that is rounded up makes the sum larger than the whole.
@@ -154,15 +155,18 @@ class QuantileSearch:
     ) -> Fraction | None:
         """Return the part of the budget that an early look takes, if one is of use.
 
-        The least that tells the outer quantiles from the ends, or the largest.
+        The least that tells the outer quantiles from the ends; or else the largest if it nearly
+        does, and the least if there is no hope of it.
         """
         outer = total * float(min(self.quantiles[0], 1 - self.quantiles[-1]))
         allowed = [part for part in EARLY if left - part >= KEPT]
-        tells = [part for part in allowed if SURE * noise / _power(budget, part) < outer]
-        for part in (*tells[:1], *allowed[-1:]):
-            useful = _heaviest(windows) > ENOUGH * noise / _power(budget, part)
-            return part if useful else None
-        return None
+        if not allowed:
+            return None
+        deviation = {part: noise / _power(budget, part) for part in allowed}
+        tells = [part for part in allowed if SURE * deviation[part] < outer]
+        nearly = NEARLY * deviation[allowed[-1]] < outer
+        part = tells[0] if tells else allowed[-1] if nearly else allowed[0]
+        return part if _heaviest(windows) > ENOUGH * deviation[part] else None
 
     def _close(
         self, windows: list[_Window], noise: float, left: Fraction, close: int, budget: Budget

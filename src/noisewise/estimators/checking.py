@@ -17,7 +17,7 @@ __all__ = ["check_settings"]
 
 def check_settings(estimator: Any) -> None:
     """Refuse settings that mean nothing."""
-    checks.positive("epsilon", estimator.epsilon)
+    checks.budget(estimator.epsilon)
     if estimator.delta != "auto":
         checks.fraction("delta", estimator.delta)
     checks.integer("steps", estimator.steps, minimum=1)

@@ -71,7 +71,7 @@ def gaussian_deviation(epsilon: float, delta: float, sensitivity: float = 1.0) -
     >>> round(gaussian_deviation(1.0, 1e-5), 3)
     3.731
     """
-    epsilon = checks.positive("epsilon", epsilon)
+    epsilon = checks.budget(epsilon)
     delta = checks.fraction("delta", delta)
     sensitivity = checks.positive("sensitivity", sensitivity)
     return float(get_sigma_gaussian(epsilon, delta)) * (1 + 1e-8) * sensitivity
@@ -149,7 +149,7 @@ def laplace(
     sensitivity in the l1 norm.
     """
     bound = sensitivity_in("l1", sensitivity, relation)
-    epsilon = checks.positive("epsilon", epsilon)
+    epsilon = checks.budget(epsilon)
     exact, back = reals(value)
     grid = 2.0 ** (math.ceil(math.log2(bound.value / epsilon)) - _GRID_BITS)
     units = math.ceil(bound.value / grid * (1 + 1e-12)) + exact.size
@@ -190,7 +190,7 @@ def discrete_laplace(
     (True, 0.0)
     """
     bound = sensitivity_in("l1", sensitivity, relation)
-    epsilon = checks.positive("epsilon", epsilon)
+    epsilon = checks.budget(epsilon)
     exact, back = integers(value)
     scale = exact_scale(bound.value / epsilon * (1 + 1e-15))
     # Not Laplace: integer noise on a count is randomised response, which costs more than
@@ -226,9 +226,7 @@ def discrete_gaussian(
         raise ValueError("give exactly one of epsilon and rho")
     exact, back = integers(value)
     concentrated = (
-        checks.positive("rho", rho)
-        if epsilon is None
-        else _rho(checks.positive("epsilon", epsilon), delta)
+        checks.positive("rho", rho) if epsilon is None else _rho(checks.budget(epsilon), delta)
     )
     scale = exact_scale(Fraction(bound.value) ** 2 / (2 * Fraction(concentrated)), "sigma2")
     scale = exact_scale(float(scale) * (1 + 1e-15))  # few digits: fast, never smaller

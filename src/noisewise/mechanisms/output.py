@@ -184,7 +184,7 @@ def output_perturbation(
     convexity = checks.positive("strong_convexity", problem.strong_convexity)
     gradient_norm = tolerance * lipschitz
     distance = (relation.sum_factor * lipschitz + 2 * gradient_norm) / convexity
-    checks.positive("epsilon", epsilon)
+    checks.budget(epsilon)
     checks.fraction("delta", delta)
     bound = Sensitivity(distance, "l2", relation)
     noise = GaussianNoise(

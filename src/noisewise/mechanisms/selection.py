@@ -98,7 +98,7 @@ def _choose(
     ledger: LedgerOrPath,
 ) -> Release:
     bound = sensitivity_in("linf", sensitivity, relation)
-    epsilon = checks.positive("epsilon", epsilon)
+    epsilon = checks.budget(epsilon)
     exact = reals(np.asarray(scores) if isinstance(scores, (list, tuple)) else scores)[0]
     if exact.ndim != 1 or exact.size == 0:
         raise ValueError(f"scores must be a non-empty vector, got shape {exact.shape}")

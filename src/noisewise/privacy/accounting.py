@@ -219,7 +219,7 @@ def noise_multiplier(
     ValueError
         If an argument is out of range, or no noise in [0.001, 1e7] fits.
     """
-    target = checks.positive("epsilon", epsilon)
+    target = checks.budget(epsilon)
     delta = checks.fraction("delta", delta)
     rate = checks.probability("sample_rate", sample_rate)
     count = checks.integer("steps", steps, minimum=1, maximum=LARGEST_COUNT)

@@ -126,7 +126,10 @@ def other_ledger(accounted: str, wanted: str) -> str:
             f"Say whose rows they are, so that {accounted!r} is protected here too: --unit COLUMN, "
             "unit in the schema, or units= in Python."
         )
-    return f"If both mean the same, use the ledger's word: Units(identifiers, name={accounted!r})."
+    return (
+        "If both mean the same, use the ledger's word: "
+        f"noisewise.release.Units(identifiers, name={accounted!r})."
+    )
 
 
 def same_noise(ledger: Ledger) -> LedgerError:

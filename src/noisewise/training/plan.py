@@ -271,7 +271,7 @@ class Plan:
                 "follows from the other. Give the one that you want to fix, e.g. epsilon=2.0."
             )
         if self.epsilon is not None:
-            self._set("epsilon", checks.positive("epsilon", self.epsilon))
+            self._set("epsilon", checks.budget(self.epsilon))
         if self.noise_multiplier is not None:
             self._set(
                 "noise_multiplier",

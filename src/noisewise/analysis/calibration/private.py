@@ -132,7 +132,7 @@ def private_reliability(
     >>> abs(found.accuracy - 0.75) < 0.03, found.statement().epsilon <= 1.0 + 1e-9
     (True, True)
     """
-    epsilon = checks.positive("epsilon", epsilon)
+    epsilon = checks.budget(epsilon)
     cap = checks.positive("loss_bound", loss_bound)
     relation, source = Relation.of(relation), resolve(seed)
     logs = as_log_probabilities(scores, logits=logits)
