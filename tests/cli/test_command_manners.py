@@ -85,6 +85,23 @@ def test_no_color_means_none(tmp_path):
 BEGUN = "import sys; from noisewise.cli import main; print(flush=True); main()"
 
 
+def test_ctrl_c_that_tears_an_import_is_ctrl_c_whatever_fails_of_it(tmp_path):
+    (tmp_path / "half.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    pass\n"
+    )
+    (tmp_path / "model.py").write_text("import half\nraise RecursionError('half a module')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", BEGUN, "certify", "model.py:build", "--input", "3"],
+        capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.count("Stopped by Ctrl-C") == 1
+
+
 @pytest.mark.parametrize("after", [0.02, 0.6, 2.5])
 def test_ctrl_c_ends_any_command_with_130_and_one_sentence(tmp_path, after):
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")

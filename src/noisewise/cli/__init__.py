@@ -6,8 +6,11 @@ Only what is asked for is imported: the version needs nothing but this file.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from noisewise._version import __version__
@@ -31,14 +34,36 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(__version__)
         return
+    torn = _torn_imports()
     try:
         _run()
     except BaseException as error:
         # Typer turns Ctrl-C into an exit code that also means "found wanting", and modules that are
         # being imported turn it into errors of their own.
-        if not _was_interrupted(error):
+        if not (torn or _was_interrupted(error)):
             raise
         _stopped()
+
+
+def _torn_imports() -> list[int]:
+    """Return a list that Ctrl-C fills if it comes while a module is being imported.
+
+    Somebody may catch it there and go on with half a module. Whatever fails then, fails of that.
+    """
+    torn: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        within = frame
+        while within is not None and not within.f_code.co_filename.startswith("<frozen importlib"):
+            within = within.f_back
+        if within is not None:
+            torn.append(number)
+        signal.default_int_handler(number, frame)
+
+    in_charge = threading.current_thread() is threading.main_thread()
+    if in_charge and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    return torn
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
