@@ -167,6 +167,11 @@ def ours(model: nn.Module, estimator: Any, expected: int, chunk: int | None = No
     return step
 
 
+def fit_pieces(engine: GradientEngine, x: Any, records: int) -> None:
+    """Let batches of exactly this size be one piece, or two if training would cut them at all."""
+    engine.chunk = records if engine._best_size(x) >= records else -(-records // 2)
+
+
 def plain_and_noise(model: nn.Module) -> Step:
     """Plain training with noise on its gradients: what no private step can undercut."""
     optimizer = torch.optim.SGD(model.parameters(), RATE)

@@ -21,6 +21,7 @@ import torch
 
 from benchmarks import table
 from benchmarks._mainstream import MODELS
+from benchmarks._private_steps import fit_pieces
 from noisewise import Clipped, Plan, make_private
 from noisewise.gradients import piece, runner, summation
 from noisewise.gradients.buffers import Buffers
@@ -111,8 +112,8 @@ def measured(key: str, records: int, repeats: int) -> dict[str, Any]:
         records=100 * records, delta=1e-6,
     )  # fmt: skip
     run = make_private(module, torch.optim.SGD(module.parameters(), 1e-3), model.loss, None, plan)
-    run._engine.expected = None  # pieces as for batches of exactly this size
     x, y = model.batch(records)
+    fit_pieces(run._engine, x, records)
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     ways: dict[str, tuple[str, ...]] = {"bound": (), "unbound": tuple(PARTS)}
     ways |= {part: (part,) for part in PARTS}

@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 
 from benchmarks import table
 from benchmarks._mainstream import MODELS, Model
-from benchmarks._private_steps import CLIP, NOISE, PROPAGATED_RATE, RATE, opacus
+from benchmarks._private_steps import CLIP, NOISE, PROPAGATED_RATE, RATE, fit_pieces, opacus
 from noisewise import Plan, make_private
 from noisewise.gradients import Clipped, Factored, InputScaled, Propagated
 from noisewise.gradients.interception import FallbackWarning
@@ -89,7 +89,7 @@ def private(model: Model, name: str, expected: int, device: str, poisson: bool) 
     )
     run = make_private(module, optimizer, loss, None, plan)
     if not poisson:
-        run._engine.expected = None  # pieces as for batches of exactly this size
+        fit_pieces(run._engine, model.batch(expected)[0], expected)
     return run.step
 
 

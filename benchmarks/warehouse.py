@@ -27,6 +27,8 @@ ASKED = {
     "dp_ecdf, 32,768 bins": "nw.ecdf.dp_ecdf('p', data=data, bounds=(0, 1), epsilon=1.0)",
     "dp_ecdf, 1,000 bins (stepped)": "nw.ecdf.dp_ecdf('p', data=data, bounds=(0, 1), bins=1000, "
     "epsilon=1.0)",
+    "dp_quantile, quartiles, bounds a million times too wide (several queries)": "nw.ecdf."
+    "dp_quantile('p', [0.25, 0.5, 0.75], data=data, bounds=(-1e6, 1e6), epsilon=1.0)",
     "private_evaluation (two queries)": "nw.ecdf.private_evaluation('y', 'p', data=data, "
     "epsilon=1.0)",
 }

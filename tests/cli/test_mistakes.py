@@ -23,7 +23,8 @@ from noisewise.auditing import audit
 from noisewise.cli import app
 from noisewise.cli.predictions import look_at_contribution
 from noisewise.datasets import Categorical, Numeric, Schema
-from noisewise.estimators import PrivateClassifier, PrivateRegressor
+from noisewise.errors import PreflightWarning
+from noisewise.estimators import PrivateClassifier, PrivateRegressor, load_estimator
 from noisewise.privacy import Ledger
 
 SECRET = 73912.25  # a cell that no message may show
@@ -54,6 +55,12 @@ def folder(tmp_path_factory):
     frame.assign(age=SECRET, job="Alice").to_csv(place / "units.csv", index=False)
     frame.rename(columns={"age": "Age"}).to_csv(place / "renamed.csv", index=False)
     (place / "people.toml").write_text(SCHEMA)
+    frame.assign(paid=frame["paid"].map({"yes": "gut", "no": "schlecht"})).to_csv(
+        place / "german.csv", index=False
+    )
+    frame.to_csv(place / "semicolons.csv", index=False, sep=";")
+    (place / "unit.toml").write_text(SCHEMA.replace("[target]", 'unit = "pid"\n[target]'))
+    (place / "twice.toml").write_text(SCHEMA + 'age = { kind = "drop", reason = "x" }\n')
     (place / "waiting.toml").write_text(SCHEMA.replace("[18, 90]", '"?"'))
     (place / "kinds.toml").write_text(SCHEMA.replace('"number"', '"float"'))
     (place / "payed.toml").write_text(SCHEMA.replace('"paid"', '"payed"'))
@@ -114,6 +121,20 @@ TABLE_COMMAND = {
     "gradients misspelt": (
         ["train", "people.csv", "--schema", "people.toml", "--epsilon", 1, "--gradients", "cliped"],
         "gradients must be"),
+    "a report in place of a folder": (
+        ["train", "people.csv", "--schema", "people.toml", "--epsilon", 1, "--report", "."],
+        "is a folder: name a file"),
+    "a file in place of a folder": (
+        ["train", "people.csv", "--schema", "people.toml", "--epsilon", 1, "--out", "notes.txt"],
+        "a folder is needed"),
+    "another separator than the schema's": (
+        ["train", "semicolons.csv", "--schema", "people.toml", "--epsilon", 1],
+        "[file] separator = ';'"),
+    "a unit that the table lacks": (
+        ["schema", "check", "unit.toml", "people.csv"], "the table has no column 'pid'"),
+    "words of another language": (
+        ["schema", "check", "people.toml", "german.csv"], 'yes = ["ja"], no = ["nein"]'),
+    "a column twice in the schema": (["schema", "check", "twice.toml"], "stands above already"),
     "ledger without a folder for the model": (
         ["train", "people.csv", "--schema", "people.toml", "--epsilon", 1, "--ledger", "x.ledger"],
         "need --out"),
@@ -144,6 +165,9 @@ EVALUATION_COMMAND = {
         ["scores.csv", "--label", "number", "--score", "logit", "--regression"], "--lower"),
     "budget is spent": (
         ["scores.csv", "--label", "y", "--score", "p", "--ledger", "small.ledger"], "small.ledger"),
+    "a threshold in per cent": (
+        ["scores.csv", "--label", "y", "--score", "p", "--threshold", 50], "outside the range"),
+    "a folder that holds no model": (["scores.csv", "--model", "."], "holds no model"),
     "report into nowhere": (
         ["scores.csv", "--label", "y", "--score", "p", "--report", "no/where/x.html"], "no folder"),
 }  # fmt: skip
@@ -180,6 +204,12 @@ def model(**changes):
     return PrivateClassifier(**{"schema": FORM, "steps": 2, **changes})
 
 
+def warns(action):
+    with pytest.warns(PreflightWarning) as given:
+        action()
+    raise ValueError("; ".join(str(one.message) for one in given))
+
+
 IN_PYTHON = {
     "missing values": (
         lambda: PrivateClassifier().fit(np.where(NUMBERS > 0.9, np.nan, NUMBERS), Y), "schema"),
@@ -197,6 +227,11 @@ IN_PYTHON = {
         "no epsilon can be given"),
     "negative epsilon": (lambda: model(epsilon=-1).fit(X, Y), "epsilon must be"),
     "delta of one": (lambda: model(delta=1.0).fit(X, Y), "delta must"),
+    "a table in place of labels": (
+        lambda: model().fit(X, pd.DataFrame({"paid": Y, "when": 1})), "several columns"),
+    "a model from nowhere": (lambda: load_estimator("gone"), "holds no model"),
+    "an epsilon that promises nothing": (
+        lambda: warns(lambda: model(epsilon=50.0, steps=2).fit(X, Y)), "next to nothing"),
     "predict before fit": (lambda: model().predict(X), "not fitted"),
     "a column is gone": (lambda: model().fit(X.drop(columns="age"), Y), "lacks 1 column"),
     "regression without a range": (
@@ -382,6 +417,14 @@ FINDING_BUGS = {
 }  # fmt: skip
 
 FINDING_BUGS_COMMAND = {
+    "a script in place of a function": (["good.py", "--model", "good.py:build"], "--command"),
+    "a model in place of its builder": (
+        ["good.py:build", "--model", "good.py:model", "--input-shape", "4"], "a fresh one"),
+    "an example that is none": (
+        ["good.py:build", "--model", "good.py:build", "--example", "good.py:build"],
+        "a pair of tensors (x, y)"),
+    "a function twice": (
+        ["good.py:build", "--train", "good.py:build", "--model", "good.py:build"], "leave one out"),
     "neither script nor function": ([], "--command"),
     "no such file": (["--model", "gone.py:build", "--train", "gone.py:train"], "gone.py"),
     "no placeholders": (
@@ -402,7 +445,9 @@ def test_whoever_looks_for_bugs_is_told(case):
 def test_whoever_looks_for_bugs_with_the_command_is_told(case, tmp_path, monkeypatch):
     arguments, said = FINDING_BUGS_COMMAND[case]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.py").write_text("import torch\ndef build(): return torch.nn.Linear(4, 2)\n")
+    (tmp_path / "good.py").write_text(
+        "import torch\ndef build(): return torch.nn.Linear(4, 2)\nmodel = build()\n"
+    )
     assert said in told("debug", *arguments)
 
 

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score
 
+from noisewise import ecdf
 from noisewise.ecdf import private_confusion, private_regression_errors
 from noisewise.ecdf.prediction_errors import confusion_event, regression_event
+from noisewise.privacy import Ledger
 from noisewise.privacy.relation import Relation
 
 EXACT = 1e7  # an epsilon that leaves no noise to speak of
@@ -85,3 +87,14 @@ def test_intervals_are_narrow_where_there_is_little_noise_and_open_where_there_i
     low, high = private_confusion(classes, classes, classes=[0, 1, 2], epsilon=2.0,
                                   seed=1).accuracy_interval()  # fmt: skip
     assert 0.98 < low < high == 1.0
+
+
+@pytest.mark.parametrize("classes", [[], [0], [0, 1, 1], [0, True, 1], "ab", b"ab"])
+def test_classes_that_would_count_records_nowhere_are_refused_before_a_charge(classes, tmp_path):
+    # A record of a class that was listed twice was in two cells, and so in none.
+    path = tmp_path / "of.ledger"
+    Ledger.create(path, epsilon=1.0).close()
+    with pytest.raises(ValueError, match="two or more public classes"):
+        ecdf.private_confusion([0, 1], [0, 1], classes=classes, epsilon=0.5, ledger=path)
+    with Ledger.open(path) as ledger:
+        assert not ledger.charges

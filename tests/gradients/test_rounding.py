@@ -492,6 +492,18 @@ def test_a_few_kernels_are_added_in_float32_and_all_others_in_float64(run):
         assert float(result[0]) == pytest.approx(expected, rel=run * U)
 
 
+@pytest.mark.parametrize(("positions", "run"), [(1, RUN), (2, SHARED_RUN), (3000, RUN)])
+def test_a_use_keeps_to_the_run_of_its_kernels(positions, run):
+    """Shared kernels are charged with a shorter one; single gradients count as one product."""
+    shared = kernel_records(positions, 1.0, torch.float32)
+    assert {1: shared == RECORDS, 2: 1 < shared < RECORDS, 3000: shared == 1}[positions]
+    most = run * (RECORDS if shared == 1 else shared)
+    for records in (most, most + 1):
+        use = linear(records, positions, 2, 3, torch.Generator().manual_seed(0))
+        kind = use.sums(None, None)["w"].dtype
+        assert kind == (torch.float32 if records == most else torch.float64)
+
+
 @pytest.mark.parametrize("shape", [(64, 64, 64), (10, 64, 256), (3, 64, 20), (33, 16, 17)])
 def test_a_product_is_fused_only_where_it_is_added_as_a_whole(shape):
     rows, products, columns = shape

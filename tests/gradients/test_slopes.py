@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import noisewise as nw
 from noisewise.separation import RefusedError
@@ -229,6 +230,40 @@ def test_adversarial_training_takes_a_step_along_its_own_slope():
     assert_exact(model, words, y, 2, "model")
 
 
+def directional(model, x):
+    output, slope = torch.autograd.functional.jvp(
+        model.field, x, torch.ones_like(x), create_graph=True
+    )
+    return output + slope
+
+
+def by_rows(model, x):
+    def total(z):
+        return model.field(z).sum(0)
+
+    found = torch.autograd.functional.jacobian(total, x, create_graph=True)
+    return model.field(x) + found.sum(2).t()
+
+
+def of_second_order(model, x):
+    def total(z):
+        return model.field(z).square().sum()
+
+    ones = torch.ones_like(x)
+    return (
+        model.field(x) + torch.autograd.functional.hvp(total, x, ones, create_graph=True)[1][:, :2]
+    )
+
+
+@pytest.mark.parametrize("use", [directional, by_rows, of_second_order])
+def test_torchs_own_helpers_are_followed(use):
+    torch.manual_seed(0)
+    model, x = Uses(use).double(), torch.randn(RECORDS, WIDTH).double()
+    y = torch.randn(RECORDS, 2).double()
+    assert nw.prove_apart(model, loss, x, y).proven
+    assert_exact(model, x, y, 2, "model")
+
+
 # -- slopes that mix, and what cannot be followed --------------------------------------------------
 
 
@@ -326,6 +361,28 @@ def mixed_the_second_time(model, x):
     return output + slope_of(output, x)[:, :2]
 
 
+def recomputed(model, x):
+    output = checkpoint(model.field, x, use_reentrant=False)
+    return output + slope_of(output, x)[:, :2]
+
+
+def several_at_once(model, x):
+    output = model.field(x)
+    weights = torch.eye(2)[:, None].expand(-1, len(x), -1)
+    return output + slope_in(output, x, weights, is_grads_batched=True).sum(0)[:, :2]
+
+
+def slope_in(output, x, weights, **options):
+    (slope,) = torch.autograd.grad(output, x, weights, create_graph=True, **options)
+    return slope
+
+
+def vectorised(model, x):
+    field = lambda z: model.field(z).sum(0)  # noqa: E731
+    found = torch.autograd.functional.jacobian(field, x, create_graph=True, vectorize=True)
+    return model.field(x) + found[0][:, :2]
+
+
 def dual_numbers(model, x):
     from torch.autograd import forward_ad
 
@@ -341,7 +398,8 @@ def within_torch_func(model, x):
 MIXED = [
     of_a_norm_of_all, of_a_mean_squared, of_a_scale_for_all, with_a_shared_weighting,
     by_a_parameter, by_a_parameter_named, by_a_computed_weight, backward_within, of_a_hook,
-    mixed_the_second_time, dual_numbers, within_torch_func,
+    mixed_the_second_time, recomputed, several_at_once, vectorised, dual_numbers,
+    within_torch_func,
 ]  # fmt: skip
 
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import handle_torch_function
 from torch.utils.checkpoint import checkpoint
 
 import noisewise as nw
 from noisewise.gradients import GradientEngine, WatchedWarning
 from noisewise.gradients.operations.dense import tapped_linear
+from noisewise.separation import noticing_backward_code
 from separation.test_doors import RECORDS, WIDTH, Hidden, batch, cross_entropy
 
 
@@ -379,6 +381,39 @@ def test_pieces_have_memory_of_their_own():
     whole = sums(engine, x, y)
     parts = sum(sums(engine, x[s : s + 6], y[s : s + 6]) for s in range(0, 24, 6))
     assert torch.allclose(whole, parts, atol=1e-5)
+
+
+@pytest.mark.parametrize("records", [RECORDS, 2 * RECORDS])
+def test_a_program_that_writes_into_its_input_leaves_the_batch_alone(records):
+    class Doubling(Switched):
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x.mul_(2.0))))
+
+    x, y = torch.randn(records, WIDTH), torch.randint(3, (records,))
+    before, engine = x.clone(), GradientEngine(Doubling(), cross_entropy, nw.Clipped(1.0), chunk=12)
+    assert torch.equal(sums(engine, x, y), sums(engine, x, y))
+    assert torch.equal(x, before)
+
+
+def test_backward_code_is_noticed_also_after_somebody_took_the_notice_away():
+    told, hooks = [], torch.autograd.graph.saved_tensors_hooks
+    value = torch.ones(2, requires_grad=True)
+
+    def apply():
+        Returned.apply(value, None)
+        with hooks(lambda kept: kept, lambda kept: kept):
+            pass
+
+    def followed():
+        with noticing_backward_code(lambda kind, unseen: told.append(kind)):
+            apply()
+
+    followed()
+    del BackwardCFunction.__init__
+    hooks.__enter__ = lambda self: None
+    followed()
+    apply()  # nobody is told
+    assert told == [Returned, hooks] * 2
 
 
 def test_a_float_that_changes_needs_no_second_proof():

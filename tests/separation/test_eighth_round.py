@@ -709,15 +709,23 @@ def test_innocent_programs_are_accepted(name):
     assert flat(result).norm() > 0
 
 
-def test_a_derivative_by_dual_numbers_is_refused_in_words():
-    """Innocent, but pieces of a batch differ in what is noted of it; in one piece it is taken."""
-    model = Model(
-        lambda m, h: h + torch.func.jvp(torch.sin, (h.detach(),), (torch.ones_like(h),))[1]
-    )
-    torch.manual_seed(0)
-    with pytest.raises(nw.UnsupportedModelError, match="does not do the same every time"):
-        nw.bounded_sum(model, each, *records("plain"), nw.Clipped(1.0), chunk=4)
-    assert flat(nw.bounded_sum(model, each, *records("plain"), nw.Clipped(1.0))).norm() > 0
+def by_dual_numbers(along):
+    """What torch makes of them within a run no function returns, so every step is watched."""
+    return Model(lambda m, h: h + torch.func.jvp(torch.sin, (h.detach(),), (along(h.detach()),))[1])
+
+
+def test_a_derivative_by_dual_numbers_is_the_one_written_out():
+    found = []
+    for model in (by_dual_numbers(torch.ones_like), Model(lambda m, h: h + h.detach().cos())):
+        torch.manual_seed(0)
+        again = Model(model.then)
+        found.append(flat(nw.bounded_sum(again, each, *records("plain"), nw.Clipped(1.0), chunk=4)))
+    torch.testing.assert_close(*found)
+
+
+def test_dual_numbers_along_other_records_are_refused():
+    with pytest.raises(nw.UnsupportedModelError, match="mixes records"):
+        move(lambda: (by_dual_numbers(lambda h: h.mean(0).expand_as(h)), each), "plain")
 
 
 class Likelihood(nn.Module):

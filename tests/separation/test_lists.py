@@ -109,6 +109,15 @@ DIRECT = [
     lambda: torch.linalg.lu_solve(*torch.linalg.lu_factor(learnt(2, 3, 3)), learnt(2, 3, 1)),
     lambda: torch.cholesky_solve(learnt(2, 3, 1), torch.eye(3).expand(2, 3, 3)),
     lambda: torch.cholesky_inverse(torch.eye(3).expand(2, 3, 3) + 0.1 * moved(2, 3, 3).tril()),
+    *(lambda kind=kind, how=how: getattr(functional, kind)(moved(4, 3), torch.eye(4, 3),
+                                                           reduction=how)
+      for how in ("none", "mean", "sum")
+      for kind in ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+                   "soft_margin_loss")),
+    *(lambda how=how, shape=shape, weight=weight: functional.nll_loss(
+        learnt(4, 3, *shape), torch.randint(3, (4, *shape)), weight, ignore_index=1, reduction=how)
+      for how in ("none", "mean", "sum") for shape in ((), (2, 2))
+      for weight in (None, torch.tensor([1.0, 2.0, 3.0]))),
     lambda: torch.outer(learnt(3), learnt(4)),
     lambda: torch.ger(learnt(3), learnt(4)),
     lambda: torch.argsort(learnt(3, 4)),

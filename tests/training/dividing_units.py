@@ -80,6 +80,14 @@ WRONG = {
             "shard",
         ),
     ),
+    "a number among the text of one worker": (
+        "different kinds",
+        lambda r, n: (
+            halves(table(2 * n), r, n),
+            [f"Alice {r}", 17 if r == n - 1 else f"17{'' if r == 0 else r}"],
+            "shard",
+        ),
+    ),
     "dates here, moments there, in a tuple": (
         "different kinds",
         lambda r, n: (

@@ -268,6 +268,23 @@ def test_another_plan_name_or_averaging_is_refused(tmp_path):
         resume(plan(seed=3, steps=12))
 
 
+@pytest.mark.parametrize("seed", [3, None])
+def test_records_that_change_the_public_constants_are_refused_before_a_step(tmp_path, seed):
+    # The plan is the same, but the sample rate follows from the number of records: the steps were
+    # taken and charged, and then no statement could be made of both rates.
+    halfway(tmp_path, seed=seed)
+    with pytest.raises(CheckpointError, match="number of records"):
+        start(
+            the_plan=plan(seed=seed, steps=12),
+            data=table(300),
+            ledger=tmp_path / "ledger",
+            averaging="ema",
+            resume=tmp_path / "checkpoint",
+        )
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        assert sum(charge.event.count for charge in ledger.charges) == 5
+
+
 def test_without_a_durable_ledger_there_is_no_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="durable ledger"):
         start().save(tmp_path / "checkpoint")

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from noisewise.cli.contribute import read_records
 from noisewise.cli.evaluate import evaluate
 from noisewise.ecdf.sources.pushed import ROW_BY_ROW
+from noisewise.errors import NoisewiseError
 from noisewise.federated.network.outbox import digest_of
 
 duckdb = pytest.importorskip("duckdb")
@@ -98,11 +99,15 @@ def test_the_positive_label_is_read_in_the_type_of_its_column(places):
         (["{places}/parts", "--show-true", "--label", "y", "--score", "p"], "need every record"),
         (["{places}/parts", "--label", "y", "--score", "x"], "'x' is not a column"),
         (["{places}/one.parquet"], "give --label and --score"),
+        (["{places}/parts", "--query", "select y, 'high' as p from data"], "must hold numbers"),
+        (["{places}/parts", "--query", "   "], "could not take this query"),
+        (["duckdb:///{places}/scores.db", "--query", ""], "one SELECT"),
     ],
 )
 def test_what_cannot_be_read_is_said(places, options, says):
     result = run(*[option.format(places=places) for option in options])
     assert result.exit_code != 0
+    assert isinstance(result.exception, (SystemExit, NoisewiseError, ValueError))  # no traceback
     assert says in str(result.exception)
 
 

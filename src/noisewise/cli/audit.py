@@ -68,10 +68,10 @@ def audit(
     Example: noisewise audit scores.csv --epsilon 2 --delta 1e-5
     """
     from noisewise.auditing import NoiseModel, audit as run
+    from noisewise.cli.outputs import check_files
     from noisewise.working import working
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise ValueError(f"no folder at {str(report.parent)!r} for {report.name!r}")
+    check_files(report, plot)
     claim = _claim(epsilon, delta, statement)
     noise: NoiseModel | None = None
     if gaussian:

@@ -57,15 +57,14 @@ def collect(
 
     Example: noisewise collect --config analyst.toml --curve roc --epsilon 0.5 --plot roc.png
     """
+    from noisewise.cli.outputs import check_files
     from noisewise.federated.network import ClientSettings, RemoteAggregator, progress_of
 
     settings = ClientSettings.read(config)
     if progress:
         typer.echo(json.dumps(progress_of(settings), indent=2))
         return
-    for path in (report, plot, table, statement):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
+    check_files(report, plot, table, statement)
     taken: list[Taken] = []
     aggregator = RemoteAggregator(settings, name=name, parties=parties, told=taken.append)
     found = _ask(aggregator, settings, curve, epsilon, delta, groups)

@@ -45,6 +45,9 @@ def _never_a_verdict() -> Iterator[None]:
 
 @_never_a_verdict()
 def debug(
+    function: Annotated[
+        str, typer.Argument(help="The same as --train: a function, such as train.py:train")
+    ] = "",
     model: Annotated[
         str,
         typer.Option(help="What builds the model: model.py:build (if not given: in the adapter)"),
@@ -74,7 +77,7 @@ def debug(
         str, typer.Option(help="Shape of one input, e.g. 3,32,32 (if not given: from the model)")
     ] = "",
     example: Annotated[
-        str, typer.Option(help="Function that returns a batch (x, y): model.py:example")
+        str, typer.Option(help="A batch (x, y), or a function that returns it: model.py:example")
     ] = "",
     classes: Annotated[int, typer.Option(help="Number of classes; 0 for regression")] = 0,
     optimizer: Annotated[str, typer.Option(help="sgd or adam")] = "sgd",
@@ -144,13 +147,16 @@ def debug(
     the last ones ({out}: a state dict). A plain "python script.py ..." is run in forks of one
     interpreter that has imported what the script imports, a tenth of a second each.
 
-    Example: noisewise debug --model model.py:build --train train.py:train --report check.html
+    Example: noisewise debug train.py:train --model model.py:build --report check.html
     """
-    from torch.nn import functional
+    from torch.nn import Module, functional
 
     from noisewise.debugging import Claim, CommandTraining, check, guess_example, load_object
 
     console = Console(highlight=False)
+    if function and train:
+        raise ValueError(f"{function!r} and --train {train!r} both say what trains: leave one out")
+    train = train or function
     adapter = _adapter(adapter, command, train)
     if sum(map(bool, (command, train, adapter))) != 1:
         raise ValueError("give either --command or --train, or an --adapter")
@@ -164,11 +170,16 @@ def debug(
         if training.preloaded is None and not (effort or thorough):
             chosen = "quick"
     else:
-        training = load_object(train or f"{adapter}:train", "--train or --adapter")
+        training = load_object(_named(train) or f"{adapter}:train", "--train or --adapter")
     if not model and adapter is None:
         raise ValueError("--model is missing: what builds the model, e.g. model.py:build")
     model = model or f"{adapter}:build"
     build = load_object(model, "--model")
+    if isinstance(build, Module):
+        raise ValueError(
+            f"--model {model!r} is a model; name the function or class that builds a fresh one, "
+            "because every run begins with its own"
+        )
     loss_fn: Any = _part_of(adapter, "loss")
     if loss_fn is None:
         known = _LOSSES.get(loss)
@@ -254,6 +265,17 @@ def _takes_output_and_target(loss: Any) -> None:
         ) from None
 
 
+def _named(function: str) -> str:
+    """Return a function's name; a whole script is told how it is run."""
+    if function and ":" not in function:
+        raise ValueError(
+            f"{function!r} names no function: write file.py:name, such as {function}:train. To run "
+            f'a whole script, use --command "python {function} ...", with placeholders as in '
+            "noisewise debug --help"
+        )
+    return function
+
+
 def _part_of(adapter: Path | None, name: str) -> Any:
     """Return something of the adapter, if it has it."""
     from noisewise.debugging import load_object
@@ -279,8 +301,11 @@ def _example(place: str, shape: str, classes: int, build: Any) -> tuple[Tensor, 
     from noisewise.debugging import load_object
 
     if place:
-        x, y = load_object(place, "--example")()
-        return x, y
+        given = load_object(place, "--example")
+        batch = given() if callable(given) else given
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError(f"--example {place!r} must be a pair of tensors (x, y), or return one")
+        return batch[0], batch[1]
     try:
         size = [int(part) for part in shape.split(",")]
     except ValueError as error:

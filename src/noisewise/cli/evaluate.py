@@ -104,12 +104,11 @@ def evaluate(
 
     Databases and folders are asked for grouped counts; their records stay where they are.
     """
+    from noisewise.cli.outputs import check_files
     from noisewise.ecdf import private_confusion, private_evaluation, private_regression_errors
     from noisewise.working import working
 
-    for path in (report, statement):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
+    check_files(report, statement)
     if unit is not None and model is not None:
         raise ValueError("--model knows whose rows they are: leave --unit out")
     given = lower, upper
@@ -134,9 +133,14 @@ def evaluate(
         raise ValueError(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
+    bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
+    if asked.classes is None and not asked.regression and not bounds[0] <= threshold <= bounds[1]:
+        raise ValueError(
+            f"--threshold {threshold:g} lies outside the range of the scores, {bounds[0]:g} to "
+            f"{bounds[1]:g}: no record, or every one, would count as positive"
+        )
     if preflight:
         _look(asked, epsilon, delta, None if model is not None else Path(predictions), schema)
-    bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
     with (
         _account(ledger, f"evaluate {_title(predictions)}") as account,
         warnings.catch_warnings(),
@@ -173,6 +177,8 @@ def evaluate(
                 **common,
             )
             summary = found.summary(threshold=threshold)
+    if ledger is None:
+        _say_uncharged(model)
     if asked.classes is not None or asked.regression:
         _publish(measured, statement, as_json, report, _title(predictions))
         return
@@ -183,6 +189,18 @@ def evaluate(
         )
     truth = (asked.labels, asked.scores, asked.positive) if show_true else None
     _publish_curves(found, summary, statement, as_json, report, _title(predictions), truth)
+
+
+def _say_uncharged(model: Path | None) -> None:
+    from noisewise.working import tell
+
+    book = None if model is None else model / "ledger.jsonl"
+    known = book is not None and book.is_file()
+    tell(
+        "This was charged to no ledger: epsilon adds to that of every other analysis of these "
+        "records. To have it added up, give "
+        + (f"--ledger {book}." if known else "--ledger (noisewise ledger create begins one).")
+    )
 
 
 @dataclass(frozen=True)

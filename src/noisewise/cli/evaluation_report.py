@@ -142,7 +142,8 @@ def unsure(summary: dict[str, Any]) -> str:
             return ""
         return (
             "The interval of R² holds 0: at this epsilon these records cannot tell the model from "
-            "one that always says the mean. Measure on more records, or spend more."
+            "one that always says the mean. Measure on more records, spend more, or declare a "
+            "narrower public range of the target: the noise grows with it."
         )
     if "auc" not in summary:
         return ""

@@ -93,6 +93,7 @@ def train(
 
     Example: noisewise train adult --epsilon 1 --report run.html
     """
+    from noisewise.cli.outputs import check_files, check_folder
     from noisewise.cli.predictions import finite
     from noisewise.cli.training_job import Comparison, read_data, train_private
     from noisewise.cli.training_quality import (
@@ -107,7 +108,8 @@ def train(
     from noisewise.release import compose
     from noisewise.working import working
 
-    _check_folders(report, out, ledger)
+    check_files(report, ledger)
+    check_folder(out)
     _check_parts(test, evaluate, threshold)
     if out is None and (ledger is not None or resume):
         raise ValueError("--ledger and --resume need --out: what was paid for must be kept")
@@ -208,12 +210,6 @@ def train(
             "of their budgets."
         )
     _say_what_is_written(console, statement, kept, report, numbers is not None, ledger is None)
-
-
-def _check_folders(*paths: Path | None) -> None:
-    for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"no folder at {str(path.parent)!r} for {path.name!r}")
 
 
 def _check_parts(test: float, evaluate: float, threshold: float) -> None:

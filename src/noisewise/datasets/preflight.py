@@ -54,6 +54,8 @@ _UNKNOWN = (
 #: Below this, rows times epsilon buys little, and below that nothing.
 _FEW = 1000.0
 _NONE = 100.0
+#: An attacker may be surer than 99.99 % whether somebody is among the records.
+_EMPTY = 10.0
 _NOT_PRIVATE = "A local look at the records, NOT private: keep these exact counts to yourself."
 
 
@@ -129,6 +131,8 @@ def look_at(path: str | Path, schema: Schema) -> Look:
               if not isinstance(column, Drop) and name not in raw.columns]  # fmt: skip
     if schema.target is not None and schema.target not in raw.columns:
         absent.append(schema.target)
+    if schema.unit is not None and schema.unit not in {*raw.columns, *absent}:
+        absent.append(schema.unit)
     if absent:
         found.stops.append(
             f"the table has no column {', '.join(map(repr, absent))}; it has "
@@ -145,11 +149,22 @@ def look_at(path: str | Path, schema: Schema) -> Look:
             "rows without a readable target are left out: "
             f"{len(raw) - len(frame):,} of {len(raw):,}"
         )
+        if len(raw) and not len(frame):
+            found.stops.append(_unreadable_target(schema))
+            return found
     found += look_at_rows(frame, schema) + look_at_columns(frame, schema)
     found += _look_at_cells(read_table(path, schema, keep_unlabelled=True), raw, schema)
     if schema.target is not None and schema.target in frame.columns:
         found += look_at_target(frame[schema.target], schema.classes, schema.target_range)
     return found
+
+
+def _unreadable_target(schema: Schema) -> str:
+    said = "the range and [file] decimal must fit it"
+    if schema.classes is not None:
+        said = "the schema must list the words that the file uses: "
+        said += 'yes = ["ja"], no = ["nein"]' if len(schema.classes) == 2 else "values = [...]"
+    return f"no cell of the target {schema.target!r} can be read as the schema says: {said}"
 
 
 def _look_at_cells(frame: pd.DataFrame, raw: pd.DataFrame, schema: Schema) -> Look:
@@ -352,6 +367,11 @@ def look_at_budget(
 ) -> Look:
     """Compare the number of rows, or of units if these are protected, with epsilon and delta."""
     found = Look()
+    if epsilon > _EMPTY:
+        found.warnings.append(
+            f"epsilon {epsilon:g} promises next to nothing: up to about 1 the promise is strong, "
+            f"and above {_EMPTY:g} little is left of it"
+        )
     product = rows * epsilon
     if product < _FEW:
         expect = "nothing" if product < _NONE else "little"

@@ -186,21 +186,41 @@ def read_cells(
         ) from None
     except pd.errors.EmptyDataError:
         raise SchemaError(f"cannot read {place.name!r}: it is empty") from None
-    except pd.errors.ParserWarning:
-        raise SchemaError(
-            f"rows of {place.name!r} have more cells than there are names. If the table begins "
-            "with other lines, such as a title, say how many: [file] skip = 1 in the schema, or "
-            "`noisewise schema draft --skip 1`. Cells that hold the separator must be in quotes"
-        ) from None
-    except (OSError, ValueError):  # texts of the parsers quote lines of the file
-        raise SchemaError(
-            f"cannot read {place.name!r} as a table: it is something else, its rows have different "
-            "numbers of cells (cells that hold the separator must be in quotes), it begins with "
-            "other lines, such as a title ([file] skip = 1 in the schema, or `noisewise schema "
-            "draft --skip 1`), or the separator is another one ([file] separator = ';')"
-        ) from None
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        # Texts of the parsers quote lines of the file.
+        raise SchemaError(_unreadable(place, form, error)) from None
+    if frame.shape[1] == 1 and kind != ".parquet" and _other_separator(place, form):
+        raise SchemaError(_unreadable(place, form, None))
     frame.columns = pd.Index(_told_apart(map(str, frame.columns)))
     return _trimmed(frame, (form or FileFormat()).nothing, words or {})
+
+
+def _other_separator(place: Path, form: FileFormat | None) -> str | None:
+    """Return what seems to separate the names, if it is not what the schema says."""
+    if form is None:
+        return None
+    seen = find_form(place, form.skip).separator
+    line, _ = _line_of_names(place, form.skip)
+    return seen if seen != form.separator and seen in line else None
+
+
+def _unreadable(place: Path, form: FileFormat | None, error: BaseException | None) -> str:
+    """Say what is wrong with a file, without any line of it."""
+    other = _other_separator(place, form) if place.suffix.lower() != ".parquet" else None
+    if form is not None and other is not None:
+        return (
+            f"cannot read {place.name!r} with {form.separator!r} between cells: its names seem to "
+            f"be separated by {other!r}. Say so in the schema: [file] separator = {other!r}"
+        )
+    what = f"cannot read {place.name!r} as a table: it is something else, or its rows have "
+    if isinstance(error, pd.errors.ParserWarning):
+        what = f"rows of {place.name!r} have "
+    return (
+        f"{what}more cells than there are names. Cells that hold the separator must be in quotes. "
+        "If the table begins with other lines, such as a title, say how many: [file] skip = 1 in "
+        "the schema, or `noisewise schema draft --skip 1`. If the separator is another one: [file] "
+        "separator = ';'"
+    )
 
 
 def _texts(place: Path, form: FileFormat) -> pd.DataFrame:
@@ -212,7 +232,7 @@ def _texts(place: Path, form: FileFormat) -> pd.DataFrame:
     utf8 = _is_utf8(form)
 
     def read(**names: Any) -> pd.DataFrame:
-        return pd.read_csv(
+        cells: pd.DataFrame = pd.read_csv(
             place,
             sep=form.separator,
             dtype="string",
@@ -225,6 +245,7 @@ def _texts(place: Path, form: FileFormat) -> pd.DataFrame:
             skiprows=form.skip,
             **names,
         )
+        return cells
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", pd.errors.ParserWarning)

@@ -86,6 +86,8 @@ def from_text(text: str, where: str = "the schema") -> dict[str, Any]:
         stored = parse_toml(text.removeprefix("\ufeff"))
     except ValueError as error:
         problem = f"it is not TOML: {error}"
+        if "overwrite" in problem:
+            problem += ": a column or key of this name stands above already"
         if where.lower().endswith((".csv", ".tsv", ".parquet")):
             problem = (
                 "it is a table; a schema file is needed here: noisewise schema draft writes one"

@@ -77,6 +77,8 @@ class Knowledge:
         Different seeds give the same noise.
     random
         Gradients are random even without noise (dropout, augmentation).
+    along_one
+        Each seed draws a direction, and every update lies along it, records and noise alike.
     incomplete
         At batch size = dataset size the sampler leaves records out or takes them twice.
     clip
@@ -109,6 +111,7 @@ class Knowledge:
     deterministic: bool = True
     same_noise: bool = False
     random: bool = False
+    along_one: bool = False
     incomplete: bool = False
     clip: float = 0.0
     mute: bool = False

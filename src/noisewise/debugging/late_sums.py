@@ -8,6 +8,8 @@ a larger dataset is compared with its own first step.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy import stats
 
@@ -17,13 +19,13 @@ from noisewise.debugging.first_steps import promised_at
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.sampling_laws import Case
 from noisewise.debugging.statistics import LEVEL, Vector, loud_places
-from noisewise.debugging.trainer import Data
+from noisewise.debugging.trainer import Data, TrainingFailedError
 from noisewise.debugging.walk import loud_walk, silent_walk
 
 __all__ = ["late_sums"]
 
 _SIZE = 4
-_TOTAL, _DRAWN = 40, 16
+_TOTAL, _DRAWN = 14, 3
 #: How far a step leads, over the length of the weights.
 _MOVE = 2e-5
 _REST, _GROWN = 0.1, 0.3
@@ -38,8 +40,11 @@ def late_sums(bench: Bench, case: Case, memory: Memory, steps: list[int]) -> Non
         return
     chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]})
     scales = _records_at(bench, case, chosen)
-    if scales and not case.findings and known.deterministic and memory == Memory():
-        _noise_at(bench, case, scales)
+    single = known.deterministic and memory == Memory() and not bench.momentum
+    if scales and not case.findings and single and bench.dimension >= 60:
+        _noise_at(bench, case, [*scales])
+    if scales and not case.findings and single:
+        _with_fewer(bench, case, [*scales])
 
 
 def _kinds(bench: Bench) -> Data:
@@ -137,25 +142,37 @@ def _interacts(step: int, rest: float) -> Finding:
     )
 
 
-def _noise_at(bench: Bench, case: Case, scales: dict[int, float]) -> None:
-    """The noise of drawn batches falls no lower than what records count."""
-    data = bench.records.draw(_TOTAL, seed=72)
-    walks = [
+def _noise_at(bench: Bench, case: Case, steps: list[int]) -> None:
+    """The noise of drawn batches falls no lower than what a record of them weighs."""
+    data = bench.records.draw(_TOTAL, seed=8)
+    rows = bench.contributions(data, bench.usable_clip)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if np.linalg.svd(rows / lengths, compute_uv=False)[-1] < 0.02:
+        return
+    silent = [silent_walk(bench, data, _DRAWN, seed, _MOVE) for seed in (7700, 7701)]
+    loud = [
         loud_walk(bench, data, _DRAWN, seed)
         for seed in range(7600, 7600 + max(2, min(6, -(-1_500 // bench.dimension))))
     ]
 
-    def rows(step: int) -> Vector:
-        return np.concatenate([walk.moved(step) for walk in walks])
+    def weight(step: int) -> float:
+        """What one record of a batch weighs: epochs, of which schedules may be, are those here."""
+        moved = np.stack([walk.moved(step) for walk in silent])
+        solved = np.linalg.lstsq(rows.T, moved.T, rcond=None)[0]
+        return float(np.median(solved[solved > 0.5 * float(np.max(solved))]))
 
-    first = rows(1)
+    def noise(step: int) -> Vector:
+        return np.concatenate([walk.moved(step) for walk in loud])
+
+    first, unit = noise(1), weight(1)
     base, count = float(np.mean(first**2)), max(1, loud_places(first))
-    if base == 0.0:
+    if base == 0.0 or not unit > 0:
         return
-    for step, scale in scales.items():
-        now = rows(step)
-        expected = scale * promised_at(bench, step)
-        ratio = float(np.mean(now**2)) / base / max(expected**2, 1e-300)
+    for step in steps:
+        now, expected = noise(step), weight(step) / unit * promised_at(bench, step)
+        if not expected > _SHORT:
+            continue
+        ratio = float(np.mean(now**2)) / base / expected**2
         p_value = float(stats.f.cdf(ratio, max(1, loud_places(now)), count))
         case.p_values.append(p_value)
         if p_value < LEVEL and ratio < 0.6:
@@ -165,8 +182,59 @@ def _noise_at(bench: Bench, case: Case, scales: dict[int, float]) -> None:
                     "late-steps",
                     "noise",
                     f"at step {step} the noise of a batch drawn from {_TOTAL} records is "
-                    f"{ratio**0.5:.2f} times what it was at step 1 for what a record counts.",
+                    f"{ratio**0.5:.2f} times what it was at step 1 for what a record weighs.",
                     {"step": step, "ratio": ratio**0.5},
+                    p_value,
+                )
+            )
+            return
+
+
+def _with_fewer(bench: Bench, case: Case, steps: list[int]) -> None:
+    """Half as many records as a batch may hold move late steps as far as twice as many do.
+
+    All are drawn in either case, so that epochs are one step long.
+    """
+    seeds = range(7800, 7800 + max(2, min(6, -(-1_500 // bench.dimension))))
+    walks = {
+        total: [loud_walk(bench, bench.records.draw(total, seed=5), _SIZE, seed) for seed in seeds]
+        for total in (_SIZE // 2, _SIZE)
+    }
+    try:
+        first, here, there = (
+            {
+                total: np.concatenate([walk.moved(step) for walk in same])
+                for total, same in walks.items()
+            }
+            for step in (1, steps[len(steps) // 2], steps[-1])
+        )
+    except TrainingFailedError:
+        # A batch that cannot be filled is our wish alone.
+        return
+    for step, rows in ((steps[len(steps) // 2], here), (steps[-1], there)):
+        sizes = {
+            total: float(np.mean(rows[total] ** 2)) / max(float(np.mean(first[total] ** 2)), 1e-300)
+            for total in rows
+        }
+        few, many = sizes[_SIZE // 2], sizes[_SIZE]
+        if min(few, many) < 1e-6:
+            continue
+        count = loud_places(rows[_SIZE])
+        # Each of the two is a ratio of two estimates.
+        spread = 2 / max(1.0, count) ** 0.5
+        p_value = 2 * float(stats.norm.sf(abs(math.log(few / many)) / (math.sqrt(2) * spread)))
+        case.p_values.append(p_value)
+        if p_value < LEVEL and not 0.75 < few / many < 1.33:
+            case.findings.append(
+                Finding(
+                    "step-size-depends-on-data",
+                    "late-steps",
+                    "training",
+                    f"with the same batch size, step {step} is {(few / many) ** 0.5:.2f} times as "
+                    f"long with {_SIZE // 2} records as with {_SIZE}, and the first is not: the "
+                    "learning rate, or the noise, follows how many records were drawn so far. "
+                    "Count steps instead.",
+                    {"step": step, "ratio": (few / many) ** 0.5},
                     p_value,
                 )
             )

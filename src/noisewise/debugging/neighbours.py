@@ -21,8 +21,8 @@ from noisewise.debugging.bench import SIGMA, SMALL_SIGMA, Bench
 from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.knowledge import Memory
 from noisewise.debugging.noise_readings import measure
-from noisewise.debugging.statistics import LEVEL
-from noisewise.debugging.trainer import Data, TrainingFailedError
+from noisewise.debugging.statistics import LEVEL, Vector
+from noisewise.debugging.trainer import Data, StateDict, TrainingFailedError
 from noisewise.debugging.walk import Walk
 
 __all__ = ["neighbours"]
@@ -45,6 +45,8 @@ def neighbours(bench: Bench) -> TestResult:
     p_values: list[float] = []
     if not findings:
         findings, p_values = _replaced(bench, seen)
+    if not findings:
+        findings = _on_the_way(bench)
     status = "failed" if findings else "passed"
     return TestResult(
         "neighbours", _TITLE, status, "; ".join(seen), tuple(p_values), tuple(findings)
@@ -186,6 +188,58 @@ def _replaced(bench: Bench, seen: list[str]) -> tuple[list[Finding], list[float]
             p_value,
         )
     ], [p_value]
+
+
+def _on_the_way(bench: Bench) -> list[Finding]:
+    """Gradients of later steps are taken where the noise of earlier ones has led to.
+
+    With the same seed, what differs between two datasets after a few steps so loud that gradients
+    turn is something else than without any noise; unless the noise never reaches the weights that
+    gradients are taken at, and is added to what is returned only.
+    """
+    if "steps" not in bench.box.accepted or bench.box.observe is not None:
+        return []
+    if bench.correlated or bench.known.random:
+        return []
+    clip, steps = bench.usable_clip, 6
+    lr = bench.rate(clip * SIGMA / _SIZE * bench.dimension**0.5)
+    datasets = [bench.records.draw(_SIZE, seed=seed) for seed in (5, 15)]
+    settings = {"clip": clip, "seed": 8600}
+
+    def apart(sigma: float, start: StateDict | None, count: int, rate: float) -> Vector:
+        here, there = (
+            bench.update(data, sigma=sigma, init=start, steps=count, lr=rate, **settings)  # type: ignore[arg-type]
+            for data in datasets
+        )
+        return here - there
+
+    try:
+        silent, loud = (apart(sigma, None, steps, lr) for sigma in (0.0, SIGMA))
+        size = float(np.linalg.norm(silent))
+        if size == 0 or not np.isfinite(loud).all() or np.linalg.norm(loud - silent) > 0.02 * size:
+            return []
+        # Do gradients turn on the way?
+        unit = bench.adam_epsilon if bench.adam else 1.0
+        way = bench.update(datasets[0], sigma=SIGMA, steps=steps, lr=lr, **settings)  # type: ignore[arg-type]
+        there = bench.moved_init(way, (lr if "lr" in bench.box.accepted else 1.0) / unit)
+        short = bench.rate(clip, 1e-2)
+        first, last = (apart(0.0, start, 1, short) for start in (None, there))
+    except TrainingFailedError:
+        return []
+    if float(np.linalg.norm(last - first)) < 0.2 * float(np.linalg.norm(first)):
+        return []
+    return [
+        Finding(
+            "noise-not-on-the-way",
+            "neighbours",
+            "noise",
+            f"after {steps} steps with noise, two datasets are apart by exactly what they are "
+            "without any, although gradients are others where the noise leads to: training goes on "
+            "with weights that have no noise, and what is returned gets it at last. A record then "
+            "counts through the gradients of the others too, which no bound covers.",
+            {"steps": steps},
+        )
+    ]
 
 
 def _kind(one: torch.Tensor) -> str:

@@ -24,6 +24,7 @@ from noisewise.debugging.findings import Finding, TestResult
 from noisewise.debugging.noise_readings import SCALE, Measurement, Reading, measure
 from noisewise.debugging.noise_structure import by_batch, mixed_afterwards, structure
 from noisewise.debugging.statistics import LEVEL, Vector, kurtosis, normal_shape, skewness
+from noisewise.debugging.trainer import Data
 
 __all__ = ["distribution", "whitened"]
 
@@ -48,12 +49,17 @@ def distribution(bench: Bench) -> TestResult:
             )
         )
         return TestResult("noise", title, "failed", "no noise", measured.p_values, tuple(findings))
-    if mixed_afterwards(bench, measured):
+    spread = np.linalg.norm(readings["base"].rows, axis=1)
+    uneven = float(np.min(spread)) < 0.5 * float(np.median(spread))
+    mixed = mixed_afterwards(bench, measured)
+    if bench.known.along_one:
+        mixed = "every update lies along one direction that the seed draws, records and noise alike"
+    if not mixed and uneven and _left_out(bench):
+        mixed = "some seeds move nothing at all, neither by noise nor by records: a coin decides"
+    if mixed:
         bench.known.obstacle = (
-            "noise of neighbouring places is related, and what records contribute does not have "
-            "the direction of their gradients either: noisy gradients seem to be smoothed or "
-            "multiplied by a public matrix, which is post-processing and hides the noise. Let "
-            "train return the noisy gradient before it as well, and say so with observe="
+            f"{mixed}, which costs no privacy and hides the noise. Let train return the noisy "
+            "gradient before it as well, and say so with observe="
         )
         bench.notes.append(bench.known.obstacle)
         return TestResult("noise", title, "skipped", bench.known.obstacle)
@@ -103,6 +109,24 @@ def distribution(bench: Bench) -> TestResult:
     summary = "deviation over C sigma / B: " + ", ".join(f"{k} {v:g}" for k, v in factors.items())
     status = "failed" if findings else "passed"
     return TestResult("noise", title, status, summary, tuple(p_values), tuple(findings))
+
+
+def _left_out(bench: Bench) -> bool:
+    """Whether some seeds take no step, whatever the records are, with noise and without."""
+    if not bench.known.deterministic or bench.known.same_noise:
+        return False
+    data, others = (bench.records.draw(4, seed=seed) for seed in (5, 6))
+    clip = bench.usable_clip
+    lr = bench.rate(clip * SIGMA / 4 * bench.dimension**0.5)
+
+    def still(data: Data, sigma: float, seed: int) -> bool:
+        return not np.any(bench.update(data, clip=clip, sigma=sigma, lr=lr, seed=seed))
+
+    seeds = range(bench.seeds())
+    left = [seed for seed in seeds if still(data, SIGMA, seed)]
+    return 0 < len(left) < len(seeds) and all(
+        still(data, 0.0, seed) and still(others, SIGMA, seed) for seed in left
+    )
 
 
 def _coarse(bench: Bench) -> list[Finding]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from noisewise.debugging.bench import Bench
+from noisewise.debugging.bench import SIGMA, Bench
 from noisewise.debugging.findings import Finding
 from noisewise.debugging.noise_readings import SCALE, Measurement
 from noisewise.debugging.statistics import LEVEL, Vector
@@ -26,6 +26,8 @@ _LAGS = 400
 _LINES, _CUTS = 64, 136
 #: Squared lengths that vary by less than this share of what they should are no accident.
 _STEADY = 0.5
+#: More parameters than these make too many runs of a look for a subspace.
+_LARGE = 3_000
 #: As many runs show what any two of them share.
 _RUNS = 24
 #: And by so many times more than they should.
@@ -314,14 +316,45 @@ def _directions(
     return [result for result in results if result is not None]
 
 
-def mixed_afterwards(bench: Bench, measured: Measurement) -> bool:
-    """Whether noise is smoothed, and records too: by a public matrix after the noise was added."""
+def mixed_afterwards(bench: Bench, measured: Measurement) -> str:
+    """Say that noise was multiplied by a public matrix, and records too, if that is so."""
     rows = measured.readings["base"].rows
     if bench.known.same_noise or all(
         _as_computed(bench, part) for part in bench.box.slices.values()
     ):
-        return False
-    return _distances(bench, measured, rows, whatever=True)[0] is not None
+        return ""
+    if _distances(bench, measured, rows, whatever=True)[0] is not None:
+        return (
+            "noise of neighbouring places is related, and what records contribute does not have "
+            "the direction of their gradients either: noisy gradients seem to be smoothed or "
+            "multiplied by a public matrix"
+        )
+    directions = _subspace(bench, measured)
+    if directions:
+        return (
+            f"noise and what records contribute lie in the same {directions} of {bench.dimension} "
+            "directions: noisy gradients seem to be projected"
+        )
+    return ""
+
+
+def _subspace(bench: Bench, measured: Measurement) -> int:
+    """Return how many directions hold all noise and all contributions, if they are not all."""
+    live = int(measured.live.sum())
+    if measured.readings["base"].factor > 0.98 or bench.dimension > _LARGE or bench.adam:
+        return 0
+    clip = bench.usable_clip
+    count = bench.dimension + 8
+    rows = bench.noise(clip=clip, sigma=SIGMA, batch_size=1, seeds=count, first_seed=70_000)
+    # Each row is known to six digits of the weights.
+    _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
+    rank = int((sizes > 1e-3 * sizes[0]).sum())
+    if not 0 < rank < 0.97 * live:
+        return 0
+    basis = basis[:rank]
+    seen = [canary.row for canary in bench.known.canaries if np.any(canary.row)]
+    rests = [np.linalg.norm(row - basis.T @ (basis @ row)) / np.linalg.norm(row) for row in seen]
+    return rank if rests and max(rests) < 0.01 else 0
 
 
 def _distances(

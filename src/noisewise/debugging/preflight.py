@@ -254,11 +254,32 @@ def _learn_randomness(probe: _Probe, base: Vector, findings: list[Finding]) -> N
         )
         return
     bench.known.random = True
+    bench.known.along_one = _along_one_direction(probe)
     bench.notes.append(
         f"gradients are random even without noise (changes of {spread:.0%} between seeds: dropout "
         "or augmentation); the tests fix the seed, replace records and drown gradients in noise "
         "instead of comparing updates"
     )
+
+
+def _along_one_direction(probe: _Probe) -> bool:
+    """Whether updates of one seed are all parallel, and those of two seeds are not."""
+    bench = probe.bench
+    if bench.dimension < 16:
+        return False
+    rows = []
+    for seed in (21, 22, 23):
+        one = [
+            probe.at(seed=seed),
+            probe.at(seed=seed, data=bench.records.draw(4, seed=6)),
+            probe.at(seed=seed, noise_multiplier=SIGMA),
+        ]
+        if not all(np.isfinite(row).all() and np.any(row) for row in one):
+            return False
+        rows += [row / np.linalg.norm(row) for row in one]
+    cosines = np.abs(np.stack(rows) @ np.stack(rows).T)
+    same = np.kron(np.eye(3), np.ones((3, 3))) > 0
+    return bool(np.all(cosines[same] > 0.999) and np.all(cosines[~same] < 0.9))
 
 
 def _one_record_repeats(bench: Bench) -> bool:
@@ -380,6 +401,12 @@ def _post_processing(probe: _Probe) -> str:
             "all entries of an update are equally large: the optimizer is Adam (say so: "
             'optimizer="adam", --optimizer adam), or only signs of the noisy gradient are used'
         )
+    if _without_scale(probe, rows[2]):
+        return (
+            "three times the noise, or three times C, moves the weights no further: an optimizer "
+            "divides by what it has seen (Adam, RMSprop, Adagrad, ...). If it is Adam, say so: "
+            'optimizer="adam", --optimizer adam'
+        )
     if _places_chosen_by_noise(probe):
         return "entries of the noisy gradient are set to zero after the noise, by their size"
     louder = probe.at(noise_multiplier=30 * SIGMA, seed=14)
@@ -431,6 +458,18 @@ def _takes_turns(probe: _Probe) -> bool:
     new, lost = (int(np.count_nonzero(places)) for places in (second & ~first, left))
     # A place or two may stay where it was because its noise is below the last digit.
     return min(new, lost) > 2 and not np.any(records & left)
+
+
+def _without_scale(probe: _Probe, row: Vector) -> bool:
+    """Whether neither sigma nor C makes the same noise lead further: its size is divided out."""
+    if not probe.bench.known.deterministic:
+        return False
+    others = [
+        probe.at(noise_multiplier=30 * SIGMA, seed=13),
+        probe.at(clip=3 * probe.clip, noise_multiplier=10 * SIGMA, seed=13),
+    ]
+    length = float(np.linalg.norm(row))
+    return all(abs(float(np.linalg.norm(other)) / length - 1) < 0.05 for other in others)
 
 
 def _places_chosen_by_noise(probe: _Probe) -> bool:

@@ -9,6 +9,7 @@ global and per-layer clipping alike, because contributions are measured, not ass
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -665,16 +666,21 @@ def _beside(bench: Bench) -> list[Finding]:
         return bool((apart > torch.maximum(_BARE * spread, least)).any())
 
     raw: list[str] = []
+    seeds = (3, 4, 5, 6)
     with suppress(TrainingFailedError):
         returned(kinds[0], 3, _looks(bench)[-1])
     for steps in _looks(bench) if bench.box.returns_more else ():
         first: list[Mapping[str, Tensor]] = []
         for data in kinds:
             try:
-                found = [returned(data, seed, steps) for seed in (3, 4, 5, 6)]
+                found = [returned(data, seed, steps) for seed in seeds]
             except TrainingFailedError:
                 # A learning rate this small, or such a record, is our wish alone.
                 continue
+            if first:
+                told = _tells_the_noise(seeds, first, found)
+                if told:
+                    return [told]
             first = first or found
             for name in set.intersection(*(set(values) for values in (*first, *found))):
                 if bare([values[name] for values in first], [values[name] for values in found]):
@@ -694,6 +700,42 @@ def _beside(bench: Bench) -> list[Finding]:
             {"names": sorted(set(raw))},
         )
     ]
+
+
+def _tells_the_noise(
+    seeds: Sequence[int], first: list[Mapping[str, Tensor]], others: list[Mapping[str, Tensor]]
+) -> Finding | None:
+    """What follows the seed and no record may be a state of the generator: noise from it is known.
+
+    Such a state is many whole numbers, of 32 bits or more or a long row of bytes; a key is two or
+    more. The seed itself is as good.
+    """
+    for name in sorted(set.intersection(*(set(found) for found in (*first, *others)))):
+        here, there = ([found[name] for found in runs] for runs in (first, others))
+        if len({value.shape for value in (*here, *there)}) > 1 or here[0].numel() == 0:
+            continue
+        alike = all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
+        apart = not any(torch.equal(one, other) for one, other in itertools.combinations(here, 2))
+        if not (alike and apart and all(bool((v == v.round()).all()) for v in here)):
+            continue
+        numbers = here[0]
+        words = numbers.numel() > 1 and float(numbers.abs().max()) >= 2**24
+        row = numbers.numel() >= 256 and len(set(numbers.tolist())) < numbers.numel()
+        itself = all(
+            value.numel() == 1 and int(value) == seed
+            for value, seed in zip(here, seeds, strict=True)
+        )
+        if words or row or itself:
+            return Finding(
+                "noise-can-be-drawn-again",
+                "contribution",
+                "randomness",
+                f"{name} is returned beside the weights, follows the seed and no record, and looks "
+                "like a seed or the state of a generator: whoever has it draws the same noise "
+                "again and subtracts it.",
+                {"name": name},
+            )
+    return None
 
 
 def _gradient(bench: Bench, state: StateDict, x: Tensor, y: Tensor) -> Vector:

@@ -28,6 +28,7 @@ __all__ = ["Grid", "as_records"]
 LEAST_RELATIVE_WIDTH = 2.0**-50
 #: Widths, the whole range and their inverses stay far from where doubles lose digits or overflow.
 LEAST_WIDTH, LARGEST_RANGE = 2.0**-960, 2.0**960
+MOST_BINS = 1 << 26
 
 
 def as_records(x: Any, name: str = "x") -> FloatArray:
@@ -195,7 +196,7 @@ def _bounds(bounds: Any) -> tuple[float, float]:
 
 
 def _bins(bins: Any) -> int:
-    return checks.integer("bins", bins, minimum=2, maximum=1 << 26)
+    return checks.integer("bins", bins, minimum=2, maximum=MOST_BINS)
 
 
 def _given(thresholds: Any, lower: float, upper: float) -> FloatArray:

@@ -182,7 +182,7 @@ class SumsByGroup:
     @property
     def description(self) -> str:
         """One line."""
-        return f"sums over {self.groups} groups"
+        return f"sums over {self.groups} group{'s' if self.groups > 1 else ''}"
 
     @property
     def setting(self) -> Setting:

@@ -9,6 +9,7 @@ sums of scaled numbers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ def private_confusion(
     True
     """
     relation, source = Relation.of(relation), resolve(seed)
-    listed = tuple(classes)
+    listed = _distinct(classes)
     true, said = checks.array("y", y), checks.array("predicted", predicted)
     if true.shape != said.shape or true.ndim != 1:
         raise ValueError(
@@ -186,6 +187,18 @@ def private_confusion(
         )
     counts = np.array([sums.columns[name][0] for name in names])
     return PrivateConfusion(listed, counts.reshape(len(listed), len(listed)), sums)
+
+
+def _distinct(classes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return public classes; a record of one that is listed twice would be counted nowhere."""
+    listed = () if isinstance(classes, (str, bytes)) else tuple(classes)
+    twice = any(bool(one == other) for one, other in itertools.combinations(listed, 2))
+    if len(listed) < 2 or twice:
+        raise ValueError(
+            f"classes must be two or more public classes, all different, got {classes!r}; "
+            "1, 1.0 and True are the same"
+        )
+    return listed
 
 
 def confusion_event(classes: int, epsilon: float, relation: Relation) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -85,8 +86,11 @@ class PrivateQuantiles(StatedArray):
 
 def asked_for(q: Any) -> FloatArray:
     """Return which quantiles are wanted; refused unless they are some."""
-    wanted = np.asarray(q, np.float64)
-    if wanted.size == 0 or np.isnan(wanted).any() or np.any((wanted < 0) | (wanted > 1)):
+    given, wanted = np.asarray(q), np.empty(0)
+    if given.dtype.kind in "iufO":  # fractions, too
+        with contextlib.suppress(TypeError, ValueError):
+            wanted = given.astype(np.float64)
+    if wanted.size == 0 or not ((wanted >= 0) & (wanted <= 1)).all():
         raise ValueError(f"q must be numbers in [0, 1], at least one, got {q!r}")
     if wanted.size > 1 << 12:
         raise ValueError(f"q holds {wanted.size} numbers: release a whole curve with dp_ecdf")

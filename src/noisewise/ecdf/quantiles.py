@@ -24,7 +24,7 @@ from noisewise.ecdf.budget import Budget, concentrated_rho
 from noisewise.ecdf.counting import PUBLIC_GRID, public_total, stated_delta
 from noisewise.ecdf.curve import PrivateECDF
 from noisewise.ecdf.estimate import dp_ecdf
-from noisewise.ecdf.grid import Grid, as_records
+from noisewise.ecdf.grid import MOST_BINS, Grid, as_records
 from noisewise.ecdf.labelled import with_codes
 from noisewise.ecdf.mechanisms import plan
 from noisewise.ecdf.mechanisms.protocol import FloatArray
@@ -164,6 +164,7 @@ def dp_quantile(
     checks.choice("mechanism", mechanism, MECHANISMS)
     level = None if interval is None else checks.fraction("interval", interval)
     grid = Grid.of(bounds, 2)
+    checks.integer("bins", bins, minimum=2, maximum=MOST_BINS)
     bounded = per_unit(units, max_per_unit, source, several=aggregator is not None)
     most = ONE_ROW if bounded is None else bounded.contribution
     different = tuple(sorted({Fraction(one) for one in wanted.ravel().tolist()}))
@@ -221,6 +222,7 @@ def dp_quantile(
                 known = public_total(ThisProcess(_held(x, units, bounded)), relation, bounded)
                 number = float(known or 0)
                 if known is None:
+                    Grid.of(bounds, bins)  # refused before anything is spent
                     spent = set_aside()
                     rest = part_of(spent, 1 - SIZE_SHARE)
                     middle = (grid.lower + grid.upper) / 2

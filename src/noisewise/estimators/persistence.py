@@ -84,6 +84,11 @@ def load_estimator(folder: str | os.PathLike[str]) -> PrivateEstimator:
         If the folder holds something else, or another version of it.
     """
     place = Path(folder)
+    if not (place / "estimator.json").is_file():
+        raise ValueError(
+            f"{str(place)!r} holds no model: give a folder that save_estimator or noisewise train "
+            "--out wrote"
+        )
     document = json.loads((place / "estimator.json").read_text("utf-8"))
     if document.get("version") != _VERSION or document.get("kind") not in _KINDS:
         raise ValueError(

@@ -91,7 +91,8 @@ _HARMLESS = tuple(
     )
 )
 _NO_LABEL = (
-    "Labels are missing, or of different types; records without a target cannot be learnt from. "
+    "Labels are missing, of different types, or in several columns (y must be one); records "
+    "without a target cannot be learnt from. "
     "noisewise.datasets.read_table(file, schema) reads a file as its schema declares it and leaves "
     "such rows out; so may you: a rule that looks at one row at a time costs no privacy."
 )

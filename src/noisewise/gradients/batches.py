@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from noisewise.gradients.places import takes_all
 from noisewise.separation import RefusedError, same_bits
 
 __all__ = [
@@ -165,7 +166,8 @@ class Part(NamedTuple):
         together, and must not depend on anybody else's.
         """
         valid, chosen = None, places
-        if places.amin().item() < 0:
+        whole = takes_all(places, leading(x))
+        if not whole and places.amin().item() < 0:
             taken = places >= 0
             first = places.reshape(-1, each)[:, 0].repeat_interleave(each)
             spare = torch.where(first >= 0, first, places.amax())
@@ -174,6 +176,8 @@ class Part(NamedTuple):
         def leaf(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
+            if whole:  # nobody's rows lie beside it, and nobody may write into the batch
+                return value.detach().clone(memory_format=torch.contiguous_format)
             index = chosen if value.device.type == "cpu" else chosen.to(value.device)
             return value.index_select(0, index)
 
@@ -273,13 +277,12 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
     kept: Tensor | None = None
     for value in pytree.tree_leaves(x):
         if isinstance(value, Tensor) and value.is_floating_point():
+            if _is_surely_finite(value):
+                continue  # as nearly always
             # A sum is not finite if an entry is not, nor if it overflows: such a record would
             # have no finite gradient either. One pass, nothing stored.
             kind = torch.promote_types(value.dtype, torch.float32)
-            sums = value.reshape(rows, -1).sum(1, dtype=kind)
-            if sums.device.type == "cpu" and math.isfinite(sums.sum().item()):
-                continue  # as nearly always: then all of them are
-            part = torch.isfinite(sums)
+            part = torch.isfinite(value.reshape(rows, -1).sum(1, dtype=kind))
             kept = part if kept is None else kept & part
     if kept is None:
         device = next(t.device for t in pytree.tree_leaves(x) if isinstance(t, Tensor))
@@ -297,6 +300,18 @@ def finite_records(x: Any, views: int) -> tuple[Any, Tensor]:
         return torch.where(shaped, value, torch.zeros((), dtype=value.dtype, device=value.device))
 
     return pytree.tree_map(clean, x), kept
+
+
+def _is_surely_finite(value: Tensor) -> bool:
+    """Whether one number tells that the sum of every record is finite.
+
+    Squares do not cancel: where their sum is finite, no entry is larger than the root of the
+    largest float32 number, and no sum of entries comes near it.
+    """
+    if value.device.type != "cpu" or value.dtype is not torch.float32:
+        return False
+    flat = value.reshape(-1)
+    return math.isfinite(torch.dot(flat, flat).item())
 
 
 def keeps_rows(view: Tensor, base: Tensor) -> bool:

@@ -80,7 +80,7 @@ class _Mode(TorchFunctionMode):
             way = path.begin_draw()
         try:
             if func is _SLOPES:
-                result = slopes(tape, *args, **kwargs)
+                result = slopes(tape, path, *args, **kwargs)
             elif not _touches(tape, args) and not (
                 kwargs and _touches(tape, tuple(kwargs.values()))
             ):

@@ -94,7 +94,7 @@ def check_losses(values: Any, rows: int) -> Tensor:
         raise RefusedError(
             f"the loss must return one value per record, shape ({rows},), but returned {got}",
             "Do not average over the batch: compute with reduction='none' and sum or average "
-            "within "
-            "each record (over its tokens, with your mask).",
+            "within each record (over its tokens, with your mask). If the model itself returns a "
+            "mean loss (transformers with labels=), compute the loss from its logits.",
         )
     return values

@@ -267,8 +267,9 @@ class Piece:
                         allow_unreachable=True,
                         accumulate_grad=True,
                     )
-        with torch.no_grad(), self.unwatched():
-            self.tape.finish()
+        if self.tape.is_unfinished:
+            with torch.no_grad(), self.unwatched():
+                self.tape.finish()
 
     def close(self) -> None:
         """Let go of the graph."""
@@ -326,21 +327,16 @@ class Piece:
 
     # -- inside -------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> contextlib.AbstractContextManager[None]:
         """Take the three moments of a bound piece without letting go in between."""
-        bound = self.watch is None
-        with self._following() if bound else _NOTHING:
-            self._within = bound
-            yield
-            self._within = False
+        return self._followed(True) if self.watch is None else _NOTHING
 
     def _following(self) -> contextlib.AbstractContextManager[None]:
         """Modules record on this piece's tape; a watched piece is watched."""
         return _NOTHING if self._within else self._followed()
 
     @contextlib.contextmanager
-    def _followed(self) -> Iterator[None]:
+    def _followed(self, within: bool = False) -> Iterator[None]:
         interception = self.interception
         interception.tape, interception.path, interception.running = self.tape, self.path, True
         try:
@@ -354,6 +350,7 @@ class Piece:
                 buffers = interception.versions()
                 if self.watch is None:
                     self.path.begin()
+                    self._within = within
                     yield
                     self.path.require_no_setting()
                 else:
@@ -369,6 +366,7 @@ class Piece:
                         for (before, version), (after, _) in zip(buffers, now, strict=True)
                     )
         finally:
+            self._within = False
             interception.running = interception.active = False
             interception.path = None
 

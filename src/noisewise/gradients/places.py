@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["by_chance", "by_content", "in_order", "spread"]
+__all__ = ["by_chance", "by_content", "in_order", "spread", "takes_all"]
 
 
 def in_order(records: int, size: int) -> list[Tensor]:
@@ -34,6 +34,12 @@ def _cut(records: int, size: int) -> tuple[Tensor, ...]:
 #: Records of a batch whose places are remembered: nobody writes to them.
 _SMALL = 1024
 _in_order = functools.lru_cache(maxsize=256)(_cut)
+
+
+def takes_all(places: Tensor, records: int) -> bool:
+    """Whether these are known to be all records of a batch, in their order: a piece that is all."""
+    size = places.shape[0]
+    return size == records <= _SMALL and _in_order(records, size)[0] is places
 
 
 def by_chance(records: int, size: int) -> list[Tensor]:

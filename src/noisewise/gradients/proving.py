@@ -60,7 +60,9 @@ def prove_apart(model: nn.Module, loss: Any, x: Any, y: Any) -> Proof:
             engine.sum(x, y)
         except UnsupportedModelError as refusal:
             kind = f"{type(model).__name__}"
-            where = refusal.where if isinstance(refusal, RefusedError) else "the model"
-            return Proof(mixed=(Finding(kind, where, f"is refused: {refusal}"),))
+            if not isinstance(refusal, RefusedError):
+                return Proof(mixed=(Finding(kind, "the model", f"is refused: {refusal}"),))
+            what = f"is refused: {refusal.what}"
+            return Proof(mixed=(Finding(kind, refusal.where, what),), advice=refusal.repair)
     assert engine.proof is not None
     return engine.proof

@@ -18,12 +18,14 @@ from torch.utils import _pytree as pytree
 
 from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.tape import Tape
-from noisewise.separation import RefusedError, place
+from noisewise.separation import Path, RefusedError, place
 
 __all__ = ["is_differentiated", "slopes", "standing_for"]
 
 
-def slopes(tape: Tape, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+def slopes(
+    tape: Tape, path: Path | None, outputs: Any, inputs: Any, *args: Any, **kwargs: Any
+) -> Any:
     """``torch.autograd.grad``, within a model or a loss."""
     if any(tape.target(t) is not None for t in pytree.tree_leaves(inputs)):
         raise RefusedError(
@@ -39,11 +41,20 @@ def slopes(tape: Tape, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> 
             f"at {place()}, and {tape.once} can be differentiated only once",
             "Write the recurrent layer with torch.nn.LSTMCell, GRUCell or RNNCell and a loop.",
         )
+    if again and path is not None and path.recomputes:
+        raise RefusedError(
+            f"a derivative that is differentiated again is computed inside the model or the loss, "
+            f"at {place()}, and what recomputes its forward pass (torch.utils.checkpoint) can be "
+            "differentiated only once",
+            "Leave checkpointing out of what is differentiated.",
+        )
+    were = tape.slopes, tape.batched
     tape.slopes += 1
+    tape.batched = bool(kwargs.get("is_grads_batched", args[5] if len(args) > 5 else False))
     try:
         return torch.autograd.grad(outputs, inputs, *args, **kwargs)
     finally:
-        tape.slopes -= 1
+        tape.slopes, tape.batched = were
 
 
 def is_differentiated(tape: Tape) -> bool:

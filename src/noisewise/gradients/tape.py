@@ -41,7 +41,16 @@ from noisewise.gradients.wiring import (
     Wiring,
     not_apart,
 )
-from noisewise.separation import Finding, Origin, Path, RefusedError, Watch, broadcast_shapes, place
+from noisewise.separation import (
+    Finding,
+    Origin,
+    Path,
+    RefusedError,
+    Watch,
+    broadcast_shapes,
+    is_mixed,
+    place,
+)
 
 __all__ = ["KEPT_BYTES", "Factors", "Tape"]
 
@@ -120,6 +129,8 @@ class Tape:
         self.returning, self.open = False, True
         #: How many derivatives the program itself is taking now, one within another.
         self.slopes = 0
+        #: Whether it takes several in one pass.
+        self.batched = False
         #: A layer that was used, of which no derivative can be differentiated again.
         self.once = ""
         #: Whether float32 is known to be full in the whole backward pass.
@@ -230,7 +241,7 @@ class Tape:
         if found is None and self.wiring.assumed and leading == self.rows:
             return FIRST
         if found is None:
-            raise not_apart(key[0], shape, self.records)
+            raise not_apart(key[0], shape, self.records, self._mixing(operands))
         each = self._rows_each(shape)
         if found.constant and each and key not in self.wiring.constant_calls:
             # Rows of the batch that happen to be public, or a table as long as the batch: its
@@ -240,6 +251,16 @@ class Tape:
                 return FIRST
             return Layout(owners=torch.arange(leading) // (leading // self.records))
         return found
+
+    def _mixing(self, operands: Sequence[Tensor]) -> Origin | None:
+        """What mixed the records of some operands, if they are mixed and not only moved."""
+        assert self.watch is not None
+        shadow = self.watch.shadow
+        for operand in operands:
+            cell, planes = shadow.cell(operand), shadow.read(operand)
+            if cell is not None and planes is not None and bool(is_mixed(planes).any()):
+                return cell.origin
+        return None
 
     def _rows_each(self, shape: Sequence[int]) -> int:
         """How often a tensor may hold every row of the batch; 0 if it is no such tensor.
@@ -299,6 +320,12 @@ class Tape:
                 f"a derivative is computed inside the model, at {place()}, and bounds that are "
                 "propagated through the model do not hold for what uses its weights once more",
                 "Use noisewise.Clipped or noisewise.Factored, which measure every record.",
+            )
+        if self.batched:
+            raise RefusedError(
+                f"several derivatives are computed in one pass (is_grads_batched, vectorize), at "
+                f"{place()}, through a layer that learns",
+                "Call torch.autograd.grad once for each of them, or leave vectorize=False.",
             )
         if self.slopes:
             return  # on its way to an input: whoever asked gets no gradient of a parameter
@@ -454,6 +481,11 @@ class Tape:
     def _note(self, finite: Tensor | None) -> None:
         if finite is not None:  # else all records are
             self.nonfinite = ~finite if self.nonfinite is None else self.nonfinite | ~finite
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether some group still waits, or weights were computed from parameters."""
+        return bool(self.pending or self.derived)
 
     def finish(self) -> None:
         """Settle the groups of which some announced use never came back (unused branches)."""

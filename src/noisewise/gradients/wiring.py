@@ -11,7 +11,7 @@ from noisewise.gradients.contractions.base import Target
 from noisewise.gradients.detours import Detour
 from noisewise.gradients.grouping import GroupSpec
 from noisewise.gradients.layout import Layout
-from noisewise.separation import Outside, Path, RefusedError
+from noisewise.separation import Origin, Outside, Path, RefusedError
 
 __all__ = ["NotApartError", "OffPathError", "RelayoutError", "Use", "Wiring", "not_apart"]
 
@@ -107,8 +107,20 @@ class Wiring:
         return path.followed and path.digest in self.paths
 
 
-def not_apart(what: str, shape: Sequence[int], records: int) -> NotApartError:
-    """Say of a use that it cannot be told which rows are whose."""
+def not_apart(
+    what: str, shape: Sequence[int], records: int, origin: Origin | None = None
+) -> NotApartError:
+    """Say of a use that it cannot be told which rows are whose, and what mixed them."""
+    if origin is not None:
+        return NotApartError(
+            f"{origin.said} mixes records, and {what} gets the mixture",
+            "Compute each record's rows from that record alone: no statistics, sorting, attention "
+            "or selection over the batch axis. An index that comes from the data may point to any "
+            "record: gather along an axis that each record has for itself, or compute for all "
+            "rows and choose with torch.where. "
+            "noisewise.nn.fix(model) replaces batch normalisation.",
+            origin.place,
+        )
     return NotApartError(
         f"{what} gets a tensor of shape {tuple(shape)} for {records} "
         "records, in which it cannot be told which rows belong to which record",

@@ -22,7 +22,7 @@ __all__ = ["Draws"]
 
 
 class Draws:
-    """Where the next draw of a run has to begin."""
+    """Where the next draw of a run has to begin, once `expect` was asked to look."""
 
     #: How often torch's recomputation, or the library between runs, has set a generator.
     settings: ClassVar[int] = 0
@@ -30,7 +30,8 @@ class Draws:
     def __init__(self) -> None:
         #: Where somebody has set a generator: the draw after it.
         self.were_set = ""
-        self.expect()
+        self._states: list[bytes] = []
+        self._settings = 0
 
     def expect(self) -> None:
         """From here on."""

@@ -195,8 +195,9 @@ class Path:
     def begin(self) -> None:
         """A part of the run begins, with the dispatch modes that are there now."""
         self._below = _modes_below()
-        with _quietly():
-            self._draws.expect()
+        if self.learning or self.drawing:  # else nobody asks where the generator was
+            with _quietly():
+                self._draws.expect()
         if others := replaced():
             self.lose(f"the kernel of {min(others)} was replaced through torch.library")
 
@@ -266,6 +267,7 @@ class Path:
                 if self._draws.were_set:  # by what no call shows: the watch knows better
                     self.drawing[self.digest] = False
                     self._draws = Draws()
+                    self._draws.expect()
         return self.digest
 
     def end_draw(self, way: int) -> None:

@@ -27,6 +27,15 @@ RAISING = (
 )
 
 
+#: What people write, by the operations that torch makes of it.
+_SAID = {
+    "_local_scalar_dense": ".item(), float(), bool(), int() or a condition",
+    "nonzero": "nonzero(), or a mask in place of an index,",
+    "equal": "torch.equal()",
+    "_unique2": "unique()",
+}
+
+
 class Finding(NamedTuple):
     """One thing that stands between a model and its proof."""
 
@@ -62,6 +71,8 @@ class Proof:
         Number of records of the batch that was watched; what is proven holds for this size.
     notes : tuple of str
         What else the reader should know.
+    advice : str
+        What to do about it, where that is known better than from the kind of what was found.
     """
 
     mixed: tuple[Finding, ...] = ()
@@ -72,6 +83,7 @@ class Proof:
     outside: tuple[Finding, ...] = ()
     records: int = 0
     notes: tuple[str, ...] = field(default=())
+    advice: str = ""
 
     @property
     def proven(self) -> bool:
@@ -91,7 +103,7 @@ class Proof:
         """One sentence for everything that was found, the most telling first."""
         return (
             *(f"{f.operation} at {f.place} {f.what}" for f in self.mixed),
-            *(f"{f.operation} at {f.place} {f.what}" for f in self.escapes),
+            *(f"{_SAID.get(f.operation, f.operation)} at {f.place} {f.what}" for f in self.escapes),
             *(f"{f.operation}, written at {f.place}, {f.what}" for f in self.state),
             *(f"{f.operation} at {f.place} {f.what}" for f in self.sizes),
             *(f"{f.operation} at {f.place} {f.what}" for f in self.unknown),
@@ -99,6 +111,8 @@ class Proof:
 
     def repair(self) -> str:
         """What to do about the first reason."""
+        if self.advice:
+            return self.advice
         if self.mixed:
             return (
                 "Compute each record's output, loss and gradient from that record alone: no "
@@ -109,7 +123,8 @@ class Proof:
             return (
                 "Let no number of a record become a Python number or a size: use torch.where "
                 "instead of if, masks instead of selections, and no .item(), .tolist() or .numpy() "
-                "in the model or the loss."
+                "in the model or the loss. Leave out checks (assert torch.isfinite(x).all()): a "
+                "record whose gradient is not finite counts nothing."
             )
         if self.state:
             return (
@@ -128,9 +143,14 @@ class Proof:
 
     def refusal(self, program: str = "") -> RefusedError:
         """Say why it is not trained; `program` is where it is defined."""
-        shown = self.reasons[:3]
-        more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
         findings = (*self.mixed, *self.escapes, *self.state, *self.sizes, *self.unknown)
+        # One mixture often reaches the loss and many gradients: told once here, and all in print.
+        told: dict[tuple[str, ...], str] = {}
+        for finding, reason in zip(findings, self.reasons, strict=True):
+            told.setdefault((finding.operation, finding.place), reason)
+        reasons = list(told.values())
+        shown = reasons[:3]
+        more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
         lines = [finding.place for finding in findings if is_line(finding.place)]
         return RefusedError(
             "it is not proven that the model and the loss keep records apart, so no sensitivity "

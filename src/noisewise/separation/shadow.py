@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from noisewise.separation.origin import place
-from noisewise.separation.refusal import RefusedError
+from noisewise.separation.refusal import RefusedError, is_line
 
 __all__ = [
     "MOST_RECORDS",
@@ -46,6 +46,11 @@ class Origin(NamedTuple):
 
     operation: str
     place: str
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.operation} {'at' if is_line(self.place) else 'from'} {self.place}"
 
 
 def storage_key(tensor: Tensor) -> int | None:

@@ -91,6 +91,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace = Trace(self.shadow)
         self.paused = False
         self.draws = Draws()
+        self.draws.expect()
         self.unknown: dict[Origin, None] = {}
         self.escapes: dict[Origin, None] = {}
         self.outside: dict[Origin, None] = {}

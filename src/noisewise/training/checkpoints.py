@@ -69,6 +69,7 @@ def content_of(run: PrivateRun, extra: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "plan": run.plan.to_json(indent=None),
         "name": run.name,
+        "constants": _constants(run),
         "step": run.next_step,
         "charged": run.steps_taken,
         "ledger": None if (head := run.account.head) is None else (head.entries, head.digest),
@@ -105,6 +106,13 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
             "Resume it with Plan.from_json of what it was made with: "
             f"{content['plan']}"
         )
+    before = content.get("constants")  # checkpoints of version 0.1 have none
+    if before not in (None, _constants(run)):
+        raise CheckpointError(
+            f"{os.fspath(path)!r} belongs to a run with the public constants {before}, and this "
+            f"one has {_constants(run)}: they follow from the number of records, which is another "
+            "one. Resume with the same records, or begin a new run."
+        )
     held = content.get("ledger")
     head = None if held is None else LedgerHead(*held)
     run.team.first(lambda: run.account.restore(int(content["charged"]), head))
@@ -120,6 +128,17 @@ def load(run: PrivateRun, path: str | os.PathLike[str], **extra: Any) -> dict[st
     repeats = not run.streams.is_secret and content["batches"] == run.batches_known_by
     run.go_to(int(content["step"]) if repeats else charged)
     return _restore_extra(content["extra"], extra)
+
+
+def _constants(run: PrivateRun) -> dict[str, Any]:
+    """What one accountant and one statement of the whole run count on, all of it public."""
+    fixed = run.resolved
+    return {
+        "sample_rate": fixed.sample_rate,
+        "steps": fixed.steps,
+        "batch_size": fixed.batch_size,
+        "delta": fixed.delta,
+    }
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

@@ -224,6 +224,10 @@ def _promised_by_the_caller(resolved: ResolvedPlan, workers: int) -> Iterator[st
             f"The caller drew batches and promises that no {_drawn(resolved)} was in one batch "
             "twice, and that whether one was in it did not depend on who else was."
         )
+    yield (
+        "Every row of these batches was computed from its own record alone: none is a mixture of "
+        "records (mixup), or was changed by statistics of the batch."
+    )
     if workers > 1:
         yield (
             f"The caller promises that no {_drawn(resolved)} was drawn by two of the "

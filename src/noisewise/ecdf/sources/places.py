@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,16 @@ def open_table(where: str | Path, *, query: str | None = None, table: str | None
         ibis = _imported("ibis")
         connection = quietly(f"connect to {shown(str(where))!r}", lambda: ibis.connect(str(where)))
     if query is not None:
-        return quietly("take this query", lambda: connection.sql(query))
+        return _selected(lambda: connection.sql(query))
     return quietly(f"find table {table!r}", lambda: connection.table(table))
+
+
+def _selected(ask: Callable[[], Any]) -> Any:
+    """Return what a query selects."""
+    found = quietly("take this query", ask)
+    if found is None:
+        raise ValueError("the query selects nothing: give one SELECT")
+    return found
 
 
 def _engine_file(kind: str, rest: str) -> Any:
@@ -118,7 +127,7 @@ def _file(path: Path, query: str | None, table: str | None) -> Any:
         return connection.read_parquet(str(path / "**" / "*.parquet" if path.is_dir() else path))
 
     data = quietly(f"read {str(path)!r}", read)
-    return data if query is None else quietly("take this query", lambda: data.query("data", query))
+    return data if query is None else _selected(lambda: data.query("data", query))
 
 
 def _typed(connection: Any, path: str) -> Any:

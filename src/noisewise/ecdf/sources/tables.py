@@ -19,6 +19,7 @@ from noisewise.ecdf.mechanisms.protocol import FloatArray, IntArray
 from noisewise.ecdf.sources.answers import Answer, Piece, Whose
 from noisewise.ecdf.sources.labels import POSITIVE, LabelRule
 from noisewise.ecdf.sources.placement import Placement
+from noisewise.errors import NoisewiseError
 from noisewise.privacy import MISSING_IDENTIFIERS, unit_codes
 from noisewise.release import PerUnit, as_units
 
@@ -99,6 +100,10 @@ class Source(Protocol):
     def read(self, value: str, label: LabelRule | None, unit: str | None = None) -> Iterable[Piece]:
         """Read values, codes of labels and identifiers of units into memory."""
         ...
+
+
+class NoNumbersError(NoisewiseError, TypeError):
+    """A column of a table that holds no numbers: found in the table, so no mistake in a program."""
 
 
 def open_source(data: Any) -> Source:
@@ -317,7 +322,7 @@ def column_of(
             known = ", ".join(map(repr, source.columns[:20]))
             raise ValueError(f"{name!r} is not a column of the table, which has {known}")
     if not source.is_numeric(value):
-        raise TypeError(f"column {value!r} must hold numbers")
+        raise NoNumbersError(f"column {value!r} must hold numbers")
     whose = None if unit is None or bounded is None else Whose(unit, bounded)
     rule = None if label is None else _rule(source, label, pos_label)
     return Column(source, value, rule, whose)

@@ -125,7 +125,7 @@ class LinearContraction(PairContraction):
         if self.x.shape[1] != 1 or self.weight is None or self.bias is None:
             return super().lengths(cheap)
         x, cotangent = row_norms(working(self.x)), row_norms(working(self.cotangent))
-        return alike(cotangent * (x.square() + 1).sqrt())
+        return alike(x.square_().add_(1).sqrt_().mul_(cotangent))
 
     def positions_bound(self) -> Tensor:
         """Sum over positions of the product of norms."""

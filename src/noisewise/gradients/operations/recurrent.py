@@ -142,7 +142,8 @@ def run_recurrent(tape: Tape, path: str, module: Any, args: tuple[Any, ...]) -> 
         raise RefusedError(
             f'{type(module).__name__} at "{path}" needs a padded batch (batch, time, features), '
             "not a packed sequence",
-            "Pad it and mask the loss.",
+            "Pad it, and take each record's state at its own end, states[torch.arange(len(x)), "
+            "lengths - 1], or mask the loss.",
         )
     if module.proj_size:
         raise RefusedError(

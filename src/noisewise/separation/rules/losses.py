@@ -12,13 +12,21 @@ __all__ = ["elementwise_loss", "nll"]
 
 
 @rule(
-    "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss",
-    "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward soft_margin_loss",
-    "soft_margin_loss_backward binary_cross_entropy_with_logits",
+    "mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss",
+    "binary_cross_entropy_with_logits",
 )
 def elementwise_loss(call: Call) -> list[Planes]:
     """Entry by entry unless it is reduced."""
     return everything(call) if call["reduction"] else pointwise(call)
+
+
+@rule(
+    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward",
+    "soft_margin_loss_backward",
+)
+def elementwise_loss_backward(call: Call) -> list[Planes]:
+    """Entry by entry; of what was reduced one number comes back, for all entries."""
+    return pointwise(call)
 
 
 @rule("nll_loss_forward nll_loss2d_forward")
@@ -37,13 +45,13 @@ def nll(call: Call) -> list[Planes]:
 
 @rule("nll_loss_backward nll_loss2d_backward")
 def nll_backward(call: Call) -> list[Planes]:
-    """Into the row of each target."""
+    """Into the row of each target; of what was reduced one number comes back, for all rows."""
     weight = call["weight"]
-    if call["reduction"] or call["self"].dim() == 1:
+    if call["reduction"] == 1 or call["self"].dim() == 1:
         return everything(call)
     call.skip("self", "total_weight")  # a shape; and what only a mean divides by
-    planes = torch.maximum(call.planes(call["grad_output"]), call.planes(call["target"]))
-    planes = planes.unsqueeze(2)
+    target = call["target"]
+    planes = call.joined((call["grad_output"], target), target.shape).unsqueeze(2)
     if weight is not None:
         rest = (1,) * (planes.dim() - 1)
         planes = torch.maximum(planes, all_but(call.planes(weight)).reshape(2, *rest))
