@@ -6,6 +6,7 @@ citation and see it found.
 
 from __future__ import annotations
 
+import calendar
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -97,12 +98,16 @@ def key(authors: str, year: str) -> tuple[str, ...]:
     return (*re.split(r",? and |, ", plain), year)
 
 
+#: "17 Mar 2024" is a day, and no work of Mar's.
+MONTHS = {*calendar.month_abbr, *calendar.month_name}
+
+
 def citations(text: str) -> Iterator[tuple[str, ...]]:
     """Find author and year wherever they stand together, across ends of lines too."""
     flat = re.sub(r"\s*\n\s*(?:#:?\s*)?", " ", text)
     for year in YEAR.finditer(flat):
         before = AUTHORS.search(flat[max(0, year.start() - 120) : year.start()])
-        if before:
+        if before and before[1] not in MONTHS:
             yield key(before[1], year[0])
 
 

@@ -45,6 +45,11 @@ def test_fit_takes_the_steps_of_a_loop_by_hand():
         assert result.statement().history == run.statement().history
 
 
+def test_a_word_in_place_of_an_optimizer_is_answered_with_one_that_works():
+    with pytest.raises(TypeError, match=r"lambda parameters: torch\.optim\.SGD"):
+        fitted(optimizer="sgd")
+
+
 def test_the_history_has_a_record_per_epoch_with_epsilon_and_metrics():
     result = fitted(
         plan(steps=25, noise_multiplier=None, epsilon=3.0),

@@ -92,6 +92,11 @@ def test_impossible_plans_are_refused_when_they_are_made(changes, words):
         fitting(**changes)
 
 
+def test_a_rule_that_was_not_made_yet_is_refused():
+    with pytest.raises(TypeError, match=r"for example noisewise\.Clipped\(1\.0\)"):
+        fitting(gradients=Clipped)
+
+
 def test_a_target_that_no_noise_reaches_is_refused_when_the_plan_is_made():
     with pytest.raises(ValueError, match="larger epsilon"):
         fitting(epsilon=1e-9, delta=1e-11)

@@ -134,7 +134,8 @@ def evaluate(
             "a regression needs the public range of its target: --lower LOWEST --upper HIGHEST"
         )
     bounds = 0.0 if lower is None else lower, 1.0 if upper is None else upper
-    if asked.classes is None and not asked.regression and not bounds[0] <= threshold <= bounds[1]:
+    curves = asked.classes is None and not asked.regression
+    if curves and not min(bounds) <= threshold <= max(bounds):
         raise ValueError(
             f"--threshold {threshold:g} lies outside the range of the scores, {bounds[0]:g} to "
             f"{bounds[1]:g}: no record, or every one, would count as positive"

@@ -89,7 +89,8 @@ class Summation(Runner):
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch module, got {type(model).__name__}")
         model = uncompiled(model)
-        if not isinstance(gradients, (Estimator, PerLayer, Schedule)):
+        known = isinstance(gradients, (Estimator, PerLayer, Schedule))
+        if not known or isinstance(gradients, type):  # a class has the methods, too
             raise TypeError(
                 f"gradients must be an estimator, for example noisewise.Clipped(1.0), got "
                 f"{gradients!r}"

@@ -313,7 +313,14 @@ class _Training:
 def _optimizer(given: OptimizerLike | None, model: nn.Module) -> torch.optim.Optimizer:
     if given is None:
         return torch.optim.Adam(model.parameters(), lr=1e-3)
-    return given if isinstance(given, torch.optim.Optimizer) else given(model.parameters())
+    if isinstance(given, torch.optim.Optimizer):
+        return given
+    if not callable(given):
+        raise TypeError(
+            "optimizer must be an optimizer of torch or make one from parameters, for example "
+            f"lambda parameters: torch.optim.SGD(parameters, lr=1.0); got {given!r}"
+        )
+    return given(model.parameters())
 
 
 def _checkpoint_path(checkpoint: str | os.PathLike[str] | None, resume: bool) -> Path | None:

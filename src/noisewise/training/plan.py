@@ -110,7 +110,8 @@ class Plan:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.gradients, (Estimator, PerLayer, Schedule)):
+        known = isinstance(self.gradients, (Estimator, PerLayer, Schedule))
+        if not known or isinstance(self.gradients, type):  # a class has the methods, too
             raise TypeError(
                 "gradients must be an estimator, for example noisewise.Clipped(1.0), got "
                 f"{self.gradients!r}"
