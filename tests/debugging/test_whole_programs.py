@@ -65,5 +65,5 @@ def test_a_bug_is_a_whole_program_or_a_switch_of_the_one_program():
     assert with_bug(BROKEN[0]).train is PROGRAMS[BROKEN[0]]
     assert isinstance(with_bug("no-noise").train, Training)
     whole = [variant for variant in CORRECT if variant.name in PROGRAMS]
-    assert len(whole) == 25
+    assert len(whole) == 28
     assert all(with_variant(variant).train is PROGRAMS[variant.name] for variant in whole)

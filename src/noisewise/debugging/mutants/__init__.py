@@ -9,13 +9,16 @@ from noisewise.debugging.mutants import (
     frozen_seventh as frozen_seventh,
     frozen_tenth as frozen_tenth,
     frozen_thrice as frozen_thrice,
+    frozen_twelfth as frozen_twelfth,
     habits as habits,
     known as known,
     odd_eleventh as odd_eleventh,
     odd_tenth as odd_tenth,
+    odd_twelfth as odd_twelfth,
     private_ninth as private_ninth,
     reported as reported,
     whole_eleventh as whole_eleventh,
+    whole_twelfth as whole_twelfth,
 )
 from noisewise.debugging.mutants.cases import Case, cases
 from noisewise.debugging.mutants.catalogue import ROUNDS, Mutant, mutants

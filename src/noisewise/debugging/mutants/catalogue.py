@@ -6,7 +6,7 @@ a source shows a relative of the bug, it says so in brackets. Rounds:
 * ``known``: numbers 1 to 53, known while the first tests were written;
 * ``reported``: late steps, decisions on the data and other reports, known while the tests of late
   steps were written;
-* ``first freeze`` to ``eleventh freeze``: written after the tests had been frozen, to see what
+* ``first freeze`` to ``twelfth freeze``: written after the tests had been frozen, to see what
   they catch without having been made for it.
 """
 

@@ -109,6 +109,23 @@ class Bag(nn.Module):
         return out
 
 
+class Recurrent(nn.Module):
+    """A state that is moved by one token after another, and a head at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(12, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, both: bool = False) -> Any:
+        """Return the logits, and the last state if both are wanted."""
+        h = x.new_zeros(len(x), 6) if state is None else state
+        for token in x.unbind(1):
+            h = torch.tanh(self.cell(torch.cat([token, h], 1)))
+        out = self.head(h)
+        return (out, h) if both else out
+
+
 # --- pieces that are right ----------------------------------------------------------------------
 
 
@@ -256,6 +273,7 @@ _EXAMPLES: dict[str, Case] = {
     "dropout": Case(dropping, functional.cross_entropy, (_ROWS, _CLASSES)),
     "autoencoder": Case(Tied, functional.mse_loss, (_ROWS, _ROWS)),
     "tagger": Case(TokenTagger, functional.cross_entropy, (torch.zeros(2, 5, 6), _CLASSES)),
+    "recurrent": Case(Recurrent, functional.cross_entropy, (torch.zeros(2, 5, 6), _CLASSES)),
     "bag of words": Case(
         Bag, functional.cross_entropy, (torch.tensor([[0, 1, 2, 3], [11, 5, 5, 2]]), _CLASSES)
     ),
