@@ -182,7 +182,8 @@ def _size_findings(bench: Bench, measured: Measurement) -> list[Finding]:
     relative = {}
     for label, reading in readings.items():
         share = divisors.get(reading.batch_size, 1.0 / reading.batch_size)
-        relative[label] = reading.factor / reading.batch_size / (share * largest)
+        if share * largest > 0:  # else no record was seen to move anything there
+            relative[label] = reading.factor / reading.batch_size / (share * largest)
     low = {k: v for k, v in relative.items() if v < 1 - max(SCALE, readings[k].error)}
     high = {k: v for k, v in relative.items() if v * (1 - readings[k].error) > 1 + _GENEROUS}
     evidence = {"factors": {k: r.factor for k, r in readings.items()}, "relative": relative}
