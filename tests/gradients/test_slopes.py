@@ -464,3 +464,42 @@ def test_removing_a_record_moves_sums_of_slopes_by_at_most_their_sensitivity():
             for one, two in zip(whole.groups, part.groups, strict=True):
                 moved = [one.gradients[n] - two.gradients[n] for n in one.names]
                 assert torch.cat([m.flatten() for m in moved]).norm() <= one.sensitivity
+
+
+class Steep(nn.Module):
+    """Classes, and beside them the square of a record's slope."""
+
+    def __init__(self, precise):
+        super().__init__()
+        self.precise = precise
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=not self.precise):
+            out = self.net(x).float()
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return torch.cat([out, slope.square().sum(1, keepdim=True)], 1)
+
+
+@pytest.mark.parametrize("gradients", [nw.Clipped(0.5), nw.Clipped(0.5, per="layer")], ids=str)
+@pytest.mark.parametrize("precise", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_whole_unit_with_slopes_moves_no_sum_further_in_any_precision(gradients, precise, rows):
+    torch.manual_seed(0)
+    model = Steep(precise)
+
+    def loss(out, y):
+        entropy = functional.cross_entropy(out[:, :3], y, reduction="none")
+        return entropy + 5 * out[:, 3]
+
+    x, y = torch.randn(12, 6), torch.randint(3, (12,))
+    x[0] *= 30
+    units = None if rows == 1 else [0] * rows + list(range(rows, 12))
+    rest = None if units is None else units[rows:]
+    full = nw.bounded_sum(model, loss, x, y, gradients, units=units)
+    less = nw.bounded_sum(model, loss, x[rows:], y[rows:], gradients, units=rest)
+    for one, other in zip(full.groups, less.groups, strict=True):
+        moved = [(one.gradients[n] - other.gradients[n]).double() for n in one.gradients]
+        length = float(torch.stack([m.norm() for m in moved]).norm())
+        assert 0 < length <= one.sensitivity
